@@ -1,0 +1,23 @@
+// The monotonic clock. Any thread; never fails.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace kvcachefs {
+
+inline uint64_t now_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// Good to the timer tick (1-4 ms) at a quarter of the cost; for ages, not for latencies.
+inline uint64_t now_coarse_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000u + static_cast<uint64_t>(t.tv_nsec) / 1'000'000u;
+}
+
+}  // namespace kvcachefs
