@@ -1,0 +1,79 @@
+#include "tier/entry_size.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace kvcachefs {
+namespace {
+
+TEST(EntrySize, NothingKnownAtFirst) {
+  const EntrySizeLearner learner;
+  EXPECT_EQ(learner.expected_bytes(), 0u);
+}
+
+TEST(EntrySize, OneSizeIsTheAnswer) {
+  EntrySizeLearner learner;
+  learner.closed(4096);
+  EXPECT_EQ(learner.expected_bytes(), 4096u);
+}
+
+TEST(EntrySize, OneFreakDoesNotSetIt) {
+  EntrySizeLearner learner;
+  learner.closed(2 << 20);
+  learner.closed(1 << 30);
+  learner.closed(2 << 20);
+  EXPECT_EQ(learner.expected_bytes(), 2u << 20);
+  learner.closed(1 << 30);
+  EXPECT_EQ(learner.expected_bytes(), 1u << 30);
+}
+
+TEST(EntrySize, EmptyEntriesCountAsSizes) {
+  EntrySizeLearner learner;
+  learner.closed(0);
+  learner.closed(4096);
+  EXPECT_EQ(learner.expected_bytes(), 0u);
+}
+
+TEST(EntrySize, ResetForgets) {
+  EntrySizeLearner learner;
+  learner.closed(4096);
+  learner.reset();
+  EXPECT_EQ(learner.expected_bytes(), 0u);
+}
+
+TEST(EntrySize, AgreesWithSortingTheLastSizes) {
+  std::mt19937_64 random(20240531);
+  EntrySizeLearner learner;
+  std::deque<uint64_t> last;
+  for (int step = 0; step < 5000; ++step) {
+    const uint64_t size = random() % 50;
+    learner.closed(size);
+    last.push_back(size);
+    if (last.size() > EntrySizeLearner::kRemembered) last.pop_front();
+    std::vector<uint64_t> sorted(last.begin(), last.end());
+    std::sort(sorted.rbegin(), sorted.rend());
+    ASSERT_EQ(learner.expected_bytes(), sorted.size() > 1 ? sorted[1] : sorted[0]) << "step " << step;
+  }
+}
+
+TEST(EntrySize, ThreadsMayCloseAtOnce) {
+  EntrySizeLearner learner;
+  {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&learner] {
+        for (int i = 0; i < 10'000; ++i) learner.closed(4096);
+      });
+    }
+  }
+  EXPECT_EQ(learner.expected_bytes(), 4096u);
+}
+
+}  // namespace
+}  // namespace kvcachefs
