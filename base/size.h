@@ -1,0 +1,25 @@
+// Sizes in bytes as people write them: 4096, 512K, 16G, 1.5T; powers of 1024, K M G T P E in either case.
+// Any thread. parse_size fails with EINVAL and a sentence; the others never fail.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace kvcachefs {
+
+// A fraction needs a unit, and is cut to whole bytes. 0 is a size: whoever cannot use it says so.
+Result<uint64_t> parse_size(std::string_view text);
+
+// For eyes: the largest unit that fits, at most one decimal (rounded): 512K, 1.5T, 9.8G.
+std::string format_size(uint64_t bytes);
+
+// For what is read back: the shortest form that parse_size turns into the same number: 1.5T, 10000M, 4097.
+std::string format_size_exact(uint64_t bytes);
+
+// A whole decimal number and nothing else.
+Result<uint64_t> parse_number(std::string_view text);
+
+}  // namespace kvcachefs
