@@ -1,5 +1,5 @@
-// std::mutex with the attributes clang's thread-safety analysis needs (-Wthread-safety in the `clang` preset; g++
-// ignores them). Any thread. Never fails.
+// std::mutex with the attributes clang's thread-safety analysis needs (-Wthread-safety in the `clang` preset;
+// g++ ignores them). Any thread. Never fails.
 #pragma once
 
 #include <condition_variable>

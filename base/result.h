@@ -1,5 +1,6 @@
-// Errors as values. Any thread. An Error carries the errno that the caller of a file-system call would get and a
-// sentence for the log; it is made from errno in base/sys.cc alone and turned back into errno in fs/reply.h alone.
+// Errors as values. Any thread. An Error carries the errno that the caller of a file-system call would get
+// and a sentence for the log; it is made from errno in base/sys.cc alone and turned back into errno in
+// fs/reply.h alone.
 #pragma once
 
 #include <expected>

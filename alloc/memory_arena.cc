@@ -1,0 +1,98 @@
+#include "alloc/memory_arena.h"
+
+#include <fmt/format.h>
+#include <sys/mount.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace kvcachefs {
+namespace {
+
+// Inodes and xattrs are kernel memory that size= does not count: a budget of one 1 KiB inode for every 2 KiB
+// of the pool bounds them, and lets a pool be filled with 4 KiB entries and their directories.
+uint64_t inode_budget(uint64_t size_bytes) {
+  return size_bytes / 2048 + 4096;
+}
+
+std::string size_options(uint64_t size_bytes) {
+  return fmt::format("size={},nr_inodes={}", size_bytes, inode_budget(size_bytes));
+}
+
+constexpr unsigned long kMountFlags = MS_NOSUID | MS_NODEV;
+
+}  // namespace
+
+Result<MemoryArena> MemoryArena::create(const Options& options) {
+  MemoryArena arena;
+  if (auto made = sys::make_directories(options.path, 0700); !made) return pass(made);
+  std::string data = size_options(options.size_bytes) + ",mode=0700,huge=within_size,inode64,noswap";
+  auto mounted = sys::mount("kvcachefs", options.path.c_str(), "tmpfs", kMountFlags, data.c_str());
+  if (!mounted && mounted.error().code == EINVAL) {
+    data.resize(data.rfind(",noswap"));
+    arena.swappable_ = true;
+    mounted = sys::mount("kvcachefs", options.path.c_str(), "tmpfs", kMountFlags, data.c_str());
+  }
+  if (!mounted) return pass(mounted);
+  arena.path_ = options.path;
+
+  auto root = sys::open_at(AT_FDCWD, options.path.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!root) return pass(root);
+  arena.mount_ = std::move(*root);
+  if (auto made = sys::make_directory_at(arena.mount_.get(), "tree", 0700); !made) return pass(made);
+  auto tree = sys::open_at(arena.mount_.get(), "tree", O_RDONLY | O_DIRECTORY);
+  if (!tree) return pass(tree);
+  arena.tree_ = std::move(*tree);
+  if (auto owned = sys::change_owner(arena.tree_.get(), options.uid, options.gid); !owned) return pass(owned);
+  if (auto moded = sys::change_mode(arena.tree_.get(), options.mode); !moded) return pass(moded);
+  auto handle = sys::handle_of(arena.tree_.get());
+  if (!handle) return pass(handle);
+  arena.tree_handle_ = *handle;
+  return arena;
+}
+
+MemoryArena::~MemoryArena() {
+  if (path_.empty()) return;
+  tree_.reset();
+  mount_.reset();
+  // An arena outlives its name only through open files; both calls may fail only when an administrator was
+  // first.
+  (void)sys::unmount(path_.c_str(), MNT_DETACH);
+  (void)sys::remove_directory(path_.c_str());
+}
+
+Result<UniqueFd> MemoryArena::open(sys::Handle handle, int flags) const {
+  return sys::open_by_handle(mount_.get(), handle, flags);
+}
+
+Result<std::string> MemoryArena::name_of(int fd) const {
+  auto path = sys::path_of(fd);
+  if (!path) return path;
+  const std::string prefix = path_ + "/tree/";
+  constexpr std::string_view kGone = " (deleted)";
+  // A live name may end like that too: then it can be found by it.
+  const bool gone = path->ends_with(kGone) && !sys::stat_at(AT_FDCWD, path->c_str());
+  if (!path->starts_with(prefix) || gone) return fail(ENOENT);
+  return path->substr(prefix.size());
+}
+
+ArenaUsage MemoryArena::usage() const {
+  auto usage = sys::statfs_of(mount_.get());
+  if (!usage) return {};
+  const auto block_bytes = static_cast<uint64_t>(usage->f_bsize);
+  return {usage->f_blocks * block_bytes, usage->f_bfree * block_bytes, usage->f_files, usage->f_ffree};
+}
+
+Result<void> MemoryArena::resize(uint64_t size_bytes) {
+  // Inodes may stay above a smaller budget: the wall that matters is size=.
+  const ArenaUsage now = usage();
+  const uint64_t inodes = std::max(inode_budget(size_bytes), now.inodes - now.free_inodes + 1);
+  const std::string data = fmt::format("size={},nr_inodes={}", size_bytes, inodes);
+  return sys::mount("kvcachefs", path_.c_str(), "tmpfs", kMountFlags | MS_REMOUNT, data.c_str());
+}
+
+Result<void> MemoryArena::remove_tree() {
+  return sys::unlink_at(mount_.get(), "tree", AT_REMOVEDIR);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,295 @@
+#include "base/sys.h"
+
+#include <dirent.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace kvcachefs::sys {
+namespace {
+
+// The layout of struct file_handle with tmpfs's three words (mm/shmem.c, shmem_encode_fh).
+struct RawHandle {
+  unsigned handle_bytes = 12;
+  int handle_type = 1;
+  uint32_t generation = 0;
+  uint32_t ino_low = 0;
+  uint32_t ino_high = 0;
+};
+static_assert(sizeof(RawHandle) == sizeof(struct file_handle) + 12);
+
+std::unexpected<Error> failed() {
+  return std::unexpected<Error>(Error{errno, {}});
+}
+
+Result<void> done(int rc) {
+  if (rc != 0) return failed();
+  return {};
+}
+
+template <class Call>
+auto retried(Call call) {
+  decltype(call()) rc;
+  do {
+    rc = call();
+  } while (rc < 0 && errno == EINTR);
+  return rc;
+}
+
+Result<size_t> counted(ssize_t rc) {
+  if (rc < 0) return failed();
+  return static_cast<size_t>(rc);
+}
+
+Result<UniqueFd> owned(int fd) {
+  if (fd < 0) return failed();
+  return UniqueFd(fd);
+}
+
+// The magic link of a descriptor: the way to calls that take no O_PATH descriptor.
+struct ProcPath {
+  explicit ProcPath(int fd) { std::snprintf(text, sizeof text, "/proc/self/fd/%d", fd); }
+  char text[32];
+};
+
+Result<Handle> handle_by(int directory, const char* name, int flags) {
+  RawHandle raw;
+  int mount_id = 0;
+  if (name_to_handle_at(directory, name, reinterpret_cast<struct file_handle*>(&raw), &mount_id, flags) != 0)
+    return failed();
+  return Handle{static_cast<uint64_t>(raw.ino_high) << 32 | raw.ino_low, raw.generation};
+}
+
+}  // namespace
+
+Result<UniqueFd> open_at(int directory, const char* name, int flags, mode_t mode) {
+  return owned(retried([&] { return openat(directory, name, flags | O_CLOEXEC, mode); }));
+}
+
+Result<Handle> handle_at(int directory, const char* name) {
+  return handle_by(directory, name, 0);
+}
+
+Result<Handle> handle_of(int fd) {
+  return handle_by(fd, "", AT_EMPTY_PATH);
+}
+
+Result<UniqueFd> open_by_handle(int mount_fd, Handle handle, int flags) {
+  RawHandle raw;
+  raw.generation = handle.generation;
+  raw.ino_low = static_cast<uint32_t>(handle.ino);
+  raw.ino_high = static_cast<uint32_t>(handle.ino >> 32);
+  return owned(retried([&] {
+    return open_by_handle_at(mount_fd, reinterpret_cast<struct file_handle*>(&raw), flags | O_CLOEXEC);
+  }));
+}
+
+Result<UniqueFd> duplicate(int fd) {
+  return owned(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
+Result<struct stat> stat_at(int directory, const char* name) {
+  struct stat attributes {};
+  if (fstatat(directory, name, &attributes, AT_SYMLINK_NOFOLLOW) != 0) return failed();
+  return attributes;
+}
+
+Result<struct stat> stat_of(int fd) {
+  struct stat attributes {};
+  if (fstat(fd, &attributes) != 0) return failed();
+  return attributes;
+}
+
+Result<struct statfs> statfs_of(int fd) {
+  struct statfs usage {};
+  if (fstatfs(fd, &usage) != 0) return failed();
+  return usage;
+}
+
+Result<void> make_directory_at(int directory, const char* name, mode_t mode) {
+  return done(mkdirat(directory, name, mode));
+}
+
+Result<void> make_node_at(int directory, const char* name, mode_t mode, dev_t device) {
+  return done(mknodat(directory, name, mode, device));
+}
+
+Result<void> symlink_at(const char* target, int directory, const char* name) {
+  return done(symlinkat(target, directory, name));
+}
+
+Result<void> link_to(int fd, int directory, const char* name) {
+  return done(linkat(AT_FDCWD, ProcPath(fd).text, directory, name, AT_SYMLINK_FOLLOW));
+}
+
+Result<void> unlink_at(int directory, const char* name, int flags) {
+  return done(unlinkat(directory, name, flags));
+}
+
+Result<void> rename_at(int old_directory, const char* old_name, int new_directory, const char* new_name,
+                       unsigned flags) {
+  return done(renameat2(old_directory, old_name, new_directory, new_name, flags));
+}
+
+Result<void> change_mode(int fd, mode_t mode) {
+  return done(chmod(ProcPath(fd).text, mode));
+}
+
+Result<void> change_owner(int fd, uid_t uid, gid_t gid) {
+  return done(fchownat(fd, "", uid, gid, AT_EMPTY_PATH));
+}
+
+Result<void> change_times(int fd, const std::array<timespec, 2>& times) {
+  return done(utimensat(AT_FDCWD, ProcPath(fd).text, times.data(), 0));
+}
+
+Result<std::string> read_link(int fd) {
+  std::string target(4096, '\0');
+  const ssize_t length = readlinkat(fd, "", target.data(), target.size());
+  if (length < 0) return failed();
+  target.resize(static_cast<size_t>(length));
+  return target;
+}
+
+Result<std::string> path_of(int fd) {
+  std::string path(4096, '\0');
+  const ssize_t length = readlink(ProcPath(fd).text, path.data(), path.size());
+  if (length < 0) return failed();
+  if (static_cast<size_t>(length) == path.size()) return fail(ENAMETOOLONG);
+  path.resize(static_cast<size_t>(length));
+  return path;
+}
+
+Result<size_t> get_xattr(int fd, const char* name, std::span<char> value) {
+  return counted(getxattr(ProcPath(fd).text, name, value.data(), value.size()));
+}
+
+Result<size_t> list_xattr(int fd, std::span<char> names) {
+  return counted(listxattr(ProcPath(fd).text, names.data(), names.size()));
+}
+
+Result<void> set_xattr(int fd, const char* name, std::string_view value, int flags) {
+  return done(setxattr(ProcPath(fd).text, name, value.data(), value.size(), flags));
+}
+
+Result<void> remove_xattr(int fd, const char* name) {
+  return done(removexattr(ProcPath(fd).text, name));
+}
+
+Result<void> truncate(int fd, uint64_t size_bytes) {
+  return done(retried([&] { return ftruncate(fd, static_cast<off_t>(size_bytes)); }));
+}
+
+Result<void> allocate(int fd, int mode, uint64_t offset, uint64_t length) {
+  return done(
+      retried([&] { return fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(length)); }));
+}
+
+Result<uint64_t> seek(int fd, uint64_t offset, int whence) {
+  const off_t at = lseek(fd, static_cast<off_t>(offset), whence);
+  if (at < 0) return failed();
+  return static_cast<uint64_t>(at);
+}
+
+Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset) {
+  size_t total = 0;
+  while (total < bytes.size()) {
+    const ssize_t n = retried([&] {
+      return pread(fd, bytes.data() + total, bytes.size() - total, static_cast<off_t>(offset + total));
+    });
+    if (n == 0) break;
+    if (n < 0) {
+      if (total > 0) break;
+      return failed();
+    }
+    total += static_cast<size_t>(n);
+  }
+  return total;
+}
+
+Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset) {
+  size_t total = 0;
+  while (total < bytes.size()) {
+    const ssize_t n = retried([&] {
+      return pwrite(fd, bytes.data() + total, bytes.size() - total, static_cast<off_t>(offset + total));
+    });
+    if (n <= 0) {
+      if (total > 0) break;
+      return failed();
+    }
+    total += static_cast<size_t>(n);
+  }
+  return total;
+}
+
+Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t length) {
+  auto in = static_cast<off64_t>(from_offset);
+  auto out = static_cast<off64_t>(to_offset);
+  return counted(retried([&] { return copy_file_range(from, &in, to, &out, length, 0); }));
+}
+
+Result<size_t> read_directory(int fd, std::span<char> buffer) {
+  return counted(static_cast<ssize_t>(syscall(SYS_getdents64, fd, buffer.data(), buffer.size())));
+}
+
+Result<void> set_lease(int fd, int type) {
+  return done(fcntl(fd, F_SETLEASE, type));
+}
+
+Result<void> mount(const char* source, const char* target, const char* type, unsigned long flags,
+                   const char* data) {
+  if (::mount(source, target, type, flags, data) != 0)
+    return std::unexpected<Error>(last_error(std::string("mount ") + target));
+  return {};
+}
+
+Result<void> unmount(const char* target, int flags) {
+  if (umount2(target, flags) != 0) return std::unexpected<Error>(last_error(std::string("umount ") + target));
+  return {};
+}
+
+Result<void> make_directories(const std::string& path, mode_t mode) {
+  std::error_code code;
+  const auto parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, code);
+  if (code) return fail(code.value(), parent.string() + ": " + code.message());
+  if (mkdir(path.c_str(), mode) != 0 && errno != EEXIST)
+    return std::unexpected<Error>(last_error("mkdir " + path));
+  return {};
+}
+
+Result<void> remove_directory(const char* path) {
+  return done(rmdir(path));
+}
+
+Result<std::string> read_text(const char* path) {
+  auto fd = open_at(AT_FDCWD, path, O_RDONLY);
+  if (!fd) return fail(fd.error().code, std::string(path) + ": " + std::strerror(fd.error().code));
+  std::string text;
+  char piece[4096];
+  for (;;) {
+    const ssize_t n = retried([&] { return ::read(fd->get(), piece, sizeof piece); });
+    if (n < 0) return std::unexpected<Error>(last_error(path));
+    if (n == 0) return text;
+    text.append(piece, static_cast<size_t>(n));
+  }
+}
+
+Result<int> control(int fd, unsigned long request, void* argument) {
+  const int rc = ioctl(fd, request, argument);
+  if (rc < 0) return failed();
+  return rc;
+}
+
+Error last_error(std::string_view what) {
+  const int code = errno;
+  return Error{code, std::string(what) + ": " + std::strerror(code)};
+}
+
+}  // namespace kvcachefs::sys
