@@ -1,0 +1,81 @@
+// Small helpers over system calls for the tests. Any thread; a failure that a test does not expect throws
+// std::system_error naming the path, so that a helper never fails silently.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvcachefs::test {
+
+// 0 if the call went well, else its errno: EXPECT_EQ(error_of(::unlink(name)), ENOENT).
+int error_of(long result);
+// ENOENT, 0 as "ok", numbers without a name as they are.
+std::string error_name(int error);
+
+// Owns a descriptor; the constructor throws where the open failed.
+class File {
+ public:
+  File(const std::string& path, int flags, mode_t mode = 0644);
+  explicit File(int fd) : fd_(fd) {}
+  ~File() { close(); }
+  File(File&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  File& operator=(File&& other) noexcept;
+  int fd() const { return fd_; }
+  void close();
+
+ private:
+  int fd_ = -1;
+};
+
+std::string read_file(const std::string& path);
+void write_file(const std::string& path, std::string_view content, mode_t mode = 0644);
+// One write(2) of all of `content` to an existing file, without O_TRUNC: how control files are written.
+// 0 or the errno of open or write; EIO for a short write.
+int write_once(const std::string& path, std::string_view content);
+// As clients do: PATH.tmp, write, close, rename. 0 or the first errno.
+int store(const std::string& path, std::string_view content);
+// 0 and the content, or the errno of open or read.
+int load(const std::string& path, std::string* content);
+
+bool exists(const std::string& path);
+void make_directory(const std::string& path, mode_t mode = 0755);
+std::vector<std::string> list(const std::string& directory);
+std::string xattr(const std::string& path, const std::string& name);
+int set_xattr(const std::string& path, const std::string& name, std::string_view value);
+// `name value` lines.
+std::map<std::string, std::string> parse_stats(std::string_view text);
+
+// `bytes` bytes that depend on the seed and on their position: a piece from elsewhere does not match.
+std::string pattern(uint64_t seed, size_t bytes);
+// Empty if `content` is pattern(seed, content.size()); else where and how it differs.
+std::string difference(uint64_t seed, std::string_view content);
+
+// Runs `body` in a forked child; its result (0..255), 128 + signal, or -1 after killing it at the deadline.
+// For what may hang, and for what has to happen in another process.
+int in_child(const std::function<int()>& body, std::chrono::milliseconds deadline = std::chrono::seconds(60));
+// The same as user `uid` of group `gid` without other groups.
+int as_user(uid_t uid, gid_t gid, const std::function<int()>& body);
+
+// Seeded numbers: the same on every machine (std::uniform_int_distribution is not).
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next();
+  uint64_t below(uint64_t bound) { return next() % bound; }
+  bool one_in(uint64_t n) { return below(n) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace kvcachefs::test

@@ -1,0 +1,343 @@
+#include "tests/support/mount.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/support/files.h"
+
+namespace kvcachefs::test {
+namespace {
+
+// A daemon under a sanitizer on a busy machine needs seconds; one that hangs should not cost minutes.
+constexpr std::chrono::seconds kStartDeadline(30);
+constexpr std::chrono::seconds kStopDeadline(30);
+constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool kernel_at_least(int major, int minor) {
+  utsname name{};
+  ::uname(&name);
+  int have_major = 0;
+  int have_minor = 0;
+  std::sscanf(name.release, "%d.%d", &have_major, &have_minor);
+  return std::pair(have_major, have_minor) >= std::pair(major, minor);
+}
+
+std::string daemon_program() {
+  const std::string folder = environment("KVCACHEFS_BIN_DIR");
+  return (folder.empty() ? std::string(KVCACHEFS_BIN_DIR) : folder) + "/kvcachefsd";
+}
+
+// mountinfo writes space, tab, newline and backslash as three octal digits.
+std::string unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      out += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+void unmount_below(const std::string& prefix) {
+  std::vector<MountEntry> entries = mounts_below(prefix);
+  // The last mounted first: what lies on top goes before what it lies on.
+  std::reverse(entries.begin(), entries.end());
+  for (const MountEntry& entry : entries) ::umount2(entry.mount_point.c_str(), MNT_FORCE | MNT_DETACH);
+}
+
+// What a killed test program left behind: its daemons die with it, their mounts do not.
+void clean_up_after_the_dead() {
+  for (const MountEntry& entry : mounts_below("/tmp")) {
+    if (!entry.mount_point.starts_with(kWorkPrefix)) continue;
+    const pid_t owner = std::atoi(entry.mount_point.c_str() + kWorkPrefix.size());
+    if (owner <= 0 || exists("/proc/" + std::to_string(owner))) continue;
+    ::umount2(entry.mount_point.c_str(), MNT_FORCE | MNT_DETACH);
+  }
+}
+
+std::string make_work_dir() {
+  static const bool cleaned = (clean_up_after_the_dead(), true);
+  (void)cleaned;
+  std::string name = std::string(kWorkPrefix) + std::to_string(::getpid()) + "-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw MountError("mkdtemp " + name + " failed");
+  ::chmod(name.c_str(), 0755);
+  return name;
+}
+
+std::string tmpfs_options_of(const std::string& pool_spec) {
+  std::string size = "64M";
+  const size_t at = pool_spec.find("size=");
+  if (at != std::string::npos) size = pool_spec.substr(at + 5, pool_spec.find(',', at) - at - 5);
+  return "huge=within_size,inode64,mode=1777,size=" + size;
+}
+
+void mount_tmpfs(const std::string& at, const std::string& options) {
+  if (::mount("tmpfs", at.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+    throw MountError("mount of a tmpfs at " + at + " with " + options + ": " + error_name(error_of(-1)));
+  }
+}
+
+int exit_code(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+Mode mode() {
+  const std::string name = environment("KVCACHEFS_TEST_MODE");
+  if (name.empty() || name == "passthrough") return Mode::kPassthrough;
+  if (name == "daemon_io") return Mode::kDaemonIo;
+  if (name == "io_uring") return Mode::kIoUring;
+  if (name == "tmpfs") return Mode::kTmpfs;
+  throw MountError("KVCACHEFS_TEST_MODE=" + name + " is none of passthrough, daemon_io, io_uring, tmpfs");
+}
+
+std::string_view mode_name() {
+  constexpr std::string_view kNames[] = {"passthrough", "daemon_io", "io_uring", "tmpfs"};
+  return kNames[static_cast<int>(mode())];
+}
+
+bool everything_required() {
+  return environment("KVCACHEFS_REQUIRE") == "all";
+}
+
+std::string missing_capability() {
+  if (::geteuid() != 0) return "root (mounting, passthrough)";
+  if (mode() == Mode::kTmpfs) return "";
+  if (!exists("/dev/fuse")) return "/dev/fuse";
+  if (mode() != Mode::kDaemonIo && !kernel_at_least(6, 9)) return "FUSE passthrough (kernel 6.9)";
+  if (mode() == Mode::kIoUring) {
+    const std::string parameter = "/sys/module/fuse/parameters/enable_uring";
+    if (!exists(parameter)) return "FUSE over io_uring (kernel 6.14)";
+    if (!read_file(parameter).starts_with("Y")) return "Y in " + parameter;
+  }
+  return "";
+}
+
+std::string missing_daemon() {
+  return mode() == Mode::kTmpfs ? "a daemon (this is the tmpfs mode)" : missing_capability();
+}
+
+Mount::Mount(MountOptions options) : options_(std::move(options)), work_dir_(make_work_dir()) {
+  root_ = options_.mount_point.empty() ? work_dir_ + "/mnt" : options_.mount_point;
+  runtime_dir_ = options_.runtime_dir.empty() ? work_dir_ + "/run" : options_.runtime_dir;
+  log_file_ = work_dir_ + "/log";
+  // A stale mount point of a killed daemon exists, but says ENOTCONN: no error here.
+  ::mkdir(root_.c_str(), 0755);
+  try {
+    if (mode() == Mode::kTmpfs) {
+      start_tmpfs();
+    } else {
+      start_daemon();
+      wait_until_serving();
+    }
+  } catch (const std::exception& error) {
+    const std::string text = std::string(error.what()) + "\n" + log();
+    clean_up();
+    throw MountError(text);
+  }
+}
+
+Mount::~Mount() {
+  if (running_) stop();
+  clean_up();
+}
+
+void Mount::start_tmpfs() {
+  for (const std::string& pool : options_.pools) {
+    const std::string directory = path(pool.substr(0, pool.find(':')));
+    make_directory(directory);
+    mount_tmpfs(directory, tmpfs_options_of(pool));
+  }
+}
+
+void Mount::start_daemon() {
+  std::vector<std::string> words = {daemon_program()};
+  for (const std::string& pool : options_.pools) words.insert(words.end(), {"--pool", pool});
+  words.insert(words.end(), {"-o", "runtime_dir=" + runtime_dir_});
+  if (mode() == Mode::kDaemonIo) words.insert(words.end(), {"-o", "no_passthrough"});
+  if (mode() == Mode::kIoUring) words.insert(words.end(), {"-o", "io_uring"});
+  for (const std::string& option : options_.options) words.insert(words.end(), {"-o", option});
+  words.insert(words.end(), options_.arguments.begin(), options_.arguments.end());
+  std::istringstream more(environment("KVCACHEFS_DAEMON_ARGS"));
+  for (std::string word; more >> word;) words.push_back(word);
+  words.push_back(root_);
+
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const File log(log_file_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC);
+  pid_ = ::fork();
+  if (pid_ < 0) throw MountError("fork failed");
+  if (pid_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(log.fd(), STDOUT_FILENO);
+    ::dup2(log.fd(), STDERR_FILENO);
+    ::execv(arguments[0], arguments.data());
+    ::dprintf(STDERR_FILENO, "cannot run %s\n", arguments[0]);
+    ::_exit(127);
+  }
+  running_ = true;
+}
+
+void Mount::wait_until_serving() {
+  bool serves = false;
+  int code = -1;
+  eventually(
+      [&] {
+        code = wait_for_exit(std::chrono::milliseconds(0));
+        if (code != -1) return true;
+        for (const MountEntry& entry : mounts_below(root_)) {
+          if (entry.mount_point == root_ && entry.file_system == "fuse.kvcachefs") {
+            serves = exists(root_ + "/.kvcachefs/version");
+          }
+        }
+        return serves;
+      },
+      kStartDeadline);
+  if (code != -1) throw MountError("kvcachefsd ended with " + std::to_string(code) + " instead of serving");
+  if (!serves) throw MountError("kvcachefsd does not serve " + root_);
+}
+
+std::string Mount::log() const {
+  return exists(log_file_) ? read_file(log_file_) : "";
+}
+
+int Mount::wait_for_exit(std::chrono::milliseconds deadline) {
+  if (!running_) return -1;
+  int status = 0;
+  const pid_t pid = pid_;
+  if (!eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }, deadline)) return -1;
+  running_ = false;
+  return exit_code(status);
+}
+
+void Mount::stop() {
+  if (!running_) return;
+  ::kill(pid_, SIGTERM);
+  const int code = wait_for_exit(kStopDeadline);
+  if (code == -1) {
+    ADD_FAILURE() << "kvcachefsd does not end after SIGTERM\n" << log();
+  } else if (code != 0) {
+    ADD_FAILURE() << "kvcachefsd ended with " << code << "\n" << log();
+  }
+  if (code != -1) {
+    for (const MountEntry& entry : mounts_below(work_dir_)) {
+      ADD_FAILURE() << "left mounted: " << entry.mount_point << " (" << entry.file_system << ")\n" << log();
+    }
+  }
+  clean_up();
+}
+
+void Mount::kill() {
+  if (!running_) return;
+  ::kill(pid_, SIGKILL);
+  wait_for_exit(kStopDeadline);
+}
+
+void Mount::clean_up() {
+  kill();
+  unmount_below(root_);
+  unmount_below(runtime_dir_);
+  unmount_below(work_dir_);
+  std::error_code ignored;
+  // Never follows into a mount that would not go: remove_all would empty it.
+  if (mounts_below(work_dir_).empty()) std::filesystem::remove_all(work_dir_, ignored);
+}
+
+std::map<std::string, std::string> Mount::stats(std::string_view pool) const {
+  return parse_stats(read_file(control("stats", pool)));
+}
+
+int64_t Mount::stat_value(std::string_view name, std::string_view pool) const {
+  const auto all = stats(pool);
+  const auto found = all.find(std::string(name));
+  if (found == all.end()) throw MountError("no `" + std::string(name) + "` in .pool/stats");
+  return std::stoll(found->second);
+}
+
+PlainTmpfs::PlainTmpfs(std::string_view tmpfs_options) : path_(make_work_dir()) {
+  mount_tmpfs(path_, std::string(tmpfs_options) + ",inode64,mode=1777");
+}
+
+PlainTmpfs::~PlainTmpfs() {
+  ::umount2(path_.c_str(), MNT_DETACH);
+  ::rmdir(path_.c_str());
+}
+
+void remove_content(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::filesystem::path> entries;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error))
+    entries.push_back(entry.path());
+  for (const auto& entry : entries) std::filesystem::remove_all(entry, error);
+}
+
+void report_daemon_log(const Mount& mount) {
+  constexpr size_t kTail = 8000;
+  const std::string log = mount.log();
+  const std::string tail = log.size() > kTail ? "…" + log.substr(log.size() - kTail) : log;
+  std::fprintf(stderr, "--- log of kvcachefsd (%s) ---\n%s---\n", mode_name().data(), tail.c_str());
+}
+
+bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds deadline) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  auto pause = std::chrono::microseconds(200);
+  for (;;) {
+    if (condition()) return true;
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds(20'000));
+  }
+}
+
+std::vector<MountEntry> mount_entries() {
+  std::vector<MountEntry> entries;
+  std::ifstream file("/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    // 36 35 98:0 /root /mount/point options optional-fields… - type source options
+    std::istringstream words(line);
+    std::string word;
+    MountEntry entry;
+    for (int i = 0; i < 4; ++i) words >> word;
+    words >> entry.mount_point >> entry.options;
+    while (words >> word && word != "-") {
+    }
+    words >> entry.file_system >> entry.source;
+    entry.mount_point = unescape(entry.mount_point);
+    entries.push_back(entry);
+  }
+  return entries;
+}
+
+std::vector<MountEntry> mounts_below(const std::string& prefix) {
+  std::vector<MountEntry> found;
+  for (MountEntry& entry : mount_entries()) {
+    if (entry.mount_point == prefix || entry.mount_point.starts_with(prefix + "/")) found.push_back(entry);
+  }
+  return found;
+}
+
+}  // namespace kvcachefs::test
