@@ -1,0 +1,181 @@
+#include "alloc/numa_topology.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <numa.h>
+#include <numaif.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/sys.h"
+#include "base/unique_fd.h"
+
+namespace kvcachefs {
+namespace {
+
+// Asking sysfs costs tens of microseconds a node, which is too much for every create.
+constexpr uint64_t kFreeBytesAgeMaxMs = 100;
+
+uint64_t system_free_bytes(int node) {
+  long long free_bytes = 0;
+  if (numa_available() < 0 || numa_node_size64(node, &free_bytes) < 0) {
+    return static_cast<uint64_t>(std::max(0L, sysconf(_SC_AVPHYS_PAGES))) *
+           static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  }
+  return static_cast<uint64_t>(std::max(0LL, free_bytes));
+}
+
+// A processor whose own node has no memory belongs to the nearest one that has.
+size_t nearest_listed(const std::vector<NumaNode>& nodes, int node) {
+  size_t nearest = 0;
+  for (size_t index = 0; index < nodes.size(); ++index) {
+    if (nodes[index].id == node) return index;
+    if (numa_distance(node, nodes[index].id) < numa_distance(node, nodes[nearest].id)) nearest = index;
+  }
+  return nearest;
+}
+
+std::vector<NumaNode> system_nodes() {
+  std::vector<NumaNode> nodes;
+  if (numa_available() < 0) return {NumaNode{}};
+  for (int node = 0; node <= numa_max_node(); ++node) {
+    if (numa_bitmask_isbitset(numa_all_nodes_ptr, static_cast<unsigned>(node))) nodes.push_back({.id = node});
+  }
+  if (nodes.empty()) return {NumaNode{}};
+  for (int cpu = 0; cpu < numa_num_configured_cpus(); ++cpu) {
+    const int node = numa_node_of_cpu(cpu);
+    if (node >= 0) nodes[nearest_listed(nodes, node)].cpus.push_back(cpu);
+  }
+  for (NumaNode& from : nodes) {
+    for (const NumaNode& to : nodes) from.distances.push_back(numa_distance(from.id, to.id));
+  }
+  return nodes;
+}
+
+}  // namespace
+
+int processor_of_stat_line(std::string_view line) {
+  // Field 2 is the command name in parentheses; field 39, the processor, is the 37th after it.
+  constexpr int kFieldsAfterName = 37;
+  size_t position = line.rfind(')');
+  if (position == std::string_view::npos) return -1;
+  for (int field = 0; field < kFieldsAfterName; ++field) {
+    position = line.find(' ', position + 1);
+    if (position == std::string_view::npos) return -1;
+  }
+  int processor = -1;
+  std::from_chars(line.data() + position + 1, line.data() + line.size(), processor);
+  return processor;
+}
+
+std::unique_ptr<NumaTopology> NumaTopology::detect() {
+  return std::make_unique<NumaTopology>(system_nodes(), system_free_bytes, kFreeBytesAgeMaxMs);
+}
+
+NumaTopology::NumaTopology(std::vector<NumaNode> nodes, FreeBytes free_bytes, uint64_t free_bytes_age_max_ms)
+    : free_bytes_(std::move(free_bytes)),
+      free_bytes_age_max_ms_(free_bytes_age_max_ms),
+      remembered_(std::make_unique<Remembered[]>(nodes.size())) {
+  KVCACHEFS_CHECK(!nodes.empty());
+  for (const NumaNode& node : nodes) {
+    ids_.push_back(node.id);
+    for (const int cpu : node.cpus) {
+      if (std::cmp_greater_equal(cpu, node_of_cpu_.size())) node_of_cpu_.resize(cpu + 1, nodes.front().id);
+      node_of_cpu_[cpu] = node.id;
+    }
+  }
+  for (size_t from = 0; from < nodes.size(); ++from) {
+    const std::vector<int>& distances = nodes[from].distances;
+    const auto distance = [&](size_t to) {
+      if (to == from) return 0;
+      return to < distances.size() ? distances[to] : INT32_MAX;
+    };
+    std::vector<size_t> order(nodes.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return distance(a) < distance(b); });
+    std::vector<int>& ids = by_distance_.emplace_back();
+    for (const size_t index : order) ids.push_back(nodes[index].id);
+  }
+}
+
+size_t NumaTopology::index_of(int node) const {
+  const auto found = std::find(ids_.begin(), ids_.end(), node);
+  return found == ids_.end() ? 0 : static_cast<size_t>(found - ids_.begin());
+}
+
+int NumaTopology::node_of_cpu(int cpu) const {
+  if (cpu < 0 || std::cmp_greater_equal(cpu, node_of_cpu_.size())) return ids_.front();
+  return node_of_cpu_[cpu];
+}
+
+int NumaTopology::node_of_calling_thread() const {
+  return ids_.size() == 1 ? ids_.front() : node_of_cpu(sched_getcpu());
+}
+
+int NumaTopology::node_of_thread(pid_t tid) const {
+  if (ids_.size() == 1) return ids_.front();
+  if (tid <= 0) return node_of_calling_thread();
+  // The task's own file: the one of the process would add up all of its threads' times.
+  std::array<char, 64> path{};
+  fmt::format_to_n(path.data(), path.size() - 1, "/proc/{}/task/{}/stat", tid, tid);
+  const UniqueFd stat(::open(path.data(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 1024> line{};
+  const ssize_t length = stat ? ::read(stat.get(), line.data(), line.size()) : 0;
+  if (length <= 0) return node_of_calling_thread();
+  const int cpu = processor_of_stat_line({line.data(), static_cast<size_t>(length)});
+  return cpu < 0 ? node_of_calling_thread() : node_of_cpu(cpu);
+}
+
+std::span<const int> NumaTopology::nodes_by_distance(int node) const {
+  return by_distance_[index_of(node)];
+}
+
+uint64_t NumaTopology::free_bytes(int node) const {
+  Remembered& remembered = remembered_[index_of(node)];
+  const uint64_t now_ms = now_coarse_ms();
+  const uint64_t asked_ms = remembered.asked_ms.load(std::memory_order_acquire);
+  if (asked_ms != 0 && free_bytes_age_max_ms_ != 0 && now_ms - asked_ms <= free_bytes_age_max_ms_) {
+    return remembered.free_bytes.load(std::memory_order_relaxed);
+  }
+  // Several threads may ask at once; each stores an answer of now.
+  const uint64_t answer = free_bytes_(node);
+  remembered.free_bytes.store(answer, std::memory_order_relaxed);
+  remembered.asked_ms.store(now_ms, std::memory_order_release);
+  return answer;
+}
+
+int NumaTopology::node_with_room(int near, uint64_t bytes) const {
+  if (ids_.size() == 1) return ids_.front();
+  for (const int node : nodes_by_distance(near)) {
+    if (free_bytes(node) >= bytes) return node;
+  }
+  return nodes_by_distance(near).front();
+}
+
+Result<void> NumaTopology::place_file(int fd, int node, uint64_t bytes) const {
+  if (ids_.size() == 1 || bytes == 0) return {};
+  // The policy of a shared mapping of a tmpfs file belongs to the file and outlives the mapping.
+  void* mapping = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return std::unexpected(sys::last_error("mmap to place a file"));
+  bitmask* nodes = numa_allocate_nodemask();
+  numa_bitmask_setbit(nodes, static_cast<unsigned>(node));
+  Result<void> result;
+  if (::mbind(mapping, bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0) != 0) {
+    result = std::unexpected(sys::last_error("mbind"));
+  }
+  numa_free_nodemask(nodes);
+  ::munmap(mapping, bytes);
+  return result;
+}
+
+}  // namespace kvcachefs
