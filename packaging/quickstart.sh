@@ -87,7 +87,7 @@ store_and_read() {
   show mv "$pool/model/layer-0/block.bin.tmp" "$pool/model/layer-0/block.bin"
   show cmp "$work/block" "$pool/model/layer-0/block.bin"
   # Existing files of this very source tree, small and large.
-  rm -rf "$pool/source" "$pool/bin"
+  rm -rf "${pool:?}/source" "${pool:?}/bin"
   show cp -r packaging "$pool/source"
   show diff -r packaging "$pool/source"
   show cp -r "$bin" "$pool/bin"
@@ -106,8 +106,7 @@ tell() {
 
 # seconds DD-ARGUMENTS...: the best of several runs, as dd itself counted them.
 seconds() {
-  local run
-  for run in 1 2 3 4 5 6 7; do
+  for _ in 1 2 3 4 5 6 7; do
     dd bs=1M "$@" 2>&1 | sed -n 's/.*copied, \([0-9.e-]*\) s,.*/\1/p'
   done | sort -g | head -n 1
 }
