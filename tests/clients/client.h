@@ -1,0 +1,75 @@
+// The face that every replayed engine shows to the tests: store, probe and load of one cache entry, each
+// doing exactly the system calls that the engine does (flags, sizes, order). store() and load() may be called
+// from threads() threads at once, each for another key; the rest from one thread. Failures come back as an
+// Outcome that names the call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvcachefs::clients {
+
+// What a call of an engine came to. A miss is ENOENT where the engine looks for the file and nothing else:
+// any other error, any short count and a file that vanishes between open and read is a failure.
+struct Outcome {
+  enum class Kind { kDone, kMiss, kFailed };
+  Kind kind = Kind::kDone;
+  std::string reason = {};
+
+  bool done() const { return kind == Kind::kDone; }
+  bool missed() const { return kind == Kind::kMiss; }
+  bool failed() const { return kind == Kind::kFailed; }
+};
+
+enum class Sharing {
+  kNone,         // a process uses only what it stored itself (an index in memory, or files written in place)
+  kOwnerStores,  // all may load, but temporary names would collide if two processes stored one key
+  kAll,          // any process stores and loads any key
+};
+
+class Client {
+ public:
+  virtual ~Client() = default;
+  virtual Outcome start() { return {}; }
+  virtual Outcome store(uint64_t key, std::span<const std::byte> bytes) = 0;
+  // Sets `found` to how many of `keys`, counted from the first, exist.
+  virtual Outcome probe(std::span<const uint64_t> keys, size_t& found) = 0;
+  virtual Outcome load(uint64_t key, std::span<std::byte> into) = 0;
+  virtual Sharing sharing() const { return Sharing::kAll; }
+  virtual unsigned threads() const { return 1; }
+};
+
+struct ClientOptions {
+  std::string root;           // a directory of the mount
+  uint64_t entry_bytes = 0;   // a multiple of 4096
+  uint64_t budget_bytes = 0;  // for the engines that keep a budget of their own
+};
+
+// Every engine, by the name its test carries.
+struct Engine {
+  const char* name;
+  uint64_t entry_bytes;
+  std::unique_ptr<Client> (*make)(const ClientOptions&);
+};
+const std::vector<Engine>& engines();
+
+std::unique_ptr<Client> make_vllm_direct(const ClientOptions& options);
+std::unique_ptr<Client> make_vllm_buffered(const ClientOptions& options);
+std::unique_ptr<Client> make_sglang_v1(const ClientOptions& options);
+std::unique_ptr<Client> make_sglang_v2(const ClientOptions& options);
+std::unique_ptr<Client> make_lmcache_local_disk(const ClientOptions& options);
+std::unique_ptr<Client> make_lmcache_local_disk_direct(const ClientOptions& options);
+std::unique_ptr<Client> make_lmcache_fs(const ClientOptions& options);
+std::unique_ptr<Client> make_lmcache_mp_fs(const ClientOptions& options);
+std::unique_ptr<Client> make_lmcache_fs_native(const ClientOptions& options);
+std::unique_ptr<Client> make_lmcache_gds(const ClientOptions& options);
+std::unique_ptr<Client> make_llama_cpp(const ClientOptions& options);
+std::unique_ptr<Client> make_ucm(const ClientOptions& options);
+std::unique_ptr<Client> make_aibrix(const ClientOptions& options);
+std::unique_ptr<Client> make_kvbm(const ClientOptions& options);
+
+}  // namespace kvcachefs::clients
