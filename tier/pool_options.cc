@@ -9,11 +9,11 @@
 #include <limits>
 
 #include "base/size.h"
+#include "tier/policies/policy.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPolicies{"lru", "lfu", "fifo", "priority"};
 constexpr uint64_t kPageBytes = 4096;
 constexpr size_t kMaximumNameLength = 64;
 
@@ -110,8 +110,11 @@ Result<void> check_pool_name(std::string_view name) {
 }
 
 Result<void> check_policy_name(std::string_view policy) {
-  if (std::ranges::find(kPolicies, policy) != kPolicies.end()) return {};
-  return fail(EINVAL, fmt::format("'{}' is not a policy (there are {})", policy, fmt::join(kPolicies, ", ")));
+  const auto known = policies();
+  if (std::ranges::find(known, policy, &PolicyInfo::name) != known.end()) return {};
+  std::string names;
+  for (const PolicyInfo& info : known) names += fmt::format("{}{}", names.empty() ? "" : ", ", info.name);
+  return fail(EINVAL, fmt::format("'{}' is not a policy (there are {})", policy, names));
 }
 
 Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::string_view value,
@@ -135,23 +138,34 @@ PoolOptions default_pool(std::string name, uint64_t memory_bytes) {
   return options;
 }
 
-Result<PoolOptions> parse_pool_spec(std::string_view spec, uint64_t memory_bytes) {
+Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes) {
+  PoolOptions changed = options;
+  while (!pairs.empty()) {
+    const size_t comma = pairs.find(',');
+    const std::string_view pair = pairs.substr(0, comma);
+    pairs = comma == std::string_view::npos ? std::string_view{} : pairs.substr(comma + 1);
+    const size_t equals = pair.find('=');
+    if (equals == std::string_view::npos) return fail(EINVAL, fmt::format("'{}' is not key=value", pair));
+    Result<void> set =
+        set_pool_option(changed, pair.substr(0, equals), pair.substr(equals + 1), memory_bytes);
+    if (!set) return set;
+  }
+  options = std::move(changed);
+  return {};
+}
+
+PoolSpec split_pool_spec(std::string_view spec) {
   const size_t colon = spec.find(':');
-  const std::string_view name = spec.substr(0, colon);
+  if (colon == std::string_view::npos) return {spec, {}};
+  return {spec.substr(0, colon), spec.substr(colon + 1)};
+}
+
+Result<PoolOptions> parse_pool_spec(std::string_view spec, uint64_t memory_bytes) {
+  const auto [name, pairs] = split_pool_spec(spec);
   if (Result<void> good = check_pool_name(name); !good) return pass(good);
   PoolOptions options = default_pool(std::string(name), memory_bytes);
-  std::string_view rest = colon == std::string_view::npos ? std::string_view{} : spec.substr(colon + 1);
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const std::string_view pair = rest.substr(0, comma);
-    rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
-    const size_t equals = pair.find('=');
-    if (equals == std::string_view::npos) {
-      return fail(EINVAL, fmt::format("pool {}: '{}' is not key=value", name, pair));
-    }
-    Result<void> set =
-        set_pool_option(options, pair.substr(0, equals), pair.substr(equals + 1), memory_bytes);
-    if (!set) return fail(EINVAL, fmt::format("pool {}: {}", name, set.error().message));
+  if (Result<void> set = set_pool_options(options, pairs, memory_bytes); !set) {
+    return fail(EINVAL, fmt::format("pool {}: {}", name, set.error().message));
   }
   return options;
 }

@@ -43,6 +43,14 @@ Result<void> check_policy_name(std::string_view policy);
 Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::string_view value,
                              uint64_t memory_bytes);
 bool is_pool_option(std::string_view key);
+// `key=value,key=value`: all of them or, on a mistake, none.
+Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes);
+
+struct PoolSpec {
+  std::string_view name;
+  std::string_view pairs;
+};
+PoolSpec split_pool_spec(std::string_view spec);  // at the first colon; checks nothing
 
 // `NAME`, or `NAME:key=value,key=value`. A size that is not given is kDefaultPoolPercent of the memory.
 Result<PoolOptions> parse_pool_spec(std::string_view spec, uint64_t memory_bytes);

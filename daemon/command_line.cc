@@ -1,0 +1,179 @@
+#include "daemon/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <set>
+#include <string_view>
+
+#include "base/size.h"
+
+namespace kvcachefs {
+namespace {
+
+// What mount(8) and fstab pass along; they mean nothing to the daemon, or are mount(8)'s own business.
+constexpr std::array<std::string_view, 15> kIgnoredOptions{
+    "rw",     "dev",     "nodev",  "suid",     "nosuid",  "exec",     "noexec",     "auto",
+    "noauto", "_netdev", "nofail", "defaults", "noatime", "relatime", "allow_other"};
+
+struct Arguments {
+  std::string config_file;
+  std::vector<std::string> pools;
+  std::vector<std::string> options;
+  std::string mountpoint;
+  bool daemonize = false;
+  bool check_config = false;
+  bool print_config = false;
+  bool version = false;
+};
+
+void declare(CLI::App& app, Arguments& arguments) {
+  app.add_option("--config", arguments.config_file, "Configuration file (TOML)")->type_name("FILE");
+  app.add_option("--pool", arguments.pools, "A pool; may be given several times")
+      ->type_name("NAME[:KEY=VALUE,...]")
+      ->allow_extra_args(false);
+  app.add_option(
+         "-o", arguments.options,
+         "io_uring, no_passthrough, poll_us=N, threads=N, runtime_dir=DIR; may be given several times")
+      ->type_name("OPTION[,OPTION...]")
+      ->allow_extra_args(false);
+  app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
+  app.add_flag("--check-config", arguments.check_config, "Check the configuration and exit");
+  app.add_flag("--print-config", arguments.print_config, "Print the configuration as TOML and exit");
+  app.add_flag("--version", arguments.version, "Print the version and exit");
+  app.add_option("MOUNTPOINT", arguments.mountpoint, "Where to mount");
+  app.footer("Keys of a pool: size policy watermarks entry_size pinned_max mode uid gid. See kvcachefsd(8).");
+}
+
+Result<std::filesystem::path> absolute_path(std::string_view option, const std::string& text) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(text, error);
+  if (text.empty() || error) return fail(EINVAL, fmt::format("{}: '{}' is not a path", option, text));
+  return path.lexically_normal();
+}
+
+Result<void> set_count(std::string_view option, std::string_view text, unsigned maximum, unsigned& count) {
+  Result<uint64_t> value = parse_number(text);
+  if (!value || *value > maximum) {
+    return fail(EINVAL, fmt::format("-o {}: '{}' is not a number from 0 to {}", option, text, maximum));
+  }
+  count = static_cast<unsigned>(*value);
+  return {};
+}
+
+Result<void> set_option(Config& config, std::string_view option) {
+  const size_t equals = option.find('=');
+  const std::string_view key = option.substr(0, equals);
+  const bool has_value = equals != std::string_view::npos;
+  const std::string_view value = has_value ? option.substr(equals + 1) : std::string_view{};
+  const bool takes_value = key == "poll_us" || key == "threads" || key == "runtime_dir";
+  const bool is_flag = key == "io_uring" || key == "no_passthrough";
+  if (!takes_value && !is_flag) {
+    if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
+    return fail(EINVAL, fmt::format("-o {}: unknown option", option));
+  }
+  if (takes_value != has_value) {
+    return fail(EINVAL, fmt::format("-o {}: {}", key, takes_value ? "needs a value" : "takes no value"));
+  }
+  if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us);
+  if (key == "threads") return set_count(key, value, kMaximumThreads, config.threads);
+  if (key == "io_uring") config.io_uring = true;
+  if (key == "no_passthrough") config.no_passthrough = true;
+  if (key == "runtime_dir") {
+    Result<std::filesystem::path> path = absolute_path("-o runtime_dir", std::string(value));
+    if (!path) return pass(path);
+    config.runtime_dir = std::move(*path);
+  }
+  return {};
+}
+
+Result<void> set_options(Config& config, std::string_view list) {
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    const std::string_view option = list.substr(0, comma);
+    list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+    if (option.empty()) continue;
+    if (Result<void> set = set_option(config, option); !set) return set;
+  }
+  return {};
+}
+
+// A pool of the file keeps the settings that --pool does not name.
+Result<void> add_pool(Config& config, PoolOrigins& origins, const std::string& spec, uint64_t memory_bytes) {
+  const auto [name, pairs] = split_pool_spec(spec);
+  if (origins.contains(name) && origins.find(name)->second == "--pool") {
+    return fail(EINVAL, fmt::format("--pool: pool {} is given twice", name));
+  }
+  auto pool = std::ranges::find(config.pools, name, &PoolOptions::name);
+  if (pool == config.pools.end()) {
+    Result<PoolOptions> parsed = parse_pool_spec(spec, memory_bytes);
+    if (!parsed) return fail(EINVAL, fmt::format("--pool: {}", parsed.error().message));
+    config.pools.push_back(std::move(*parsed));
+  } else if (Result<void> set = set_pool_options(*pool, pairs, memory_bytes); !set) {
+    return fail(EINVAL, fmt::format("--pool: pool {}: {}", name, set.error().message));
+  }
+  origins[std::string(name)] = "--pool";
+  return {};
+}
+
+Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, uint64_t memory_bytes) {
+  Config config;
+  PoolOrigins origins;
+  if (!arguments.config_file.empty()) {
+    Result<void> read = read_config_file(arguments.config_file, memory_bytes, config, origins);
+    if (!read) return pass(read);
+  }
+  for (const std::string& list : arguments.options) {
+    if (Result<void> set = set_options(config, list); !set) return pass(set);
+  }
+  for (const std::string& spec : arguments.pools) {
+    if (Result<void> added = add_pool(config, origins, spec, memory_bytes); !added) return pass(added);
+  }
+  if (config.pools.empty()) config.pools.push_back(default_pool("default", memory_bytes));
+  if (Result<void> checked = check_pools(config.pools, origins, memory_bytes); !checked) return pass(checked);
+  if (!arguments.mountpoint.empty()) {
+    Result<std::filesystem::path> path = absolute_path("MOUNTPOINT", arguments.mountpoint);
+    if (!path) return pass(path);
+    config.mountpoint = std::move(*path);
+  }
+  if (config.mountpoint.empty() && mountpoint_needed)
+    return fail(EINVAL, "MOUNTPOINT: is missing (see --help)");
+  config.daemonize = arguments.daemonize;
+  return config;
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64_t memory_bytes) {
+  CLI::App app("Serves pools of KV-cache entries as a file system.", "kvcachefsd");
+  Arguments arguments;
+  CommandLine result;
+  declare(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    result.action = CommandLine::Action::kHelp;
+    result.output = app.help();
+    return result;
+  } catch (const CLI::ParseError& error) {
+    const std::string message = error.what();
+    return fail(EINVAL, message.substr(0, message.find('\n')));
+  }
+  if (arguments.version) {
+    result.action = CommandLine::Action::kVersion;
+    result.output = "kvcachefs " KVCACHEFS_VERSION "\n";
+    return result;
+  }
+  if (arguments.check_config) result.action = CommandLine::Action::kCheckConfig;
+  if (arguments.print_config) result.action = CommandLine::Action::kPrintConfig;
+  Result<Config> config = make_config(arguments, result.action == CommandLine::Action::kServe, memory_bytes);
+  if (!config) return pass(config);
+  result.config = std::move(*config);
+  if (arguments.print_config) result.output = format_config(result.config);
+  return result;
+}
+
+}  // namespace kvcachefs

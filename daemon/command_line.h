@@ -1,0 +1,23 @@
+// kvcachefsd's command line. Any thread. Fails with EINVAL and one line that names the option, or
+// `FILE:LINE:` where the configuration file is at fault; the caller prints it and exits with 2.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "daemon/config.h"
+
+namespace kvcachefs {
+
+struct CommandLine {
+  enum class Action { kServe, kCheckConfig, kPrintConfig, kVersion, kHelp };
+  Action action = Action::kServe;
+  Config config;
+  std::string output;  // what kPrintConfig, kVersion and kHelp print; ends with a newline
+};
+
+// `memory_bytes`: what sizes in percent refer to, and what all pools together have to fit in.
+Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64_t memory_bytes);
+
+}  // namespace kvcachefs

@@ -1,0 +1,78 @@
+#include "daemon/config.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "base/size.h"
+
+namespace kvcachefs {
+namespace {
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04X}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string origin_of(const PoolOrigins& origins, std::string_view name) {
+  const auto found = origins.find(name);
+  return found == origins.end() ? "--pool" : found->second;
+}
+
+}  // namespace
+
+Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigins& origins,
+                         uint64_t memory_bytes) {
+  uint64_t left_bytes = memory_bytes;
+  for (const PoolOptions& pool : pools) {
+    const std::string origin = origin_of(origins, pool.name);
+    if (pool.entry_size_bytes > pool.size_bytes) {
+      return fail(EINVAL,
+                  fmt::format("{}: pool {}: entry_size {} is beyond the pool's size {}", origin, pool.name,
+                              format_size_exact(pool.entry_size_bytes), format_size_exact(pool.size_bytes)));
+    }
+    if (pool.size_bytes > left_bytes) {
+      return fail(EINVAL, fmt::format("{}: pool {}: size {} is beyond the memory: {} of {} are left", origin,
+                                      pool.name, format_size_exact(pool.size_bytes), format_size(left_bytes),
+                                      format_size(memory_bytes)));
+    }
+    left_bytes -= pool.size_bytes;
+  }
+  return {};
+}
+
+std::string format_config(const Config& config) {
+  std::string out;
+  if (!config.mountpoint.empty())
+    out += fmt::format("mountpoint = {}\n", toml_string(config.mountpoint.native()));
+  out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
+  out += fmt::format("io_uring = {}\n", config.io_uring);
+  out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
+  out += fmt::format("poll_us = {}\n", config.poll_us);
+  out += fmt::format("threads = {}\n", config.threads);
+  for (const PoolOptions& pool : config.pools) {
+    out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
+    out += fmt::format("size = \"{}\"\n", format_size_exact(pool.size_bytes));
+    out += fmt::format("policy = \"{}\"\n", pool.policy);
+    out += fmt::format("watermarks = \"{}\"\n", format_watermarks(pool.watermarks));
+    out += fmt::format("entry_size = \"{}\"\n", format_entry_size(pool.entry_size_bytes));
+    out += fmt::format("pinned_max = \"{}%\"\n", pool.pinned_max_percent);
+    out += fmt::format("mode = \"{:04o}\"\n", pool.mode);
+    out += fmt::format("uid = {}\n", pool.uid);
+    out += fmt::format("gid = {}\n", pool.gid);
+  }
+  return out;
+}
+
+}  // namespace kvcachefs

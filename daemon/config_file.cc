@@ -1,0 +1,158 @@
+// The configuration file; the only includer of toml++.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "daemon/config.h"
+
+namespace kvcachefs {
+namespace {
+
+class Reader {
+ public:
+  Reader(const std::filesystem::path& file, uint64_t memory_bytes)
+      : file_(file.native()), memory_bytes_(memory_bytes) {}
+
+  Result<void> read(const toml::table& table, Config& config, PoolOrigins& origins) {
+    for (const auto& [key, node] : table) {
+      Result<void> done = read_setting(key, node, config, origins);
+      if (!done) return done;
+    }
+    return {};
+  }
+
+  std::string at(const toml::source_region& source) const {
+    return fmt::format("{}:{}", file_, source.begin.line);
+  }
+
+ private:
+  std::unexpected<Error> wrong(const toml::source_region& source, std::string_view message) const {
+    return fail(EINVAL, fmt::format("{}: {}", at(source), message));
+  }
+
+  Result<void> read_setting(const toml::key& key, const toml::node& node, Config& config,
+                            PoolOrigins& origins) {
+    const std::string_view name = key.str();
+    if (name == "mountpoint") return read_path(name, node, config.mountpoint);
+    if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
+    if (name == "io_uring") return read_bool(name, node, config.io_uring);
+    if (name == "no_passthrough") return read_bool(name, node, config.no_passthrough);
+    if (name == "poll_us") return read_count(name, node, kMaximumPollUs, config.poll_us);
+    if (name == "threads") return read_count(name, node, kMaximumThreads, config.threads);
+    if (name == "pools") return read_pools(node, config, origins);
+    return wrong(key.source(), fmt::format("unknown key '{}'", name));
+  }
+
+  Result<void> read_path(std::string_view name, const toml::node& node, std::filesystem::path& path) {
+    const auto text = node.value_exact<std::string>();
+    // The daemon's directory when it reads the file is nobody's business.
+    if (!text || !text->starts_with('/') || text->find('\0') != std::string::npos) {
+      return wrong(node.source(), fmt::format("{} is not an absolute path", name));
+    }
+    path = *text;
+    return {};
+  }
+
+  Result<void> read_bool(std::string_view name, const toml::node& node, bool& flag) {
+    const auto value = node.value_exact<bool>();
+    if (!value) return wrong(node.source(), fmt::format("{} is not true or false", name));
+    flag = *value;
+    return {};
+  }
+
+  Result<void> read_count(std::string_view name, const toml::node& node, unsigned maximum, unsigned& count) {
+    const auto value = node.value_exact<int64_t>();
+    if (!value || *value < 0 || *value > maximum) {
+      return wrong(node.source(), fmt::format("{} is not a number from 0 to {}", name, maximum));
+    }
+    count = static_cast<unsigned>(*value);
+    return {};
+  }
+
+  Result<void> read_pools(const toml::node& node, Config& config, PoolOrigins& origins) {
+    const toml::table* pools = node.as_table();
+    if (pools == nullptr) return wrong(node.source(), "pools is not a table of pools: [pools.NAME]");
+    for (const auto& [key, pool] : *pools) {
+      const toml::table* settings = pool.as_table();
+      if (settings == nullptr) {
+        return wrong(key.source(), fmt::format("pools.{} is not a pool: [pools.{}]", key.str(), key.str()));
+      }
+      if (Result<void> good = check_pool_name(key.str()); !good)
+        return wrong(key.source(), good.error().message);
+      PoolOptions options = default_pool(std::string(key.str()), memory_bytes_);
+      if (Result<void> done = read_pool(*settings, options); !done) return done;
+      origins[options.name] = at(key.source());
+      config.pools.push_back(std::move(options));
+    }
+    return {};
+  }
+
+  Result<void> read_pool(const toml::table& settings, PoolOptions& options) {
+    for (const auto& [key, node] : settings) {
+      if (node.is_table()) {
+        return wrong(key.source(),
+                     fmt::format("unknown pool option '{}' (a pool's name with a dot in it is written "
+                                 "in quotes: [pools.\"{}.{}\"])",
+                                 key.str(), options.name, key.str()));
+      }
+      const std::optional<std::string> text = text_of(node);
+      if (!text) return wrong(node.source(), fmt::format("{} is neither text nor a number", key.str()));
+      if (Result<void> set = set_pool_option(options, key.str(), *text, memory_bytes_); !set) {
+        return wrong(key.source(), set.error().message);
+      }
+    }
+    return {};
+  }
+
+  // A number as it would be typed on the command line; 0o1777 is the mode 1777.
+  static std::optional<std::string> text_of(const toml::node& node) {
+    if (const auto text = node.value_exact<std::string>()) return text;
+    const toml::value<int64_t>* number = node.as_integer();
+    if (number == nullptr) return std::nullopt;
+    const bool octal = (number->flags() & toml::value_flags::format_as_octal) != toml::value_flags::none;
+    return octal ? fmt::format("{:o}", number->get()) : std::to_string(number->get());
+  }
+
+  std::string file_;
+  uint64_t memory_bytes_;
+};
+
+std::string one_line(std::string_view text) {
+  std::string line(text.substr(0, text.find('\n')));
+  std::ranges::replace_if(
+      line, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return line;
+}
+
+}  // namespace
+
+Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
+                              PoolOrigins& origins) {
+  std::error_code error;
+  // toml++ would read a directory as an empty file.
+  if (!std::filesystem::exists(file, error) || std::filesystem::is_directory(file, error)) {
+    return fail(EINVAL, fmt::format("--config: {} cannot be read", file.native()));
+  }
+  toml::parse_result parsed = toml::parse_file(file.native());
+  Reader reader(file, memory_bytes);
+  if (!parsed) {
+    if (parsed.error().source().begin.line == 0) {
+      return fail(EINVAL, fmt::format("--config: {} cannot be read", file.native()));
+    }
+    return fail(EINVAL, fmt::format("{}: {}", reader.at(parsed.error().source()),
+                                    one_line(parsed.error().description())));
+  }
+  Config changed = config;
+  PoolOrigins changed_origins = origins;
+  Result<void> done = reader.read(parsed.table(), changed, changed_origins);
+  if (!done) return done;
+  config = std::move(changed);
+  origins = std::move(changed_origins);
+  return {};
+}
+
+}  // namespace kvcachefs

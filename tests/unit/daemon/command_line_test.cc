@@ -1,0 +1,251 @@
+#include "daemon/command_line.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <fstream>
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kG = uint64_t{1} << 30;
+constexpr uint64_t kMemory = 64 * kG;
+using Action = CommandLine::Action;
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  CommandLineTest() {
+    std::string path = std::filesystem::temp_directory_path() / "kv-config-XXXXXX";
+    directory_ = ::mkdtemp(path.data());
+    file_ = directory_ / "kvcachefs.toml";
+  }
+  ~CommandLineTest() override { std::filesystem::remove_all(directory_); }
+
+  void write(std::string_view text) { std::ofstream(file_) << text; }
+
+  Result<CommandLine> parse(std::vector<std::string> arguments) {
+    std::vector<const char*> argv{"kvcachefsd"};
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    return parse_command_line(static_cast<int>(argv.size()), argv.data(), kMemory);
+  }
+  Result<CommandLine> parse_file(std::string_view text) {
+    write(text);
+    return parse({"--config", file_, "/mnt/kv"});
+  }
+  void expect_error(const Result<CommandLine>& result, const std::string& reason) {
+    ASSERT_FALSE(result) << reason;
+    EXPECT_EQ(result.error().code, EINVAL);
+    EXPECT_NE(result.error().message.find(reason), std::string::npos) << result.error().message << "\n"
+                                                                      << reason;
+    EXPECT_EQ(result.error().message.find('\n'), std::string::npos) << result.error().message;
+  }
+
+  std::filesystem::path directory_;
+  std::filesystem::path file_;
+};
+
+TEST_F(CommandLineTest, HasDefaults) {
+  Result<CommandLine> line = parse({"/mnt/kv"});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->action, Action::kServe);
+  EXPECT_EQ(line->config.mountpoint, "/mnt/kv");
+  EXPECT_EQ(line->config.runtime_dir, "/run/kvcachefs");
+  EXPECT_FALSE(line->config.io_uring);
+  EXPECT_FALSE(line->config.no_passthrough);
+  EXPECT_FALSE(line->config.daemonize);
+  EXPECT_EQ(line->config.poll_us, 0u);
+  EXPECT_EQ(line->config.threads, 0u);
+  ASSERT_EQ(line->config.pools.size(), 1u);
+  EXPECT_EQ(line->config.pools[0].name, "default");
+  EXPECT_EQ(line->config.pools[0].size_bytes, 16 * kG);
+}
+
+TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
+  Result<CommandLine> line = parse(
+      {"--pool", "a:size=1G", "-o", "rw,io_uring,poll_us=50", "/mnt//kv/", "--pool=b:size=25%", "-othreads=3",
+       "-o", "runtime_dir=/run/x,nodev,,noauto,_netdev,nofail", "--daemonize", "-o", "no_passthrough"});
+  ASSERT_TRUE(line) << line.error().message;
+  const Config& config = line->config;
+  EXPECT_EQ(config.mountpoint.native(), "/mnt/kv/");
+  EXPECT_EQ(config.runtime_dir, "/run/x");
+  EXPECT_TRUE(config.io_uring);
+  EXPECT_TRUE(config.no_passthrough);
+  EXPECT_TRUE(config.daemonize);
+  EXPECT_EQ(config.poll_us, 50u);
+  EXPECT_EQ(config.threads, 3u);
+  ASSERT_EQ(config.pools.size(), 2u);
+  EXPECT_EQ(config.pools[0].name, "a");
+  EXPECT_EQ(config.pools[1].size_bytes, 16 * kG);
+}
+
+TEST_F(CommandLineTest, MakesPathsAbsolute) {
+  Result<CommandLine> line = parse({"kv", "-o", "runtime_dir=run"});
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->config.mountpoint, std::filesystem::current_path() / "kv");
+  EXPECT_EQ(line->config.runtime_dir, std::filesystem::current_path() / "run");
+}
+
+TEST_F(CommandLineTest, NamesTheOptionThatIsWrong) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "MOUNTPOINT: is missing"},
+      {{"/a", "/b"}, "/b"},
+      {{"--colour", "/a"}, "--colour"},
+      {{"/a", "--pool"}, "--pool"},
+      {{"--pool", "a:size=1G", "--pool", "a:size=2G", "/a"}, "--pool: pool a is given twice"},
+      {{"--pool", "a:size=x", "/a"}, "--pool: pool a: size: 'x'"},
+      {{"--pool", "a:colour=red", "/a"}, "--pool: pool a: unknown pool option 'colour'"},
+      {{"--pool", "a:policy=best", "/a"}, "--pool: pool a: policy: 'best'"},
+      {{"--pool", "a/b", "/a"}, "--pool: 'a/b' is not a pool name"},
+      {{"--pool", "a:size=40G", "--pool", "b:size=40G", "/a"},
+       "--pool: pool b: size 40G is beyond the memory: 24G"},
+      {{"--pool", "a:size=1G,entry_size=2G", "/a"}, "--pool: pool a: entry_size 2G is beyond"},
+      {{"-o", "fast", "/a"}, "-o fast: unknown option"},
+      {{"-o", "poll_us", "/a"}, "-o poll_us: needs a value"},
+      {{"-o", "poll_us=1000001", "/a"}, "-o poll_us: '1000001' is not a number from 0 to 1000000"},
+      {{"-o", "threads=-1", "/a"}, "-o threads: '-1'"},
+      {{"-o", "io_uring=1", "/a"}, "-o io_uring: takes no value"},
+      {{"-o", "runtime_dir=", "/a"}, "-o runtime_dir: ''"},
+      {{"--config", "/nowhere/kvcachefs.toml", "/a"}, "--config: /nowhere/kvcachefs.toml cannot be read"},
+      {{"--config", "/", "/a"}, "--config: / cannot be read"},
+  };
+  for (const auto& [arguments, reason] : cases) expect_error(parse(arguments), reason);
+}
+
+TEST_F(CommandLineTest, ReadsTheFile) {
+  Result<CommandLine> line = parse_file(R"(mountpoint = "/mnt/file"
+runtime_dir = "/run/file"
+io_uring = true
+no_passthrough = true
+poll_us = 20
+threads = 4
+
+[pools.llama]
+size = "16G"
+policy = "lfu"
+watermarks = "80:90"
+entry_size = "2M"
+pinned_max = "25%"
+mode = 0o750
+uid = 1000
+gid = 100
+[pools."qwen-2.5"]
+size = 1073741824
+mode = "0700"
+)");
+  ASSERT_TRUE(line) << line.error().message;
+  const Config& config = line->config;
+  EXPECT_EQ(config.mountpoint, "/mnt/kv");
+  EXPECT_EQ(config.runtime_dir, "/run/file");
+  EXPECT_TRUE(config.io_uring);
+  EXPECT_TRUE(config.no_passthrough);
+  EXPECT_EQ(config.poll_us, 20u);
+  EXPECT_EQ(config.threads, 4u);
+  ASSERT_EQ(config.pools.size(), 2u);
+  EXPECT_EQ(config.pools[0].name, "llama");
+  EXPECT_EQ(config.pools[0].size_bytes, 16 * kG);
+  EXPECT_EQ(config.pools[0].policy, "lfu");
+  EXPECT_EQ(config.pools[0].entry_size_bytes, 2u << 20);
+  EXPECT_EQ(config.pools[0].pinned_max_percent, 25u);
+  EXPECT_EQ(config.pools[0].mode, 0750u);
+  EXPECT_EQ(config.pools[0].uid, 1000u);
+  EXPECT_EQ(config.pools[0].gid, 100u);
+  EXPECT_EQ(config.pools[1].name, "qwen-2.5");
+  EXPECT_EQ(config.pools[1].size_bytes, kG);
+  EXPECT_EQ(config.pools[1].mode, 0700u);
+}
+
+TEST_F(CommandLineTest, NamesTheLineThatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"colour = 1\n", ":1: unknown key 'colour'"},
+      {"\n\npoll_us = -1\n", ":3: poll_us is not a number from 0 to 1000000"},
+      {"threads = \"4\"\n", ":1: threads is not a number"},
+      {"io_uring = 1\n", ":1: io_uring is not true or false"},
+      {"mountpoint = \"kv\"\n", ":1: mountpoint is not an absolute path"},
+      {"mountpoint = \"/a\\u0000b\"\n", ":1: mountpoint is not an absolute path"},
+      {"pools = 1\n", ":1: pools is not a table"},
+      {"[pools]\na = 1\n", ":2: pools.a is not a pool"},
+      {"[pools.\".a\"]\n", ":1: '.a' is not a pool name"},
+      {"[pools.a]\nsize = \"1G\"\ncolour = \"red\"\n", ":3: unknown pool option 'colour'"},
+      {"[pools.a]\nsize = \"lots\"\n", ":2: size: 'lots' is not a size"},
+      {"[pools.a]\nsize = 1.5\n", ":2: size is neither text nor a number"},
+      {"[pools.a]\nsize = true\n", ":2: size is neither"},
+      {"[pools.a]\nwatermarks = \"98:95\"\n", ":2: watermarks: '98:95'"},
+      {"[pools.a]\npolicy = \"best\"\n", ":2: policy: 'best'"},
+      {"[pools.a]\n[pools.a]\n", ":2: "},
+      {"[pools.a]\nsize = \"1G\"\nsize = \"2G\"\n", ":3: "},
+      {"[pools.llama-3.1]\nsize = \"1G\"\n", "[pools.\"llama-3.1\"]"},
+      {"[pools.a]\nsize = \"40G\"\n[pools.b]\nsize = \"40G\"\n", ":3: pool b: size 40G is beyond the memory"},
+      {"io_uring = \n", ":1: "},
+      {"io_uring\n", ":1: "},
+      {"a = \"\xff\"\n", ":1: "},
+  };
+  for (const auto& [text, reason] : cases) {
+    Result<CommandLine> line = parse_file(text);
+    expect_error(line, reason);
+    EXPECT_TRUE(line.error().message.starts_with(file_.native() + ":")) << line.error().message;
+  }
+}
+
+TEST_F(CommandLineTest, WinsOverTheFile) {
+  write(
+      "mountpoint = \"/mnt/file\"\nthreads = 4\npoll_us = 7\n[pools.a]\nsize = \"16G\"\npolicy = \"lfu\"\n");
+  Result<CommandLine> line = parse(
+      {"--config", file_, "--pool", "a:size=8G", "--pool", "b:size=1G", "-o", "threads=2", "/mnt/line"});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->config.mountpoint, "/mnt/line");
+  EXPECT_EQ(line->config.threads, 2u);
+  EXPECT_EQ(line->config.poll_us, 7u);
+  ASSERT_EQ(line->config.pools.size(), 2u);
+  EXPECT_EQ(line->config.pools[0].size_bytes, 8 * kG);
+  EXPECT_EQ(line->config.pools[0].policy, "lfu");
+  EXPECT_EQ(line->config.pools[1].name, "b");
+  line = parse({"--config", file_});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->config.mountpoint, "/mnt/file");
+}
+
+TEST_F(CommandLineTest, BlamesThePoolThatTheLineChanged) {
+  write("[pools.a]\nsize = \"16G\"\n");
+  expect_error(parse({"--config", file_, "--pool", "a:size=65G", "/a"}), "--pool: pool a: size 65G");
+  expect_error(parse({"--config", file_, "--pool", "a:size=65Q", "/a"}), "--pool: pool a: size: '65Q'");
+}
+
+TEST_F(CommandLineTest, PrintsWhatItReads) {
+  write("mountpoint = \"/mnt/\\\"odd\\\\ \\t name\"\n");
+  Result<CommandLine> printed =
+      parse({"--config", file_, "--print-config", "-o", "io_uring,poll_us=5,threads=2", "--pool",
+             "a.b:size=10000M,policy=priority,watermarks=1:2,entry_size=4097,pinned_max=0,mode=0,uid=1,gid=2",
+             "--pool", "c:mode=4755"});
+  ASSERT_TRUE(printed) << printed.error().message;
+  EXPECT_EQ(printed->action, Action::kPrintConfig);
+  EXPECT_NE(printed->output.find("[pools.\"a.b\"]"), std::string::npos);
+  write(printed->output);
+  Result<CommandLine> checked = parse({"--config", file_, "--check-config"});
+  ASSERT_TRUE(checked) << checked.error().message;
+  EXPECT_EQ(checked->action, Action::kCheckConfig);
+  EXPECT_EQ(checked->config.mountpoint, "/mnt/\"odd\\ \t name");
+  EXPECT_EQ(checked->config.pools[0].entry_size_bytes, 4097u);
+  EXPECT_EQ(checked->config.pools[1].mode, 04755u);
+  EXPECT_EQ(parse({"--config", file_, "--print-config"})->output, printed->output);
+}
+
+TEST_F(CommandLineTest, ChecksWithoutAMountpoint) {
+  ASSERT_TRUE(parse({"--check-config"}));
+  Result<CommandLine> printed = parse({"--print-config"});
+  ASSERT_TRUE(printed);
+  EXPECT_EQ(printed->output.find("mountpoint"), std::string::npos);
+}
+
+TEST_F(CommandLineTest, TellsVersionAndHelp) {
+  EXPECT_EQ(parse({"--version"})->output, "kvcachefs 0.1.0\n");
+  Result<CommandLine> help = parse({"--help"});
+  ASSERT_TRUE(help);
+  EXPECT_EQ(help->action, Action::kHelp);
+  for (const char* word :
+       {"--config", "--pool", "-o", "--daemonize", "--check-config", "--print-config", "MOUNTPOINT"}) {
+    EXPECT_NE(help->output.find(word), std::string::npos) << word;
+  }
+}
+
+}  // namespace
+}  // namespace kvcachefs
