@@ -101,8 +101,8 @@ NumaTopology::NumaTopology(std::vector<NumaNode> nodes, FreeBytes free_bytes, ui
     };
     std::vector<size_t> order(nodes.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return distance(a) < distance(b); });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return std::pair(distance(a), a) < std::pair(distance(b), b); });
     std::vector<int>& ids = by_distance_.emplace_back();
     for (const size_t index : order) ids.push_back(nodes[index].id);
   }
