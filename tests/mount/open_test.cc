@@ -1,6 +1,5 @@
 // open(2) and unlink(2): the flags, names and orders of calls that clients use.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,14 +10,6 @@
 
 namespace kvcachefs::test {
 namespace {
-
-std::string read_at(int fd, off_t offset, size_t bytes) {
-  std::string text(bytes, '\0');
-  const ssize_t got = ::pread(fd, text.data(), bytes, offset);
-  if (got < 0) return error_name(error_of(got));
-  text.resize(got);
-  return text;
-}
 
 PARITY_TEST(CreateFlags) {
   const std::string name = directory + "/file";

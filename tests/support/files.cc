@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -68,6 +69,23 @@ File& File::operator=(File&& other) noexcept {
 void File::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
+}
+
+Mapping::Mapping(int fd, size_t bytes, int protection, int flags) : bytes_(bytes), at_(nullptr) {
+  void* at = ::mmap(nullptr, bytes, protection, flags, fd, 0);
+  if (at != MAP_FAILED) at_ = static_cast<char*>(at);
+}
+
+Mapping::~Mapping() {
+  if (valid()) ::munmap(at_, bytes_);
+}
+
+std::string read_at(int fd, off_t offset, size_t bytes) {
+  std::string text(bytes, '\0');
+  const ssize_t got = ::pread(fd, text.data(), bytes, offset);
+  if (got < 0) return error_name(error_of(got));
+  text.resize(got);
+  return text;
 }
 
 std::string read_file(const std::string& path) {

@@ -37,6 +37,25 @@ class File {
   int fd_ = -1;
 };
 
+// Owns a mapping of the first bytes of a file; data() is only good if valid() says so.
+class Mapping {
+ public:
+  Mapping(int fd, size_t bytes, int protection, int flags);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  bool valid() const { return at_ != nullptr; }
+  char* data() const { return at_; }
+  size_t bytes() const { return bytes_; }
+  std::string_view text() const { return {at_, bytes_}; }
+
+ private:
+  size_t bytes_;
+  char* at_;
+};
+
+// One pread(2): what it read, or the name of its error.
+std::string read_at(int fd, off_t offset, size_t bytes);
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, std::string_view content, mode_t mode = 0644);
 // One write(2) of all of `content` to an existing file, without O_TRUNC: how control files are written.
