@@ -1,0 +1,123 @@
+#include "alloc/placement.h"
+
+#include <linux/fs.h>
+#include <numaif.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kHugeBytes = uint64_t{2} << 20;
+constexpr uint64_t kPageBytes = 4096;
+// Larger files are looked at in windows of this size.
+constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
+
+// linux/fs.h of Debian 12 does not have these; values from the kernel's include/uapi/linux/fs.h.
+struct PageRegion {
+  uint64_t start, end, categories;
+};
+struct PagemapScan {
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScan);
+constexpr uint64_t kPageIsHuge = 1 << 6;
+
+// A shared mapping at a 2 MiB boundary, so that a huge page can be mapped as one.
+class Window {
+ public:
+  Window(int fd, uint64_t offset, uint64_t length) : span_(length + kHugeBytes) {
+    void* room = mmap(nullptr, span_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return;
+    room_ = static_cast<char*>(room);
+    char* aligned = room_ + (kHugeBytes - reinterpret_cast<uintptr_t>(room_) % kHugeBytes) % kHugeBytes;
+    void* mapped = mmap(aligned, length, PROT_READ, MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset));
+    if (mapped != MAP_FAILED) data_ = aligned;
+  }
+  ~Window() {
+    if (room_ != nullptr) munmap(room_, span_);
+  }
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  uint64_t span_;
+  char* room_ = nullptr;
+  char* data_ = nullptr;
+};
+
+uint64_t huge_bytes_in(int pagemap, const char* begin, const char* end) {
+  std::array<PageRegion, 256> regions{};
+  PagemapScan scan{};
+  scan.size = sizeof scan;
+  scan.start = reinterpret_cast<uintptr_t>(begin);
+  scan.end = reinterpret_cast<uintptr_t>(end);
+  scan.vec = reinterpret_cast<uintptr_t>(regions.data());
+  scan.vec_len = regions.size();
+  scan.category_mask = kPageIsHuge;
+  scan.return_mask = kPageIsHuge;
+  auto found = sys::control(pagemap, kPagemapScan, &scan);
+  uint64_t bytes = 0;
+  for (int i = 0; found && i < *found; ++i) bytes += regions[i].end - regions[i].start;
+  return bytes;
+}
+
+int node_at(char* address) {
+  void* page = address;
+  int node = -1;
+  if (move_pages(0, 1, &page, nullptr, &node, 0) != 0) return -1;
+  return node;
+}
+
+}  // namespace
+
+std::vector<PlacedBytes> measure_placement(int fd) {
+  std::map<int, PlacedBytes> nodes;
+  auto attributes = sys::stat_of(fd);
+  auto pagemap = sys::open_at(AT_FDCWD, "/proc/self/pagemap", O_RDONLY);
+  if (!attributes || !pagemap || !S_ISREG(attributes->st_mode)) return {};
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  uint64_t offset = 0;
+  while (offset < size) {
+    // Holes are skipped: reading one through a mapping would fill it.
+    auto data = sys::seek(fd, offset, SEEK_DATA);
+    if (!data) break;
+    auto hole = sys::seek(fd, *data, SEEK_HOLE);
+    if (!hole) break;
+    const uint64_t window_at = *data / kHugeBytes * kHugeBytes;
+    const uint64_t end = std::min(*hole, window_at + kWindowBytes);
+    const Window window(fd, window_at, end - window_at);
+    if (window.data() == nullptr) break;
+    char* const begin = window.data() + (*data - window_at);
+    char* const last = window.data() + (end - window_at);
+    if (madvise(begin - reinterpret_cast<uintptr_t>(begin) % kPageBytes, static_cast<size_t>(last - begin),
+                MADV_POPULATE_READ) != 0)
+      break;
+    for (char* piece = begin; piece < last;) {
+      char* next = std::min(last, piece + (kHugeBytes - reinterpret_cast<uintptr_t>(piece) % kHugeBytes));
+      PlacedBytes& placed = nodes[std::max(0, node_at(piece))];
+      placed.bytes += static_cast<uint64_t>(next - piece);
+      placed.huge_bytes += std::min(
+          huge_bytes_in(pagemap->get(), piece - reinterpret_cast<uintptr_t>(piece) % kPageBytes,
+                        window.data() + (next - window.data() + kPageBytes - 1) / kPageBytes * kPageBytes),
+          static_cast<uint64_t>(next - piece));
+      piece = next;
+    }
+    offset = end;
+  }
+  std::vector<PlacedBytes> result;
+  for (auto& [node, placed] : nodes) {
+    placed.node = node;
+    result.push_back(placed);
+  }
+  return result;
+}
+
+}  // namespace kvcachefs

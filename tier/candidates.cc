@@ -1,0 +1,96 @@
+#include "tier/candidates.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+// Long enough for a client between close and rename, short enough that in-place writers are ordinary soon.
+constexpr uint64_t kFreshMs = 1000;
+
+}  // namespace
+
+Candidates::Candidates(std::string_view policy) : name_(policy), policy_(make_policy(policy)) {
+  KVCACHEFS_CHECK(policy_ != nullptr);
+}
+
+void Candidates::fresh(Entry& entry) {
+  MutexLock lock(mutex_);
+  entry.stage = Entry::Stage::kFresh;
+  fresh_.push_back({entry.policy.ino, now_coarse_ms()});
+}
+
+void Candidates::publish(Entry& entry) {
+  MutexLock lock(mutex_);
+  entry.stage = Entry::Stage::kCandidate;
+  if (!entry.policy.in_heap() && !entry.parked) policy_->inserted(entry.policy);
+}
+
+void Candidates::opened(Entry& entry) {
+  MutexLock lock(mutex_);
+  policy_->opened(entry.policy);
+}
+
+void Candidates::reprioritised(Entry& entry, int priority) {
+  MutexLock lock(mutex_);
+  entry.policy.priority = priority;
+  if (entry.policy.in_heap()) policy_->reprioritised(entry.policy);
+}
+
+void Candidates::park(Entry& entry) {
+  MutexLock lock(mutex_);
+  entry.parked = true;
+  if (entry.policy.in_heap()) policy_->removed(entry.policy);
+}
+
+void Candidates::unpark(Entry& entry) {
+  MutexLock lock(mutex_);
+  entry.parked = false;
+  if (entry.stage == Entry::Stage::kCandidate && !entry.policy.in_heap()) policy_->adopt(entry.policy);
+  if (entry.stage == Entry::Stage::kFresh) fresh_.push_back({entry.policy.ino, now_coarse_ms()});
+}
+
+void Candidates::removed(Entry& entry) {
+  MutexLock lock(mutex_);
+  // A stale number in fresh_ is harmless: its reader finds no such entry, or one that is not fresh.
+  if (entry.policy.in_heap()) policy_->removed(entry.policy);
+}
+
+std::optional<uint64_t> Candidates::next_victim(bool even_fresh) {
+  MutexLock lock(mutex_);
+  if (PolicyFacts* victim = policy_->next_victim()) return victim->ino;
+  if (!even_fresh || fresh_.empty()) return std::nullopt;
+  const uint64_t ino = fresh_.front().ino;
+  fresh_.pop_front();
+  return ino;
+}
+
+std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
+  MutexLock lock(mutex_);
+  if (fresh_.empty() || now_ms - fresh_.front().since_ms < kFreshMs) return std::nullopt;
+  const uint64_t ino = fresh_.front().ino;
+  fresh_.pop_front();
+  return ino;
+}
+
+std::string Candidates::policy() const {
+  MutexLock lock(mutex_);
+  return name_;
+}
+
+void Candidates::set_policy(std::string_view name) {
+  MutexLock lock(mutex_);
+  auto next = make_policy(name);
+  KVCACHEFS_CHECK(next != nullptr);
+  next->take_over(*policy_);
+  policy_ = std::move(next);
+  name_ = name;
+}
+
+size_t Candidates::size() const {
+  MutexLock lock(mutex_);
+  return policy_->size();
+}
+
+}  // namespace kvcachefs

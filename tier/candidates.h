@@ -1,0 +1,53 @@
+// Which entries may leave and in what order: the pool's policy, and before it the fresh ones (tier/entry.h).
+// Any thread; called with the entry's shard held, and takes its own lock below it. Never fails.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "tier/entry.h"
+
+namespace kvcachefs {
+
+class Candidates {
+ public:
+  explicit Candidates(std::string_view policy);
+
+  // Its last writer has closed it and nobody has named it for good yet: renamed() or a second of age
+  // publishes it.
+  void fresh(Entry& entry) EXCLUDES(mutex_);
+  void publish(Entry& entry) EXCLUDES(mutex_);  // now an ordinary candidate
+  void opened(Entry& entry) EXCLUDES(mutex_);
+  void reprioritised(Entry& entry, int priority) EXCLUDES(mutex_);
+  void park(Entry& entry) EXCLUDES(mutex_);     // taken as a victim and found in use
+  void unpark(Entry& entry) EXCLUDES(mutex_);   // may be a victim again
+  void removed(Entry& entry) EXCLUDES(mutex_);  // before its Entry goes, always
+
+  // The next victim's inode number, taken out of the policy: give it back with park() or removed(). Fresh
+  // ones come last, and only if asked for.
+  std::optional<uint64_t> next_victim(bool even_fresh) EXCLUDES(mutex_);
+  // Fresh entries that have become old enough to be published by their owner.
+  std::optional<uint64_t> next_grown(uint64_t now_ms) EXCLUDES(mutex_);
+
+  std::string policy() const EXCLUDES(mutex_);
+  // Keeps what every entry has earned: entries in the policy's hands move over.
+  void set_policy(std::string_view name) EXCLUDES(mutex_);
+  size_t size() const EXCLUDES(mutex_);
+
+ private:
+  struct Fresh {
+    uint64_t ino;
+    uint64_t since_ms;
+  };
+  mutable Mutex mutex_;
+  std::string name_ GUARDED_BY(mutex_);
+  std::unique_ptr<Policy> policy_ GUARDED_BY(mutex_);
+  std::deque<Fresh> fresh_ GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,72 @@
+// All entries of a pool by inode number, in 64 shards, each with its lock (order: tier/entry.h). Any thread.
+// The address of an Entry is stable until it is erased. Lookups never fail but by returning null.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "tier/entry.h"
+
+namespace kvcachefs {
+
+class EntryTable {
+ public:
+  static constexpr size_t kShards = 64;
+
+  struct Shard {
+    Mutex mutex;
+    std::unordered_map<uint64_t, Entry> entries GUARDED_BY(mutex);
+    // Keep inodes without a name alive until the kernel forgets them.
+    std::unordered_map<uint64_t, UniqueFd> kept GUARDED_BY(mutex);
+
+    Entry* find(uint64_t ino) REQUIRES(mutex) {
+      auto found = entries.find(ino);
+      return found == entries.end() ? nullptr : &found->second;
+    }
+    Entry& find_or_make(uint64_t ino, uint32_t generation) REQUIRES(mutex) {
+      auto [found, made] = entries.try_emplace(ino);
+      if (made) {
+        found->second.policy.ino = ino;
+        found->second.generation = generation;
+      }
+      return found->second;
+    }
+    void erase(uint64_t ino) REQUIRES(mutex) {
+      kept.erase(ino);
+      entries.erase(ino);
+    }
+  };
+
+  Shard& shard(uint64_t ino) { return shards_[ino % kShards]; }
+  Shard& shard_at(size_t index) { return shards_[index]; }
+
+ private:
+  std::array<Shard, kShards> shards_;
+};
+
+// Holds the shards of two inodes, which may be one; in ascending order.
+class ShardPairLock {
+ public:
+  ShardPairLock(EntryTable::Shard& a, EntryTable::Shard& b) NO_THREAD_SAFETY_ANALYSIS
+      : first_(&a < &b ? a : b),
+        second_(&a < &b ? b : a) {
+    first_.mutex.lock();
+    if (&first_ != &second_) second_.mutex.lock();
+  }
+  ~ShardPairLock() NO_THREAD_SAFETY_ANALYSIS {
+    if (&first_ != &second_) second_.mutex.unlock();
+    first_.mutex.unlock();
+  }
+  ShardPairLock(const ShardPairLock&) = delete;
+  ShardPairLock& operator=(const ShardPairLock&) = delete;
+
+ private:
+  EntryTable::Shard& first_;
+  EntryTable::Shard& second_;
+};
+
+}  // namespace kvcachefs

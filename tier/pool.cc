@@ -1,0 +1,65 @@
+#include "tier/pool.h"
+
+#include <cerrno>
+
+#include "base/clock.h"
+
+namespace kvcachefs {
+
+Result<std::shared_ptr<Pool>> Pool::create(uint16_t number, const PoolOptions& options,
+                                           const Surroundings& surroundings) {
+  auto arena = MemoryArena::create({.path = surroundings.arena_path,
+                                    .size_bytes = options.size_bytes,
+                                    .mode = options.mode,
+                                    .uid = options.uid,
+                                    .gid = options.gid});
+  if (!arena) return pass(arena);
+  return std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
+}
+
+Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena)
+    : number_(number),
+      name_(options.name),
+      surroundings_(surroundings),
+      arena_(std::move(arena)),
+      candidates_(options.policy),
+      size_bytes_(options.size_bytes),
+      options_(options) {}
+
+Pool::~Pool() {
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    for (auto& [ino, entry] : shard.entries)
+      if (entry.backing >= 0) surroundings_.backing_store->give_back(entry.backing);
+  }
+}
+
+Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
+    : pool_(pool),
+      entry_(entry),
+      evictable_(entry.evictable() ? entry.charged_bytes : 0),
+      pinned_(entry.pinned && !entry.removed ? entry.charged_bytes : 0) {}
+
+Pool::Accounted::~Accounted() {
+  // Unsigned differences wrap around to the right sum.
+  pool_.evictable_bytes_ += (entry_.evictable() ? entry_.charged_bytes : 0) - evictable_;
+  pool_.pinned_bytes_ += (entry_.pinned && !entry_.removed ? entry_.charged_bytes : 0) - pinned_;
+}
+
+Result<void> Pool::retire() {
+  auto removed = arena_.remove_tree();
+  if (removed) retired_.store(true, std::memory_order_release);
+  return removed;
+}
+
+bool Pool::forgotten() {
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    if (!shard.entries.empty()) return false;
+  }
+  return true;
+}
+
+}  // namespace kvcachefs

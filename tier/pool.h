@@ -1,0 +1,284 @@
+// A pool: one budget of memory, one policy, one name tree. It knows its entries (EntryTable), what may leave
+// (Candidates) and whose memory it is (MemoryArena); it knows nothing of FUSE. Any thread. Functions on
+// inodes fail with ESTALE when the inode is gone, which is what an eviction looks like to who comes late.
+//
+// The order of things where they can meet:
+//   - A name of an inode changes (unlink, rename, link, discard) only with the inode's shard held, so a
+//   discard cannot
+//     remove a name that has just become another file's.
+//   - An open counts itself under the shard before it opens; a discard checks the count and takes the F_WRLCK
+//   lease
+//     under the shard. So no open of the daemon ever runs into a lease.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "alloc/memory_arena.h"
+#include "alloc/numa_topology.h"
+#include "base/mutex.h"
+#include "tier/candidates.h"
+#include "tier/counters.h"
+#include "tier/entry_size.h"
+#include "tier/entry_table.h"
+#include "tier/pool_options.h"
+#include "tier/room.h"
+
+namespace kvcachefs {
+
+// What an open file rests on: a passthrough backing id, or in daemon I/O a descriptor. Any thread.
+class BackingStore {
+ public:
+  virtual ~BackingStore() = default;
+  virtual Result<int32_t> acquire(int fd) = 0;  // of a descriptor that the caller closes afterwards
+  virtual void give_back(int32_t backing) = 0;
+  virtual bool needs_write_access() const = 0;  // of the descriptor given to acquire
+};
+
+// Is told what the daemon made vanish, so that the kernel hears of it. Called with a shard held: must only
+// queue.
+class DiscardListener {
+ public:
+  virtual ~DiscardListener() = default;
+  virtual void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) = 0;
+};
+
+struct PoolUsage {
+  uint64_t size_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t free_bytes = 0;
+  uint64_t evictable_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t pinned_max_bytes = 0;
+  uint64_t entries = 0;
+  uint64_t open_entries = 0;
+};
+
+struct EvictOrder {
+  enum class Unit { kPercent, kBytes, kEntries };
+  Unit unit = Unit::kBytes;
+  uint64_t amount = 0;
+};
+
+struct EvictResult {
+  uint64_t entries = 0;
+  uint64_t bytes = 0;
+};
+
+// One line of .pool/entries.
+struct EntryListing {
+  std::string name;
+  uint64_t size_bytes = 0;
+  int node = 0;
+  uint64_t hits = 0;
+  uint64_t age_s = 0;
+  int priority = 0;
+  bool pinned = false;
+};
+
+struct NodeUsage {
+  int node = 0;
+  uint64_t bytes = 0;
+  uint64_t huge_bytes = 0;
+};
+
+// A directory to work in: borrowed for the pool's root, which most clients' names are in, owned otherwise.
+struct Directory {
+  int fd = -1;
+  UniqueFd owned;
+};
+
+class Pool {
+ public:
+  struct Surroundings {
+    std::string arena_path;
+    const NumaTopology* topology = nullptr;
+    BackingStore* backing_store = nullptr;
+    DiscardListener* listener = nullptr;
+    Wakeup* evictor = nullptr;
+  };
+
+  static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
+                                              const Surroundings& surroundings);
+  Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  ~Pool();
+
+  uint16_t number() const { return number_; }
+  const std::string& name() const { return name_; }
+  uint64_t root_ino() const { return arena_.tree().ino; }
+  PoolCounters& counters() { return counters_; }
+
+  // --- settings (pool_settings.cc) ---
+  PoolOptions options() const EXCLUDES(settings_mutex_);
+  // Shrinking evicts what is over; EBUSY when what cannot be evicted is more, and the size is then as before.
+  Result<void> set_size(uint64_t size_bytes);
+  Result<void> set_policy(std::string_view name);
+  Result<void> set_watermarks(Watermarks watermarks);
+  Result<void> set_entry_size(uint64_t entry_size_bytes);
+  Result<void> set_pinned_max(unsigned percent);
+  uint64_t expected_entry_bytes() const;
+  uint64_t learned_entry_bytes() const { return learner_.expected_bytes(); }
+
+  // --- insight (pool_insight.cc) ---
+  PoolUsage usage() const;
+  std::vector<NodeUsage> numa_usage();
+  // Entries of one shard; shards are numbered from 0, and the answer is empty past the last.
+  static constexpr size_t kListingShards = EntryTable::kShards;
+  std::vector<EntryListing> list_entries(size_t shard);
+
+  // --- inodes (pool_inodes.cc) ---
+  Result<Directory> directory(uint64_t ino);
+  Result<UniqueFd> open_inode(uint64_t ino, int flags);
+  Result<struct stat> attributes(uint64_t ino);
+  // The kernel learns of an inode; `attributes` gets the daemon's own reservation taken out of its blocks.
+  Result<void> looked_up(sys::Handle handle, struct stat& attributes);
+  void forget(uint64_t ino, uint64_t lookups);
+  void looked_for_nothing() { count(counters_.lookups_missed); }
+
+  // --- names (pool_names.cc): the system call and what follows from it for the entries ---
+  Result<void> remove(int directory, const char* name, bool is_directory);
+  Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags);
+  Result<void> link(uint64_t ino, int directory, const char* name);
+  // A regular file that the caller has just made, open or (mknod) not.
+  struct Created {
+    int fd;
+    uint64_t ino;
+    uint32_t generation;
+    bool open;
+    bool writer;
+    bool named;  // false: O_TMPFILE
+    uint64_t reserved_end;
+    int node;
+  };
+  Result<int32_t> created(const Created& file);  // the backing when open
+
+  // --- open files (pool_files.cc) ---
+  Result<int32_t> begin_open(uint64_t ino, bool writer);
+  void end_open(uint64_t ino, bool writer);
+  // A writer closed a descriptor, perhaps not its last: gives back what was reserved beyond the end.
+  void flushed(uint64_t ino);
+  int32_t backing_of(uint64_t ino);  // -1 when it is not open
+  void io_done(uint64_t ino);        // orders daemon I/O before the close of its descriptor
+  Result<void> truncate(uint64_t ino, uint64_t size_bytes);
+  Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
+
+  // --- facts of an entry that xattrs show (pool_facts.cc) ---
+  struct Facts {
+    bool is_file = false;
+    int node = 0;
+    uint64_t hits = 0;
+    uint64_t version = 0;
+    bool pinned = false;
+  };
+  Result<Facts> facts(uint64_t ino);
+  Result<void> set_pinned(uint64_t ino, bool pinned);  // ENOSPC beyond pinned_max
+  void set_priority(uint64_t ino, int priority);
+
+  // --- capacity (pool_space.cc) ---
+  struct Reservation {
+    uint64_t end = 0;
+    int node = 0;
+  };
+  // Claims the expected size of a new entry on the caller's node, waiting for the evictor at most
+  // kReserveWait. Without room for it the file stays unreserved; ENOSPC only if nothing at all is free. Holds
+  // no lock while it waits.
+  Result<Reservation> reserve(int fd, int caller_thread);
+  // One round of background work; true when it should come again at once or within a millisecond.
+  bool tidy();
+  EvictResult evict_now(EvictOrder order);
+  EvictResult last_evict() const EXCLUDES(settings_mutex_);
+
+  // --- life ---
+  Result<void> retire();  // takes the empty tree away: ENOTEMPTY if it is not
+  bool retired() const { return retired_.load(std::memory_order_acquire); }
+  bool forgotten();  // no inode of it is known to the kernel any more
+
+ private:
+  enum class Attempt { kDiscarded, kBusy, kNothing };
+  struct Effort {
+    bool even_fresh = false;
+    bool even_recent = false;
+  };
+
+  // Keeps the sums over entries true across a change of one: takes what it contributed before, adds what it
+  // does after.
+  class Accounted {
+   public:
+    Accounted(Pool& pool, const Entry& entry);
+    ~Accounted();
+    Accounted(const Accounted&) = delete;
+    Accounted& operator=(const Accounted&) = delete;
+
+   private:
+    Pool& pool_;
+    const Entry& entry_;
+    uint64_t evictable_, pinned_;
+  };
+
+  sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
+  void settle(Entry& entry);            // its last writer has closed it
+  uint64_t trim(Entry& entry, int fd);  // gives back the reservation, returns the size
+  void gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep)
+      REQUIRES(shard.mutex);  // its last name went
+  Attempt discard_one(Effort effort, EvictResult& result);
+  Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  bool remove_names(const Entry& entry, int fd);
+  bool make_room();           // true: there is more to do
+  uint64_t pressure_bytes();  // how much must go now; 0: nothing
+  void publish_grown();
+  void retry_parked(bool even_recent);
+  bool extend_reservations();
+  uint64_t extend_reservation(
+      uint64_t ino);  // bytes it may grow by before the next round; 0: it keeps within
+  void add_writer(uint64_t ino) EXCLUDES(writers_mutex_);
+  void drop_writer(uint64_t ino) EXCLUDES(writers_mutex_);
+
+  const uint16_t number_;
+  const std::string name_;
+  const Surroundings surroundings_;
+  MemoryArena arena_;
+  EntryTable table_;
+  Candidates candidates_;
+  EntrySizeLearner learner_;
+  PoolCounters counters_;
+  Room room_;
+
+  std::atomic<uint64_t> size_bytes_;
+  std::atomic<uint64_t> evictable_bytes_{0};
+  std::atomic<uint64_t> pinned_bytes_{0};
+  std::atomic<uint64_t> files_{0};
+  std::atomic<uint64_t> open_files_{0};
+  std::atomic<bool> retired_{false};
+  std::atomic<bool> evicting_{false};  // between the high and the low watermark
+  // What writers that outgrew their reservation may write before the evictor looks again.
+  std::atomic<uint64_t> growth_bytes_{0};
+
+  mutable Mutex settings_mutex_;
+  PoolOptions options_ GUARDED_BY(settings_mutex_);
+  EvictResult last_evict_ GUARDED_BY(settings_mutex_);
+
+  Mutex writers_mutex_;
+  std::unordered_set<uint64_t> writers_ GUARDED_BY(writers_mutex_);
+
+  // Victims found mapped or just looked up, to be tried again a little later.
+  struct Parked {
+    uint64_t ino;
+    uint64_t until_ms;
+    bool recent;  // only because it has just been looked up
+  };
+  void park(Entry& entry, bool recent) EXCLUDES(parked_mutex_);
+  Mutex parked_mutex_;
+  std::deque<Parked> parked_ GUARDED_BY(parked_mutex_);
+};
+
+}  // namespace kvcachefs

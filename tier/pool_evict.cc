@@ -1,0 +1,219 @@
+// Eviction of a pool. There is no second tier yet, so the copy in memory is the last one: evicting is
+// discarding.
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kRecentMs = 10;        // between a client's lookup and its open: spared if others can go
+constexpr uint64_t kMappedRetryMs = 100;  // a mapping can end without any sign to us
+constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
+constexpr uint64_t kOrderNs = 30'000'000'000;
+constexpr uint64_t kInodeReserve = 50;  // 1/50 of the inodes stay free
+
+}  // namespace
+
+bool Pool::tidy() {
+  publish_grown();
+  retry_parked(false);
+  const bool writing = extend_reservations();
+  const bool more = make_room();
+  return writing || more;
+}
+
+void Pool::publish_grown() {
+  const uint64_t now_ms = now_coarse_ms();
+  while (auto ino = candidates_.next_grown(now_ms)) {
+    EntryTable::Shard& shard = table_.shard(*ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(*ino);
+    if (entry != nullptr && entry->stage == Entry::Stage::kFresh && !entry->removed)
+      candidates_.publish(*entry);
+  }
+}
+
+void Pool::park(Entry& entry, bool recent) {
+  candidates_.park(entry);
+  MutexLock lock(parked_mutex_);
+  parked_.push_back({entry.policy.ino, now_coarse_ms() + (recent ? kRecentMs : kMappedRetryMs), recent});
+}
+
+void Pool::retry_parked(bool even_recent) {
+  std::vector<uint64_t> ready;
+  {
+    const uint64_t now_ms = now_coarse_ms();
+    MutexLock lock(parked_mutex_);
+    std::erase_if(parked_, [&](const Parked& parked) {
+      const bool due = parked.until_ms <= now_ms || (even_recent && parked.recent);
+      if (due) ready.push_back(parked.ino);
+      return due;
+    });
+  }
+  for (const uint64_t ino : ready) {
+    EntryTable::Shard& shard = table_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    // An open one stays parked until its last close, a pinned one until it is unpinned.
+    if (entry != nullptr && entry->parked && entry->evictable()) candidates_.unpark(*entry);
+  }
+}
+
+uint64_t Pool::pressure_bytes() {
+  const ArenaUsage now = arena_.usage();
+  Watermarks marks;
+  {
+    MutexLock lock(settings_mutex_);
+    marks = options_.watermarks;
+  }
+  // Free space arrives before writers need it: room for a few entries beyond what the watermarks leave.
+  const uint64_t expected = expected_entry_bytes();
+  const uint64_t headroom =
+      std::min(now.size_bytes / 4, 4 * expected + growth_bytes_.load(std::memory_order_relaxed));
+  const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
+  const uint64_t low =
+      std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));
+  const uint64_t used = now.used_bytes();
+  if (used > high) evicting_ = true;
+  if (used <= low) evicting_ = false;
+  uint64_t pressure = evicting_ ? used - low : 0;
+  const uint64_t wanted = room_.wanted_bytes();
+  if (wanted > now.free_bytes) pressure = std::max(pressure, wanted - now.free_bytes);
+  if (now.free_inodes < now.inodes / kInodeReserve) pressure = std::max<uint64_t>(pressure, 1);
+  return pressure;
+}
+
+bool Pool::make_room() {
+  uint64_t pressure = pressure_bytes();
+  if (pressure == 0) {
+    if (room_.wanted_bytes() > 0) room_.room_made();
+    return false;
+  }
+  const uint64_t begun_ns = now_ns();
+  Effort effort;
+  EvictResult evicted;
+  while (pressure > 0) {
+    if (now_ns() - begun_ns > kRoundNs) return true;
+    const Attempt attempt = discard_one(effort, evicted);
+    if (attempt == Attempt::kNothing) {
+      if (!effort.even_recent) {
+        effort.even_recent = true;
+        retry_parked(true);
+        continue;
+      }
+      // Only somebody who waits is worth a client's temporary file.
+      if (!effort.even_fresh && room_.wanted_bytes() > 0) {
+        effort.even_fresh = true;
+        continue;
+      }
+      room_.nothing_to_evict();
+      return false;
+    }
+    if (attempt == Attempt::kDiscarded && room_.wanted_bytes() > 0) room_.room_made();
+    if (evicted.bytes >= pressure || evicted.entries % 16 == 0) {
+      evicted.bytes = 0;
+      pressure = pressure_bytes();
+    }
+  }
+  room_.room_made();
+  return false;
+}
+
+Pool::Attempt Pool::discard_one(Effort effort, EvictResult& result) {
+  const auto ino = candidates_.next_victim(effort.even_fresh);
+  if (!ino) return Attempt::kNothing;
+  EntryTable::Shard& shard = table_.shard(*ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(*ino);
+  if (entry == nullptr || entry->removed) return Attempt::kBusy;
+  if (!entry->evictable()) {
+    candidates_.park(*entry);
+    return Attempt::kBusy;
+  }
+  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
+  if (!effort.even_recent && age_ms < kRecentMs) {
+    park(*entry, true);
+    return Attempt::kBusy;
+  }
+  return discard(shard, *entry, result);
+}
+
+Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
+  // F_WRLCK on a read-only descriptor succeeds exactly when nobody else has the file open or mapped.
+  if (!fd || !sys::set_lease(fd->get(), F_WRLCK) || !remove_names(entry, fd->get())) {
+    park(entry, false);
+    return Attempt::kBusy;
+  }
+  count(counters_.discards);
+  count(counters_.discarded_bytes, entry.charged_bytes);
+  ++result.entries;
+  result.bytes += entry.charged_bytes;
+  gone(shard, entry, UniqueFd());
+  return Attempt::kDiscarded;
+}
+
+bool Pool::remove_names(const Entry& entry, int fd) {
+  const uint64_t ino = entry.policy.ino;
+  UniqueFd other;  // shows another of several names once the first is gone
+  int named = fd;
+  // A path can change under us when a directory above it is renamed; three tries a name are plenty.
+  for (int tries = 0; tries < 3; ++tries) {
+    auto attributes = sys::stat_of(fd);
+    if (!attributes) return false;
+    if (attributes->st_nlink == 0) return true;
+    auto path = arena_.name_of(named);
+    if (path) {
+      const std::filesystem::path name(*path);
+      auto parent = name.has_parent_path()
+                        ? sys::open_at(arena_.tree_fd(), name.parent_path().c_str(), O_PATH | O_DIRECTORY)
+                        : sys::duplicate(arena_.tree_fd());
+      if (!parent) continue;
+      auto found = sys::stat_at(parent->get(), name.filename().c_str());
+      auto within = sys::stat_of(parent->get());
+      if (!found || !within || found->st_ino != ino) continue;
+      if (!sys::unlink_at(parent->get(), name.filename().c_str(), 0)) continue;
+      tries = -1;
+      // A kernel that knows the inode knows it by this name.
+      if (entry.lookup_count > 0)
+        surroundings_.listener->discarded(number_, within->st_ino, ino, name.filename().string());
+    }
+    if (attributes->st_nlink == 1 && path) return true;
+    auto again = arena_.open(handle_of(entry), O_PATH);
+    if (!again) return false;
+    other = std::move(*again);
+    named = other.get();
+  }
+  return false;
+}
+
+EvictResult Pool::evict_now(EvictOrder order) {
+  count(counters_.evict_orders);
+  const uint64_t evictable = usage().evictable_bytes;
+  uint64_t bytes = UINT64_MAX;
+  uint64_t entries = UINT64_MAX;
+  if (order.unit == EvictOrder::Unit::kPercent)
+    bytes = evictable / 100 * order.amount + evictable % 100 * order.amount / 100;
+  if (order.unit == EvictOrder::Unit::kBytes) bytes = order.amount;
+  if (order.unit == EvictOrder::Unit::kEntries) entries = order.amount;
+  retry_parked(true);
+  EvictResult result;
+  const uint64_t deadline_ns = now_ns() + kOrderNs;
+  while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns)
+    if (discard_one({.even_fresh = false, .even_recent = true}, result) == Attempt::kNothing) break;
+  MutexLock lock(settings_mutex_);
+  last_evict_ = result;
+  return result;
+}
+
+EvictResult Pool::last_evict() const {
+  MutexLock lock(settings_mutex_);
+  return last_evict_;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,189 @@
+// Open files of a pool.
+#include <linux/falloc.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kStatBlockBytes = 512;
+
+}  // namespace
+
+Result<int32_t> Pool::begin_open(uint64_t ino, bool writer) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
+    return fail(ESTALE);
+  if (entry->backing < 0) {
+    const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
+    auto fd = arena_.open(handle_of(*entry), access);
+    if (!fd) return pass(fd);
+    auto backing = surroundings_.backing_store->acquire(fd->get());
+    if (!backing) return backing;
+    entry->backing = *backing;
+  }
+  Accounted accounted(*this, *entry);
+  if (entry->open_count++ == 0) ++open_files_;
+  ++entry->hits;
+  count(counters_.opens_hit);
+  candidates_.opened(*entry);
+  if (writer && entry->writer_count++ == 0) add_writer(ino);
+  return entry->backing;
+}
+
+void Pool::end_open(uint64_t ino, bool writer) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  int32_t backing = -1;
+  UniqueFd kept;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr || entry->open_count == 0) return;
+    Accounted accounted(*this, *entry);
+    if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry);
+    if (--entry->open_count > 0) return;
+    --open_files_;
+    backing = std::exchange(entry->backing, -1);
+    // Made open but never written, by a reader's O_CREAT: it is as whole as it gets.
+    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
+    if (entry->parked && !entry->pinned) candidates_.unpark(*entry);
+  }
+  surroundings_.backing_store->give_back(backing);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr || !entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
+  if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
+  shard.erase(ino);
+}
+
+void Pool::settle(Entry& entry) {
+  const uint64_t ino = entry.policy.ino;
+  drop_writer(ino);
+  ++entry.version;
+  entry.stored_ms = now_coarse_ms();
+  if (auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK)) {
+    const uint64_t size = trim(entry, fd->get());
+    if (size > 0) learner_.closed(size);
+    if (auto attributes = sys::stat_of(fd->get()))
+      entry.charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+  }
+  if (entry.removed) return;
+  if (entry.pinned) {
+    // The pin came while the entry was being written, before its size was known. The caller's Accounted adds
+    // the charge.
+    const uint64_t limit = usage().pinned_max_bytes;
+    if (pinned_bytes_ + entry.charged_bytes > limit) {
+      log_warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
+      entry.pinned = false;
+    }
+  }
+  if (entry.stage != Entry::Stage::kWritten) return;
+  if (std::exchange(entry.renamed, false)) {
+    candidates_.publish(entry);
+  } else {
+    candidates_.fresh(entry);
+  }
+}
+
+uint64_t Pool::trim(Entry& entry, int fd) {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes) return 0;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const uint64_t keep = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  if (entry.reserved_end > keep)
+    (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, entry.reserved_end - keep);
+  entry.reserved_end = 0;
+  return size;
+}
+
+void Pool::flushed(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  // Another writer may need what is left; the last one's close gives it back.
+  if (entry == nullptr || entry->writer_count > 1 || entry->reserved_end == 0) return;
+  if (auto fd = arena_.open(handle_of(*entry), O_RDWR)) (void)trim(*entry, fd->get());
+}
+
+int32_t Pool::backing_of(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  return entry == nullptr ? -1 : entry->backing;
+}
+
+void Pool::io_done(uint64_t ino) {
+  MutexLock lock(table_.shard(ino).mutex);
+}
+
+Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  uint64_t reserve_bytes = 0;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr) return fail(ESTALE);
+    auto fd = arena_.open(handle_of(*entry), O_RDWR);
+    if (!fd) return pass(fd);
+    if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
+    Accounted accounted(*this, *entry);
+    ++entry->version;
+    if (entry->writer_count == 0) {
+      if (auto attributes = sys::stat_of(fd->get()))
+        entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+    } else if (size_bytes == 0) {
+      entry->reserved_end = 0;  // went with the content: a writer that starts over needs it again
+      reserve_bytes = expected_entry_bytes();
+    }
+  }
+  if (reserve_bytes > 0) extend_reservation(ino);
+  return {};
+}
+
+Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length) {
+  // Room is made before, since nothing here may wait with the shard held.
+  for (int attempt = 0;; ++attempt) {
+    const Room::Ticket ticket = room_.ticket();
+    Result<void> done;
+    {
+      EntryTable::Shard& shard = table_.shard(ino);
+      MutexLock lock(shard.mutex);
+      Entry* entry = shard.find(ino);
+      if (entry == nullptr) return fail(ESTALE);
+      auto fd = arena_.open(handle_of(*entry), O_RDWR);
+      if (!fd) return pass(fd);
+      // From here on what lies beyond the end is the client's own, and stays when it closes.
+      (void)trim(*entry, fd->get());
+      done = sys::allocate(fd->get(), mode, offset, length);
+      if (done || done.error().code != ENOSPC || attempt == 16) return done;
+    }
+    Room::Demand demand(room_, length);
+    surroundings_.evictor->wake();
+    if (room_.wait(ticket, std::chrono::milliseconds(200)) == Room::Answer::kNothingToEvict) return done;
+  }
+}
+
+void Pool::add_writer(uint64_t ino) {
+  bool first;
+  {
+    MutexLock lock(writers_mutex_);
+    first = writers_.empty();
+    writers_.insert(ino);
+  }
+  if (first) surroundings_.evictor->wake();
+}
+
+void Pool::drop_writer(uint64_t ino) {
+  MutexLock lock(writers_mutex_);
+  writers_.erase(ino);
+}
+
+}  // namespace kvcachefs

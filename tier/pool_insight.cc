@@ -1,0 +1,89 @@
+// What a pool tells of itself.
+#include <algorithm>
+#include <map>
+
+#include "alloc/placement.h"
+#include "base/clock.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+
+PoolUsage Pool::usage() const {
+  const ArenaUsage arena = arena_.usage();
+  const uint64_t size = size_bytes_.load();
+  unsigned pinned_max_percent;
+  {
+    MutexLock lock(settings_mutex_);
+    pinned_max_percent = options_.pinned_max_percent;
+  }
+  return {.size_bytes = size,
+          .used_bytes = arena.used_bytes(),
+          .free_bytes = arena.free_bytes,
+          .evictable_bytes = std::min(evictable_bytes_.load(), arena.used_bytes()),
+          .pinned_bytes = pinned_bytes_.load(),
+          .pinned_max_bytes = size / 100 * pinned_max_percent + size % 100 * pinned_max_percent / 100,
+          .entries = files_.load(),
+          .open_entries = open_files_.load()};
+}
+
+std::vector<NodeUsage> Pool::numa_usage() {
+  std::map<int, NodeUsage> nodes;
+  for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    std::vector<sys::Handle> handles;
+    {
+      EntryTable::Shard& shard = table_.shard_at(index);
+      MutexLock lock(shard.mutex);
+      for (const auto& [ino, entry] : shard.entries)
+        if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
+    }
+    for (const sys::Handle handle : handles) {
+      // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
+      auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK);
+      if (!fd) continue;
+      for (const PlacedBytes& placed : measure_placement(fd->get())) {
+        NodeUsage& node = nodes[placed.node];
+        node.node = placed.node;
+        node.bytes += placed.bytes;
+        node.huge_bytes += placed.huge_bytes;
+      }
+    }
+  }
+  std::vector<NodeUsage> result;
+  for (const auto& [id, node] : nodes) result.push_back(node);
+  return result;
+}
+
+std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
+  std::vector<EntryListing> result;
+  if (shard_index >= EntryTable::kShards) return result;
+  const uint64_t now_ms = now_coarse_ms();
+  std::vector<std::pair<sys::Handle, EntryListing>> found;
+  {
+    EntryTable::Shard& shard = table_.shard_at(shard_index);
+    MutexLock lock(shard.mutex);
+    for (const auto& [ino, entry] : shard.entries) {
+      if (!entry.is_file() || entry.removed) continue;
+      found.emplace_back(handle_of(entry), EntryListing{.name = {},
+                                                        .size_bytes = 0,
+                                                        .node = entry.node,
+                                                        .hits = entry.hits,
+                                                        .age_s = (now_ms - entry.stored_ms) / 1000,
+                                                        .priority = entry.policy.priority,
+                                                        .pinned = entry.pinned});
+    }
+  }
+  for (auto& [handle, listing] : found) {
+    auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
+    if (!fd) continue;
+    auto name = arena_.name_of(fd->get());
+    auto attributes = sys::stat_of(fd->get());
+    if (!name || !attributes) continue;
+    listing.name = std::move(*name);
+    listing.size_bytes = static_cast<uint64_t>(attributes->st_size);
+    result.push_back(std::move(listing));
+  }
+  return result;
+}
+
+}  // namespace kvcachefs

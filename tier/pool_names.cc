@@ -1,0 +1,135 @@
+// Names of a pool: what removing, renaming and linking mean for its entries.
+#include <linux/fs.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "base/clock.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+
+void Pool::gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep) {
+  const uint64_t ino = entry.policy.ino;
+  {
+    Accounted accounted(*this, entry);
+    candidates_.removed(entry);
+    entry.removed = true;
+  }
+  if (entry.is_file()) --files_;
+  if (entry.lookup_count == 0 && entry.open_count == 0)
+    shard.erase(ino);
+  else if (keep)
+    shard.kept[ino] = std::move(keep);
+}
+
+Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
+  auto handle = sys::handle_at(directory, name);
+  if (!handle) return pass(handle);
+  EntryTable::Shard& shard = table_.shard(handle->ino);
+  MutexLock lock(shard.mutex);
+  auto attributes = sys::stat_at(directory, name);
+  if (!attributes) return pass(attributes);
+  Entry* entry = shard.find(handle->ino);
+  UniqueFd keep;
+  if (entry != nullptr && (entry->open_count > 0 || !entry->is_file()))
+    if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
+  if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
+    return removed;
+  if (S_ISREG(attributes->st_mode)) count(counters_.removes);
+  if (entry != nullptr && (is_directory || attributes->st_nlink == 1)) gone(shard, *entry, std::move(keep));
+  return {};
+}
+
+Result<void> Pool::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
+  if ((flags & RENAME_WHITEOUT) != 0) return fail(EINVAL);
+  auto source = sys::handle_at(from, old_name);
+  if (!source) return pass(source);
+  auto target = sys::handle_at(to, new_name);
+  const uint64_t target_ino = target ? target->ino : source->ino;
+  EntryTable::Shard& source_shard = table_.shard(source->ino);
+  EntryTable::Shard& target_shard = table_.shard(target_ino);
+  ShardPairLock lock(source_shard, target_shard);
+
+  const bool replaces = target && target_ino != source->ino && (flags & RENAME_EXCHANGE) == 0;
+  Entry* victim = nullptr;
+  UniqueFd keep;
+  Result<struct stat> replaced = fail(ENOENT);
+  if (replaces) {
+    replaced = sys::stat_at(to, new_name);  // a discard may have been first
+    victim = replaced ? [&]() NO_THREAD_SAFETY_ANALYSIS { return target_shard.find(target_ino); }() : nullptr;
+    if (victim != nullptr && (victim->open_count > 0 || !victim->is_file()))
+      if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
+  }
+  if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) return renamed;
+  [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (victim != nullptr) {
+      if (S_ISREG(replaced->st_mode)) count(counters_.removes);
+      if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1) gone(target_shard, *victim, std::move(keep));
+    }
+    Entry* entry = source_shard.find(source->ino);
+    if (entry == nullptr || !entry->is_file()) return;
+    Accounted accounted(*this, *entry);
+    if (entry->stage == Entry::Stage::kFresh) candidates_.publish(*entry);
+    if (entry->stage == Entry::Stage::kWritten) entry->renamed = true;
+  }();
+  return {};
+}
+
+Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
+  auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return fail(ESTALE);
+  if (auto linked = sys::link_to(fd->get(), directory, name); !linked) return linked;
+  if (entry->removed) {  // an O_TMPFILE gets its first name
+    Accounted accounted(*this, *entry);
+    entry->removed = false;
+    shard.kept.erase(ino);
+    if (entry->is_file()) ++files_;
+    if (entry->open_count == 0 && entry->stage == Entry::Stage::kWritten) candidates_.publish(*entry);
+    entry->renamed = true;
+  }
+  ++entry->lookup_count;
+  return {};
+}
+
+Result<int32_t> Pool::created(const Created& file) {
+  count(counters_.creates);
+  EntryTable::Shard& shard = table_.shard(file.ino);
+  MutexLock lock(shard.mutex);
+  Entry& entry = shard.find_or_make(file.ino, file.generation);
+  entry.stage = Entry::Stage::kWritten;
+  entry.stored_ms = now_coarse_ms();
+  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
+  entry.node = static_cast<int8_t>(file.node);
+  entry.reserved_end = file.reserved_end;
+  entry.removed = !file.named;
+  if (file.open) {
+    auto backing = surroundings_.backing_store->acquire(file.fd);
+    if (!backing) {
+      shard.erase(file.ino);
+      return pass(backing);
+    }
+    entry.backing = *backing;
+    entry.open_count = 1;
+    entry.writer_count = file.writer ? 1 : 0;
+    ++open_files_;
+  }
+  entry.lookup_count = 1;
+  if (file.named) {
+    ++files_;
+  } else if (auto keep = sys::duplicate(file.fd)) {
+    shard.kept[file.ino] = std::move(*keep);
+  }
+  if (file.open && file.writer) add_writer(file.ino);
+  if (!file.open) {
+    Accounted accounted(*this, entry);
+    candidates_.fresh(entry);
+  }
+  return entry.backing;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,89 @@
+// Settings of a pool that change while it serves.
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/size.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kResizeWaitNs = 10'000'000'000;
+
+}  // namespace
+
+PoolOptions Pool::options() const {
+  MutexLock lock(settings_mutex_);
+  return options_;
+}
+
+Result<void> Pool::set_size(uint64_t size_bytes) {
+  const uint64_t before = size_bytes_.load();
+  if (size_bytes > before) {
+    if (auto resized = arena_.resize(size_bytes); !resized) return resized;
+    size_bytes_.store(size_bytes);
+  } else {
+    // New bytes may arrive while the old ones leave: evict and try, until it fits or nothing more will go.
+    size_bytes_.store(size_bytes);
+    const uint64_t deadline_ns = now_ns() + kResizeWaitNs;
+    for (;;) {
+      EvictResult evicted;
+      while (arena_.usage().used_bytes() > size_bytes) {
+        const Attempt attempt = discard_one({.even_fresh = true, .even_recent = true}, evicted);
+        if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
+      }
+      auto resized = arena_.resize(size_bytes);
+      if (resized) break;
+      if (resized.error().code != EINVAL || evicted.entries == 0 || now_ns() > deadline_ns) {
+        size_bytes_.store(before);
+        return fail(EBUSY,
+                    fmt::format("pool {}: {} are pinned or in use, more than the size {} asked for", name_,
+                                format_size(arena_.usage().used_bytes()), format_size(size_bytes)));
+      }
+    }
+  }
+  MutexLock lock(settings_mutex_);
+  options_.size_bytes = size_bytes;
+  return {};
+}
+
+Result<void> Pool::set_policy(std::string_view name) {
+  if (auto known = check_policy_name(name); !known) return known;
+  candidates_.set_policy(name);
+  MutexLock lock(settings_mutex_);
+  options_.policy = name;
+  return {};
+}
+
+Result<void> Pool::set_watermarks(Watermarks watermarks) {
+  {
+    MutexLock lock(settings_mutex_);
+    options_.watermarks = watermarks;
+  }
+  surroundings_.evictor->wake();
+  return {};
+}
+
+Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
+  MutexLock lock(settings_mutex_);
+  options_.entry_size_bytes = entry_size_bytes;
+  return {};
+}
+
+Result<void> Pool::set_pinned_max(unsigned percent) {
+  MutexLock lock(settings_mutex_);
+  options_.pinned_max_percent = percent;
+  return {};
+}
+
+uint64_t Pool::expected_entry_bytes() const {
+  {
+    MutexLock lock(settings_mutex_);
+    if (options_.entry_size_bytes > 0) return options_.entry_size_bytes;
+  }
+  return learner_.expected_bytes();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,103 @@
+// Capacity of a pool: what is claimed before bytes arrive, and how those who claim wait for the evictor.
+#include <linux/falloc.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "base/clock.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+// A create that has waited this long is answered without a reservation: the client's own write then meets the
+// wall, or finds the room that was made meanwhile.
+constexpr uint64_t kReserveWaitNs = 2'000'000'000;
+constexpr auto kReservePatience = std::chrono::milliseconds(50);
+
+// What a writer that has outgrown its reservation may add within a millisecond and a half: a tmpfs takes 26
+// GB/s with huge pages (spikes/README.md), one client rarely half of it.
+constexpr uint64_t kGrowthBytes = uint64_t{16} << 20;
+
+}  // namespace
+
+Result<Pool::Reservation> Pool::reserve(int fd, int caller_thread) {
+  const uint64_t expected = expected_entry_bytes();
+  Reservation reservation{.end = 0, .node = 0};
+  if (surroundings_.topology->node_count() > 1) {
+    const int near = surroundings_.topology->node_of_thread(caller_thread);
+    reservation.node = surroundings_.topology->node_with_room(near, std::max(expected, kGrowthBytes));
+    // Best effort: a file that is not placed lies where its writer runs.
+    (void)surroundings_.topology->place_file(fd, reservation.node, std::max(expected, kGrowthBytes));
+  }
+  if (expected == 0) return reservation;
+
+  count(counters_.reservations);
+  const uint64_t begun_ns = now_ns();
+  bool waited = false;
+  for (;;) {
+    const Room::Ticket ticket = room_.ticket();
+    auto claimed = sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, expected);
+    if (claimed) {
+      reservation.end = expected;
+      break;
+    }
+    if (claimed.error().code != ENOSPC || now_ns() - begun_ns > kReserveWaitNs) break;
+    waited = true;
+    Room::Demand demand(room_, expected);
+    surroundings_.evictor->wake();
+    if (room_.wait(ticket, kReservePatience) == Room::Answer::kNothingToEvict) break;
+  }
+  if (waited) {
+    count(counters_.reservation_waits);
+    count(counters_.reservation_wait_ns, now_ns() - begun_ns);
+  }
+  if (reservation.end == 0) {
+    count(counters_.reservation_failures);
+    if (arena_.usage().free_bytes == 0) return fail(ENOSPC);
+  }
+  return reservation;
+}
+
+bool Pool::extend_reservations() {
+  std::vector<uint64_t> writers;
+  {
+    MutexLock lock(writers_mutex_);
+    writers.assign(writers_.begin(), writers_.end());
+  }
+  uint64_t growth_bytes = 0;
+  for (const uint64_t ino : writers) growth_bytes += extend_reservation(ino);
+  growth_bytes_.store(growth_bytes, std::memory_order_relaxed);
+  return !writers.empty();
+}
+
+uint64_t Pool::extend_reservation(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr || entry->writer_count == 0) return 0;
+  auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
+  if (!fd) return 0;
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return 0;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  if (size == 0 && entry->reserved_end == 0 && entry->stage == Entry::Stage::kWritten) {
+    const uint64_t expected = expected_entry_bytes();
+    if (expected > 0 && sys::allocate(fd->get(), FALLOC_FL_KEEP_SIZE, 0, expected))
+      entry->reserved_end = expected;
+    return 0;
+  }
+  // Only what the daemon reserved for is extended: a file that is updated in place, or was allocated by its
+  // owner, needs nothing.
+  if (entry->reserved_end == 0 || size + kGrowthBytes / 4 <= entry->reserved_end) return 0;
+  if (size <= entry->reserved_end && size < expected_entry_bytes()) return 0;
+  const uint64_t from = std::max(size, entry->reserved_end);
+  const uint64_t to = size + 2 * kGrowthBytes;
+  if (arena_.usage().free_bytes > 2 * (to - from) &&
+      sys::allocate(fd->get(), FALLOC_FL_KEEP_SIZE, from, to - from))
+    entry->reserved_end = to;
+  return kGrowthBytes;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,121 @@
+#include "tier/pools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "base/size.h"
+
+namespace kvcachefs {
+
+Pools::Pools(Surroundings surroundings) : surroundings_(std::move(surroundings)), pools_(1) {}
+
+std::shared_ptr<Pool> Pools::find(uint16_t number) const {
+  std::shared_lock lock(pools_mutex_);
+  return number < pools_.size() ? pools_[number] : nullptr;
+}
+
+std::shared_ptr<Pool> Pools::find(std::string_view name) const {
+  std::shared_lock lock(pools_mutex_);
+  for (const auto& pool : pools_)
+    if (pool != nullptr && !pool->retired() && pool->name() == name) return pool;
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<Pool>> Pools::list() const {
+  std::vector<std::shared_ptr<Pool>> result;
+  {
+    std::shared_lock lock(pools_mutex_);
+    for (const auto& pool : pools_)
+      if (pool != nullptr && !pool->retired()) result.push_back(pool);
+  }
+  std::ranges::sort(result, {}, [](const auto& pool) -> const std::string& { return pool->name(); });
+  return result;
+}
+
+uint64_t Pools::assigned_bytes() const {
+  uint64_t total = 0;
+  for (const auto& pool : list()) total += pool->options().size_bytes;
+  return total;
+}
+
+Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
+  if (auto named = check_pool_name(options.name); !named) return pass(named);
+  std::lock_guard change(change_mutex_);
+  if (find(options.name) != nullptr) return fail(EEXIST, fmt::format("pool {} exists", options.name));
+  const uint64_t assigned = assigned_bytes();
+  if (options.size_bytes > surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes))
+    return fail(ENOSPC, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
+                                    options.name, format_size(options.size_bytes), format_size(assigned),
+                                    format_size(surroundings_.memory_bytes)));
+  uint16_t number = 1;
+  {
+    std::shared_lock lock(pools_mutex_);
+    while (number < pools_.size() && pools_[number] != nullptr) ++number;
+  }
+  if (number > kMaxPools) return fail(ENOSPC, "there are too many pools");
+  // The number keeps a new pool's mount apart from a removed one of the same name that is still in use.
+  auto pool =
+      Pool::create(number, options,
+                   {.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, options.name, number),
+                    .topology = surroundings_.topology,
+                    .backing_store = surroundings_.backing_store,
+                    .listener = surroundings_.listener,
+                    .evictor = surroundings_.evictor});
+  if (!pool) return pool;
+  std::unique_lock lock(pools_mutex_);
+  if (number >= pools_.size()) pools_.resize(number + 1);
+  pools_[number] = *pool;
+  return pool;
+}
+
+Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,
+                                                    gid_t gid) {
+  const uint64_t assigned = assigned_bytes();
+  const uint64_t left = surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes);
+  PoolOptions options;
+  options.name = name;
+  options.size_bytes = std::max(left / 4 / 4096 * 4096, kLeastDefaultBytes);
+  options.mode = mode;
+  options.uid = uid;
+  options.gid = gid;
+  return create(options);
+}
+
+Result<void> Pools::remove(std::string_view name) {
+  std::lock_guard change(change_mutex_);
+  auto pool = find(name);
+  if (pool == nullptr) return fail(ENOENT);
+  auto retired = pool->retire();
+  if (retired) surroundings_.evictor->wake();
+  return retired;
+}
+
+Result<void> Pools::resize(Pool& pool, uint64_t size_bytes) {
+  std::lock_guard change(change_mutex_);
+  const uint64_t others = assigned_bytes() - pool.options().size_bytes;
+  if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
+    return fail(EINVAL, fmt::format("pool {}: {} is no size for a pool", pool.name(), size_bytes));
+  if (size_bytes > surroundings_.memory_bytes - std::min(others, surroundings_.memory_bytes))
+    return fail(EINVAL, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
+                                    pool.name(), format_size(size_bytes), format_size(others),
+                                    format_size(surroundings_.memory_bytes)));
+  return pool.set_size(size_bytes);
+}
+
+void Pools::reap() {
+  std::vector<std::shared_ptr<Pool>> gone;  // unmounted with no lock held
+  std::lock_guard change(change_mutex_);
+  {
+    std::unique_lock lock(pools_mutex_);
+    for (auto& pool : pools_) {
+      // One reference: no request is using it. Nothing new can start, since the kernel knows no inode of it.
+      if (pool != nullptr && pool->retired() && pool.use_count() == 1 && pool->forgotten())
+        gone.push_back(std::move(pool));
+    }
+  }
+}
+
+}  // namespace kvcachefs

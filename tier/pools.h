@@ -1,0 +1,57 @@
+// The pools of a mount, by number (the top 16 bits of a nodeid) and by name. Any thread. Creating and
+// deleting are serialised; finding is a shared lock and a reference count. Failure: errno with a sentence for
+// the log.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+
+class Pools {
+ public:
+  // Numbers fit in 15 bits: the 16th tells control files apart (fs/nodeid.h).
+  static constexpr uint16_t kMaxPools = 0x7fff;
+  static constexpr uint64_t kLeastDefaultBytes = uint64_t{16} << 20;
+
+  struct Surroundings {
+    std::string directory;      // where the pools' tmpfs are mounted, one directory each
+    uint64_t memory_bytes = 0;  // what the sizes of all pools together may not exceed
+    const NumaTopology* topology = nullptr;
+    BackingStore* backing_store = nullptr;
+    DiscardListener* listener = nullptr;
+    Wakeup* evictor = nullptr;
+  };
+  explicit Pools(Surroundings surroundings);
+
+  std::shared_ptr<Pool> find(uint16_t number) const;
+  std::shared_ptr<Pool> find(std::string_view name) const;
+  std::vector<std::shared_ptr<Pool>> list() const;  // by name
+
+  Result<std::shared_ptr<Pool>> create(const PoolOptions& options);
+  // With the defaults: a quarter of the memory that no pool has yet.
+  Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
+  Result<void> remove(std::string_view name);            // ENOTEMPTY unless its tree is empty
+  Result<void> resize(Pool& pool, uint64_t size_bytes);  // EINVAL beyond memory
+  uint64_t memory_bytes() const { return surroundings_.memory_bytes; }
+
+  // Lets go of removed pools that the kernel has forgotten.
+  void reap();
+
+ private:
+  uint64_t assigned_bytes() const;
+
+  const Surroundings surroundings_;
+  std::mutex change_mutex_;  // before pools_mutex_
+  mutable std::shared_mutex pools_mutex_;
+  std::vector<std::shared_ptr<Pool>> pools_;  // [0] unused: number 0 is the mount's root
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,89 @@
+// How those who need room and the evictor wait for one another. Any thread. Every wait is bounded; returning
+// early or late is harmless, since the caller tries again.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "base/mutex.h"
+
+namespace kvcachefs {
+
+// Wakes the evictor's thread.
+class Wakeup {
+ public:
+  void wake() EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      woken_ = true;
+    }
+    condition_.notify_one();
+  }
+  void wait(std::chrono::milliseconds at_most) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!woken_) condition_.wait_for(mutex_, at_most);
+    woken_ = false;
+  }
+
+ private:
+  Mutex mutex_;
+  Condition condition_;
+  bool woken_ GUARDED_BY(mutex_) = false;
+};
+
+// One pool's demand for room, and the evictor's answers to it.
+class Room {
+ public:
+  // Registers a demand while it lives.
+  class Demand {
+   public:
+    Demand(Room& room, uint64_t bytes) : room_(room), bytes_(bytes) { room_.wanted_bytes_ += bytes_; }
+    ~Demand() { room_.wanted_bytes_ -= bytes_; }
+    Demand(const Demand&) = delete;
+    Demand& operator=(const Demand&) = delete;
+
+   private:
+    Room& room_;
+    uint64_t bytes_;
+  };
+
+  uint64_t wanted_bytes() const { return wanted_bytes_.load(std::memory_order_relaxed); }
+
+  struct Ticket {
+    uint64_t made;
+    uint64_t exhausted;
+  };
+  // To be taken before the attempt whose failure leads to wait().
+  Ticket ticket() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return {made_, exhausted_};
+  }
+  enum class Answer { kTryAgain, kNothingToEvict };
+  Answer wait(Ticket ticket, std::chrono::milliseconds at_most) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (made_ == ticket.made && exhausted_ == ticket.exhausted) condition_.wait_for(mutex_, at_most);
+    return made_ == ticket.made && exhausted_ != ticket.exhausted ? Answer::kNothingToEvict
+                                                                  : Answer::kTryAgain;
+  }
+
+  void room_made() EXCLUDES(mutex_) { tell(made_); }
+  void nothing_to_evict() EXCLUDES(mutex_) { tell(exhausted_); }
+
+ private:
+  void tell(uint64_t& counter) EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      ++counter;
+    }
+    condition_.notify_all();
+  }
+
+  std::atomic<uint64_t> wanted_bytes_{0};
+  Mutex mutex_;
+  Condition condition_;
+  uint64_t made_ GUARDED_BY(mutex_) = 0;
+  uint64_t exhausted_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvcachefs
