@@ -19,6 +19,7 @@ struct Outcome {
   enum class Kind { kDone, kMiss, kFailed };
   Kind kind = Kind::kDone;
   std::string reason = {};
+  bool existed = false;  // a store that wrote nothing, since the entry was there
 
   bool done() const { return kind == Kind::kDone; }
   bool missed() const { return kind == Kind::kMiss; }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "tests/clients/calls.h"
@@ -29,6 +30,13 @@ bool receive_exactly(int fd, std::span<std::byte> bytes, uint64_t deadline_ns) {
     done += static_cast<size_t>(got);
   }
   return true;
+}
+
+// The parent's ends of all children. A later child inherits them and has to close them, or an earlier one
+// would never see the end of its requests.
+std::vector<int>& parent_ends() {
+  static std::vector<int> ends;
+  return ends;
 }
 
 }  // namespace
@@ -62,6 +70,7 @@ ChildProcess::ChildProcess(const std::function<void(int, int)>& body) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::close(requests[1]);
     ::close(answers[0]);
+    for (const int end : parent_ends()) ::close(end);
     body(requests[0], answers[1]);
     ::_exit(0);
   }
@@ -69,6 +78,8 @@ ChildProcess::ChildProcess(const std::function<void(int, int)>& body) {
   ::close(answers[1]);
   requests_ = UniqueFd(requests[1]);
   answers_ = UniqueFd(answers[0]);
+  parent_ends().push_back(requests[1]);
+  parent_ends().push_back(answers[0]);
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
@@ -77,6 +88,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       answers_(std::move(other.answers_)) {}
 
 ChildProcess::~ChildProcess() {
+  for (const int end : {requests_.get(), answers_.get()}) std::erase(parent_ends(), end);
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
@@ -84,6 +96,7 @@ ChildProcess::~ChildProcess() {
 
 std::string ChildProcess::finish(std::chrono::milliseconds deadline) {
   if (pid_ <= 0) return "fork failed";
+  std::erase(parent_ends(), requests_.get());
   requests_.reset();
   // The end of the answers is the end of the child, or as near to it as waitpid needs.
   std::byte byte{};

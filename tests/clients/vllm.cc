@@ -28,7 +28,7 @@ class Vllm final : public Client {
     const std::string path = path_of(key);
     const long found = exists(path);
     if (found < 0) return failed("stat", path, found);
-    if (found == 1) return {};
+    if (found == 1) return {.existed = true};
     if (Outcome outcome = make_directories(path.substr(0, path.rfind('/'))); !outcome.done()) return outcome;
     const std::string temporary = path + "_" + std::to_string(random_number()) + ".tmp";
     const int flags = O_CREAT | O_EXCL | O_WRONLY | O_TRUNC | O_CLOEXEC | direct_flag_;

@@ -1,0 +1,25 @@
+// Requests of a kvtrace v1 file (gzip'd text; the columns are in the file's own header). Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvcachefs::clients {
+
+struct Trace {
+  std::vector<std::vector<uint64_t>>
+      requests;  // block ids, first block of the prompt first; full blocks only
+  uint64_t unique_blocks = 0;
+  uint64_t references = 0;
+};
+
+// The first `requests_max` requests. Fails where the file cannot be read or is not a trace.
+Result<Trace> read_trace(const std::string& path, uint64_t requests_max);
+
+// KVCACHEFS_TRACE, or the conversation trace beside the source tree.
+std::string trace_path(const std::string& source_dir);
+
+}  // namespace kvcachefs::clients
