@@ -24,6 +24,7 @@
 
 #include "alloc/memory_arena.h"
 #include "alloc/numa_topology.h"
+#include "base/costly_value.h"
 #include "base/mutex.h"
 #include "tier/candidates.h"
 #include "tier/counters.h"
@@ -131,7 +132,9 @@ class Pool {
 
   // --- insight (pool_insight.cc) ---
   PoolUsage usage() const;
-  std::vector<NodeUsage> numa_usage();
+  std::vector<NodeUsage> numa_usage();  // looks at every entry
+  // The same, perhaps somewhat old: for statistics that are asked for often.
+  std::vector<NodeUsage> recent_numa_usage();
   // Entries of one shard; shards are numbered from 0, and the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
   std::vector<EntryListing> list_entries(size_t shard);
@@ -262,6 +265,8 @@ class Pool {
   std::atomic<bool> evicting_{false};  // between the high and the low watermark
   // What writers that outgrew their reservation may write before the evictor looks again.
   std::atomic<uint64_t> growth_bytes_{0};
+
+  CostlyValue<std::vector<NodeUsage>> recent_numa_usage_;
 
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);

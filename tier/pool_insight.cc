@@ -54,6 +54,10 @@ std::vector<NodeUsage> Pool::numa_usage() {
   return result;
 }
 
+std::vector<NodeUsage> Pool::recent_numa_usage() {
+  return recent_numa_usage_.get([this] { return numa_usage(); });
+}
+
 std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
   std::vector<EntryListing> result;
   if (shard_index >= EntryTable::kShards) return result;

@@ -1,0 +1,39 @@
+// What the control files need of a pool: fs/control/pool_adapter.h gives a real one, tests another.
+// Thread safety and failure: as tier/pool.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "fs/control/stats.h"
+#include "tier/pool.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+
+class ControlledPool {
+ public:
+  virtual ~ControlledPool() = default;
+
+  virtual PoolOptions options() = 0;
+  virtual PoolReport report() = 0;
+  virtual uint64_t learned_entry_bytes() = 0;
+  virtual std::vector<NodeUsage> numa_usage() = 0;
+  virtual EvictResult last_evict() = 0;
+  virtual size_t listing_shards() = 0;
+  virtual std::vector<EntryListing> list_entries(size_t shard) = 0;
+  // What a size in percent refers to.
+  virtual uint64_t memory_bytes() = 0;
+
+  virtual Result<void> set_size(uint64_t size_bytes) = 0;
+  virtual Result<void> set_policy(std::string_view name) = 0;
+  virtual Result<void> set_watermarks(Watermarks watermarks) = 0;
+  virtual Result<void> set_entry_size(uint64_t entry_size_bytes) = 0;
+  virtual Result<void> set_pinned_max(unsigned percent) = 0;
+  virtual EvictResult evict_now(EvictOrder order) = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,76 @@
+#include "fs/control/entries_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcachefs {
+namespace {
+
+// So that any name is one field of one line.
+std::string escaped(std::string_view name) {
+  std::string result;
+  result.reserve(name.size());
+  for (const char character : name) {
+    switch (character) {
+      case '\n':
+        result += "\\n";
+        break;
+      case '\t':
+        result += "\\t";
+        break;
+      case '\\':
+        result += "\\\\";
+        break;
+      default:
+        result += character;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string entries_header() {
+  return "name\tsize\ttier\tnode\thits\tage_s\tpriority\tpinned\n";
+}
+
+std::string render_entry(const EntryListing& entry) {
+  return fmt::format("{}\t{}\tdirty\t{}\t{}\t{}\t{}\t{}\n", escaped(entry.name), entry.size_bytes, entry.node,
+                     entry.hits, entry.age_s, entry.priority, entry.pinned ? 1 : 0);
+}
+
+EntriesReader::EntriesReader(size_t shards, ListShard list_shard)
+    : shards_(shards), list_shard_(std::move(list_shard)), chunk_(entries_header()) {}
+
+void EntriesReader::restart() {
+  chunk_ = entries_header();
+  chunk_offset_ = 0;
+  next_shard_ = 0;
+}
+
+bool EntriesReader::next_chunk() {
+  if (next_shard_ == shards_) return false;
+  chunk_offset_ += chunk_.size();
+  chunk_.clear();
+  for (const EntryListing& entry : list_shard_(next_shard_++)) chunk_ += render_entry(entry);
+  return true;
+}
+
+std::string EntriesReader::read(uint64_t offset, size_t size) {
+  MutexLock lock(mutex_);
+  if (offset < chunk_offset_) restart();
+  std::string result;
+  while (result.size() < size) {
+    const uint64_t from = offset + result.size() - chunk_offset_;
+    if (from < chunk_.size()) {
+      result.append(chunk_, from, size - result.size());
+    } else if (!next_chunk()) {
+      break;
+    }
+  }
+  return result;
+}
+
+}  // namespace kvcachefs

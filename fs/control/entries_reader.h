@@ -1,0 +1,46 @@
+// The list of a pool's entries, made while it is read: a pool of millions of entries is never listed whole in
+// memory. Thread safety: any thread; concurrent reads wait for one another. Failure: none; what comes or goes
+// meanwhile may or may not be listed. Reading backwards starts the list anew, so it is only for going back to
+// the start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "fs/control/control_file.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+
+// A header, then one line of tab-separated fields an entry.
+std::string entries_header();
+std::string render_entry(const EntryListing& entry);
+
+class EntriesReader final : public ControlReader {
+ public:
+  using ListShard = std::function<std::vector<EntryListing>(size_t shard)>;
+
+  EntriesReader(size_t shards, ListShard list_shard);
+
+  std::string read(uint64_t offset, size_t size) override EXCLUDES(mutex_);
+
+ private:
+  void restart() REQUIRES(mutex_);
+  // False at the end of the list.
+  bool next_chunk() REQUIRES(mutex_);
+
+  const size_t shards_;
+  const ListShard list_shard_;
+
+  Mutex mutex_;
+  // The one chunk that is kept: the header, or the lines of the shard before next_shard_.
+  std::string chunk_ GUARDED_BY(mutex_);
+  uint64_t chunk_offset_ GUARDED_BY(mutex_) = 0;
+  size_t next_shard_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvcachefs

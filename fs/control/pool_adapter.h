@@ -1,0 +1,48 @@
+// A real pool behind its control files. Any thread; shares the pool, so a removed one lives until its last
+// control file is closed. Fails as tier/pool.h and tier/pools.h do.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fs/control/controlled_pool.h"
+#include "tier/pool.h"
+#include "tier/pools.h"
+
+namespace kvcachefs {
+
+class PoolAdapter final : public ControlledPool {
+ public:
+  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, std::string io_mode)
+      : pool_(std::move(pool)), pools_(pools), io_mode_(std::move(io_mode)) {}
+
+  PoolOptions options() override { return pool_->options(); }
+  PoolReport report() override;
+  uint64_t learned_entry_bytes() override { return pool_->learned_entry_bytes(); }
+  std::vector<NodeUsage> numa_usage() override { return pool_->numa_usage(); }
+  EvictResult last_evict() override { return pool_->last_evict(); }
+  size_t listing_shards() override { return Pool::kListingShards; }
+  std::vector<EntryListing> list_entries(size_t shard) override { return pool_->list_entries(shard); }
+  uint64_t memory_bytes() override { return pools_.memory_bytes(); }
+
+  Result<void> set_size(uint64_t size_bytes) override { return pools_.resize(*pool_, size_bytes); }
+  Result<void> set_policy(std::string_view name) override { return pool_->set_policy(name); }
+  Result<void> set_watermarks(Watermarks watermarks) override { return pool_->set_watermarks(watermarks); }
+  Result<void> set_entry_size(uint64_t entry_size_bytes) override {
+    return pool_->set_entry_size(entry_size_bytes);
+  }
+  Result<void> set_pinned_max(unsigned percent) override { return pool_->set_pinned_max(percent); }
+  EvictResult evict_now(EvictOrder order) override { return pool_->evict_now(order); }
+
+ private:
+  const std::shared_ptr<Pool> pool_;
+  Pools& pools_;
+  const std::string io_mode_;
+};
+
+// Of every pool, by name.
+std::vector<PoolReport> report_pools(Pools& pools, const std::string& io_mode);
+
+}  // namespace kvcachefs

@@ -1,0 +1,45 @@
+#include "fs/control/server_files.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/clock.h"
+#include "fs/control/metrics.h"
+#include "fs/control/stats_json.h"
+
+namespace kvcachefs {
+namespace {
+
+Result<std::string> show_version(const ControlledServer& server) {
+  return fmt::format("kvcachefs {}\n", server.info.version);
+}
+
+Result<std::string> show_stats(const ControlledServer& server) {
+  return render_text(make_server_stats(server.info, server.pool_count(), now_ns()));
+}
+
+Result<std::string> show_stats_json(const ControlledServer& server) {
+  const std::vector<PoolReport> pools = server.pool_reports();
+  return render_json(make_server_stats(server.info, pools.size(), now_ns()), pools);
+}
+
+Result<std::string> show_metrics(const ControlledServer& server) {
+  const std::vector<PoolReport> pools = server.pool_reports();
+  return render_metrics(make_server_stats(server.info, pools.size(), now_ns()), pools);
+}
+
+constexpr std::array kFiles = {
+    ServerFile{.name = "version", .text = show_version, .stream = nullptr, .write = nullptr},
+    ServerFile{.name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr},
+    ServerFile{.name = "stats.json", .text = show_stats_json, .stream = nullptr, .write = nullptr},
+    ServerFile{.name = "metrics", .text = show_metrics, .stream = nullptr, .write = nullptr},
+};
+
+}  // namespace
+
+std::span<const ServerFile> server_files() {
+  return kFiles;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,25 @@
+// The files of the mount's `.kvcachefs` directory: what concerns the whole daemon. All are read-only.
+// Thread safety: any thread. Failure: none.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "fs/control/control_file.h"
+#include "fs/control/stats.h"
+
+namespace kvcachefs {
+
+struct ControlledServer {
+  ServerInfo info;
+  std::function<size_t()> pool_count;
+  std::function<std::vector<PoolReport>()> pool_reports;
+};
+
+using ServerFile = ControlFile<const ControlledServer>;
+
+std::span<const ServerFile> server_files();
+
+}  // namespace kvcachefs

@@ -1,0 +1,57 @@
+// Statistics as ordered names and values: the one list that the text, JSON and Prometheus forms are made
+// from. Thread safety: pure functions, any thread. Failure: none.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/histogram.h"
+#include "tier/counters.h"
+#include "tier/pool.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+
+struct Stat {
+  std::string_view name;
+  std::variant<uint64_t, std::string> value;
+};
+
+using Stats = std::vector<Stat>;
+
+// What holds for the whole daemon from its start on.
+struct ServerInfo {
+  std::string version = KVCACHEFS_VERSION;
+  std::string io_mode = "passthrough";  // or daemon
+  std::string transport = "dev_fuse";   // or io_uring
+  unsigned threads = 0;
+  unsigned poll_us = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t started_ns = 0;  // base/clock.h
+  pid_t pid = 0;
+};
+
+struct PoolReport {
+  std::string name;
+  Stats stats;
+  HistogramSnapshot open_ns;
+  HistogramSnapshot create_ns;
+  std::vector<NodeUsage> nodes;
+};
+
+PoolReport make_pool_report(const PoolOptions& options, const PoolUsage& usage, const PoolCounters& counters,
+                            uint64_t expected_entry_bytes, std::vector<NodeUsage> nodes,
+                            std::string_view io_mode);
+
+Stats make_server_stats(const ServerInfo& info, size_t pools, uint64_t now_ns);
+
+// One `name value` a line.
+std::string render_text(const Stats& stats);
+
+}  // namespace kvcachefs

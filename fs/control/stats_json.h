@@ -1,0 +1,17 @@
+// Statistics as JSON, ending with a newline. The only user of the JSON library.
+// Thread safety: pure functions, any thread. Failure: none; bytes that are not UTF-8 are replaced.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "fs/control/stats.h"
+
+namespace kvcachefs {
+
+std::string render_json(const Stats& stats);
+
+// The daemon's own, with `pools` an object of each pool's.
+std::string render_json(const Stats& server, std::span<const PoolReport> pools);
+
+}  // namespace kvcachefs

@@ -1,0 +1,237 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "fs/control/pool_files.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kMemoryBytes = uint64_t{64} << 30;
+
+class FakePool final : public ControlledPool {
+ public:
+  FakePool() {
+    options_.name = "p";
+    options_.size_bytes = uint64_t{16} << 30;
+  }
+
+  PoolOptions options() override { return options_; }
+  PoolReport report() override {
+    return make_pool_report(options_, {.size_bytes = options_.size_bytes}, counters_, learned_bytes_, nodes_,
+                            "daemon");
+  }
+  uint64_t learned_entry_bytes() override { return learned_bytes_; }
+  std::vector<NodeUsage> numa_usage() override { return nodes_; }
+  EvictResult last_evict() override { return last_evict_; }
+  size_t listing_shards() override { return shards_.size(); }
+  std::vector<EntryListing> list_entries(size_t shard) override { return shards_.at(shard); }
+  uint64_t memory_bytes() override { return kMemoryBytes; }
+
+  Result<void> set_size(uint64_t size_bytes) override {
+    if (size_bytes < (uint64_t{2} << 30)) return fail(EBUSY, "pool p: 2G are pinned or in use");
+    options_.size_bytes = size_bytes;
+    return {};
+  }
+  Result<void> set_policy(std::string_view name) override {
+    options_.policy = name;
+    return {};
+  }
+  Result<void> set_watermarks(Watermarks watermarks) override {
+    options_.watermarks = watermarks;
+    return {};
+  }
+  Result<void> set_entry_size(uint64_t entry_size_bytes) override {
+    options_.entry_size_bytes = entry_size_bytes;
+    return {};
+  }
+  Result<void> set_pinned_max(unsigned percent) override {
+    options_.pinned_max_percent = percent;
+    return {};
+  }
+  EvictResult evict_now(EvictOrder order) override {
+    orders_.push_back(order);
+    last_evict_ = {12, uint64_t{24} << 20};
+    return last_evict_;
+  }
+
+  PoolOptions options_;
+  PoolCounters counters_;
+  uint64_t learned_bytes_ = 0;
+  std::vector<NodeUsage> nodes_;
+  EvictResult last_evict_;
+  std::vector<EvictOrder> orders_;
+  std::vector<std::vector<EntryListing>> shards_;
+};
+
+class PoolFiles : public testing::Test {
+ protected:
+  const PoolFile& file(std::string_view name) {
+    const PoolFile* found = find_control_file(pool_files(), name);
+    if (found == nullptr) throw std::runtime_error("no file " + std::string(name));
+    return *found;
+  }
+  std::string shown(std::string_view name) { return (*file(name).open(pool_))->read(0, 1 << 20); }
+  Result<void> write(std::string_view name, std::string_view text) { return file(name).write(pool_, text); }
+  int code_of_write(std::string_view name, std::string_view text) {
+    const Result<void> done = write(name, text);
+    return done ? 0 : done.error().code;
+  }
+
+  FakePool pool_;
+};
+
+TEST_F(PoolFiles, AreThoseOfTheContract) {
+  std::map<std::string, mode_t> modes;
+  for (const PoolFile& each : pool_files()) modes.emplace(each.name, each.mode());
+  const std::map<std::string, mode_t> expected = {
+      {"size", 0644},       {"policy", 0644}, {"watermarks", 0644}, {"entry_size", 0644}, {"evict", 0644},
+      {"pinned_max", 0644}, {"stats", 0444},  {"stats.json", 0444}, {"numa", 0444},       {"entries", 0444}};
+  EXPECT_EQ(modes, expected);
+  EXPECT_EQ(find_control_file(pool_files(), "sizes"), nullptr);
+}
+
+TEST_F(PoolFiles, ShowTheSettings) {
+  EXPECT_EQ(shown("size"), "16G\n");
+  EXPECT_EQ(shown("policy"), "lru\n");
+  EXPECT_EQ(shown("watermarks"), "95:98\n");
+  EXPECT_EQ(shown("entry_size"), "auto\n");
+  EXPECT_EQ(shown("pinned_max"), "50%\n");
+  EXPECT_EQ(shown("evict"), "evicted 0 entries 0\n");
+  EXPECT_EQ(shown("numa"), "");
+}
+
+TEST_F(PoolFiles, WhatIsWrittenIsShown) {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"size", "8G\n", "8G\n"},           {"size", " 1.5T ", "1.5T\n"},
+      {"size", "25%", "16G\n"},           {"policy", "priority\n", "priority\n"},
+      {"watermarks", "50:60", "50:60\n"}, {"entry_size", "2M\n", "2M\n"},
+      {"entry_size", "auto\n", "auto\n"}, {"pinned_max", "70%\n", "70%\n"},
+      {"pinned_max", "0", "0%\n"},
+  };
+  for (const auto& [name, text, after] : cases) {
+    EXPECT_EQ(code_of_write(name, text), 0) << name << " " << text;
+    EXPECT_EQ(shown(name), after);
+  }
+}
+
+TEST_F(PoolFiles, WhatIsShownCanBeWritten) {
+  for (const std::string name : {"size", "policy", "watermarks", "entry_size", "pinned_max"}) {
+    EXPECT_EQ(code_of_write(name, shown(name)), 0) << name;
+  }
+}
+
+TEST_F(PoolFiles, WrongValuesChangeNothing) {
+  const std::string before = shown("stats") + shown("watermarks") + shown("entry_size") + shown("pinned_max");
+  const std::vector<std::array<std::string, 2>> cases = {
+      {"size", ""},
+      {"size", "lots"},
+      {"size", "-1"},
+      {"size", "1K"},
+      {"size", "8G 9G"},
+      {"size", "101%"},
+      {"policy", ""},
+      {"policy", "mru"},
+      {"policy", "lru lfu"},
+      {"watermarks", "98"},
+      {"watermarks", "99:98"},
+      {"watermarks", "0:98"},
+      {"watermarks", "1:101"},
+      {"entry_size", "big"},
+      {"entry_size", "0"},
+      {"pinned_max", "101%"},
+      {"pinned_max", "half"},
+      {"evict", ""},
+      {"evict", "all"},
+      {"evict", "101%"},
+      {"evict", "10G entries"},
+      {"evict", "entries"},
+      {"evict", "-1"},
+  };
+  for (const auto& [name, text] : cases) {
+    const Result<void> done = write(name, text);
+    ASSERT_FALSE(done) << name << " '" << text << "'";
+    EXPECT_EQ(done.error().code, EINVAL);
+    EXPECT_TRUE(done.error().message.starts_with("pool p: " + name + ": ")) << done.error().message;
+  }
+  EXPECT_EQ(shown("stats") + shown("watermarks") + shown("entry_size") + shown("pinned_max"), before);
+  EXPECT_TRUE(pool_.orders_.empty());
+}
+
+TEST_F(PoolFiles, ASettersRefusalIsHandedOn) {
+  const Result<void> done = write("size", "1G");
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, EBUSY);
+  EXPECT_EQ(done.error().message, "pool p: 2G are pinned or in use");
+  EXPECT_EQ(shown("size"), "16G\n");
+}
+
+TEST_F(PoolFiles, ALearnedEntrySizeIsShownBesideAuto) {
+  pool_.learned_bytes_ = 2 << 20;
+  EXPECT_EQ(shown("entry_size"), "auto 2M\n");
+  ASSERT_EQ(code_of_write("entry_size", "4M"), 0);
+  EXPECT_EQ(shown("entry_size"), "4M\n");
+}
+
+TEST_F(PoolFiles, EvictOrders) {
+  for (const char* text : {"25%\n", "10G\n", "1000 entries\n", "1000\n", "7entries"}) {
+    EXPECT_EQ(code_of_write("evict", text), 0) << text;
+  }
+  using Unit = EvictOrder::Unit;
+  const std::vector<std::pair<Unit, uint64_t>> expected = {{Unit::kPercent, 25},
+                                                           {Unit::kBytes, uint64_t{10} << 30},
+                                                           {Unit::kEntries, 1000},
+                                                           {Unit::kEntries, 1000},
+                                                           {Unit::kEntries, 7}};
+  ASSERT_EQ(pool_.orders_.size(), expected.size());
+  for (size_t index = 0; index < expected.size(); ++index) {
+    EXPECT_EQ(pool_.orders_[index].unit, expected[index].first);
+    EXPECT_EQ(pool_.orders_[index].amount, expected[index].second);
+  }
+  EXPECT_EQ(shown("evict"), "evicted 12 entries 24M\n");
+}
+
+TEST_F(PoolFiles, NumaIsALineANode) {
+  pool_.nodes_ = {{0, 1048576, 1048576}, {2, 5, 0}};
+  EXPECT_EQ(shown("numa"), "node 0 bytes 1048576 huge 1048576\nnode 2 bytes 5 huge 0\n");
+}
+
+TEST_F(PoolFiles, StatsComeInBothForms) {
+  EXPECT_TRUE(shown("stats").starts_with("size_bytes 17179869184\n"));
+  EXPECT_TRUE(shown("stats").ends_with("io_mode daemon\n"));
+  EXPECT_TRUE(shown("stats.json").starts_with("{\"size_bytes\":17179869184,"));
+}
+
+TEST_F(PoolFiles, ReadsArePositioned) {
+  const auto reader = *file("policy").open(pool_);
+  EXPECT_EQ(reader->read(0, 2), "lr");
+  EXPECT_EQ(reader->read(2, 10), "u\n");
+  EXPECT_EQ(reader->read(4, 10), "");
+  EXPECT_EQ(reader->read(1000, 10), "");
+}
+
+TEST_F(PoolFiles, EntriesAreListed) {
+  EntryListing plain;
+  plain.name = "a/b";
+  plain.size_bytes = 4096;
+  plain.node = 1;
+  plain.hits = 3;
+  plain.age_s = 60;
+  plain.priority = -5;
+  plain.pinned = true;
+  EntryListing odd;
+  odd.name = "tab\there\nline\\end";
+  pool_.shards_ = {{}, {plain}, {}, {odd}, {}};
+  EXPECT_EQ(shown("entries"),
+            "name\tsize\ttier\tnode\thits\tage_s\tpriority\tpinned\n"
+            "a/b\t4096\tdirty\t1\t3\t60\t-5\t1\n"
+            "tab\\there\\nline\\\\end\t0\tdirty\t0\t0\t0\t0\t0\n");
+}
+
+}  // namespace
+}  // namespace kvcachefs

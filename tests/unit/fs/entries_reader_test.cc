@@ -1,0 +1,83 @@
+#include "fs/control/entries_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+namespace kvcachefs {
+namespace {
+
+class EntriesReaderTest : public testing::Test {
+ protected:
+  EntriesReaderTest() {
+    std::mt19937 random(7);
+    whole_ = entries_header();
+    for (std::vector<EntryListing>& shard : shards_) {
+      shard.resize(random() % 20);
+      for (EntryListing& entry : shard) {
+        entry.name = "entry-" + std::to_string(random());
+        entry.size_bytes = random();
+        whole_ += render_entry(entry);
+      }
+    }
+  }
+
+  EntriesReader make_reader() {
+    return EntriesReader(shards_.size(), [this](size_t shard) {
+      ++listed_;
+      return shards_.at(shard);
+    });
+  }
+
+  std::vector<std::vector<EntryListing>> shards_{64};
+  std::string whole_;
+  size_t listed_ = 0;
+};
+
+TEST_F(EntriesReaderTest, SequentialReadsListEachShardOnce) {
+  for (const size_t size : {1, 7, 100, 4096, 1 << 20}) {
+    listed_ = 0;
+    EntriesReader reader = make_reader();
+    std::string read;
+    for (std::string piece; !(piece = reader.read(read.size(), size)).empty(); read += piece) {
+      ASSERT_TRUE(piece.size() == size || read.size() + piece.size() == whole_.size())
+          << "short before the end";
+    }
+    EXPECT_EQ(read, whole_);
+    EXPECT_EQ(listed_, shards_.size());
+  }
+}
+
+TEST_F(EntriesReaderTest, NothingIsListedBeforeItIsRead) {
+  EntriesReader reader = make_reader();
+  EXPECT_EQ(reader.read(0, 4), "name");
+  EXPECT_EQ(listed_, 0u);
+}
+
+TEST_F(EntriesReaderTest, AnyOffsetGivesTheSameBytes) {
+  std::mt19937 random(8);
+  EntriesReader reader = make_reader();
+  for (int i = 0; i < 500; ++i) {
+    const size_t offset = random() % (whole_.size() + 100);
+    const size_t size = random() % 300;
+    ASSERT_EQ(reader.read(offset, size), offset < whole_.size() ? whole_.substr(offset, size) : "");
+  }
+}
+
+TEST_F(EntriesReaderTest, RestartsAtTheBeginning) {
+  EntriesReader reader = make_reader();
+  EXPECT_EQ(reader.read(0, whole_.size()), whole_);
+  EXPECT_EQ(reader.read(whole_.size(), 10), "");
+  EXPECT_EQ(reader.read(0, whole_.size()), whole_);
+}
+
+TEST_F(EntriesReaderTest, AnEmptyPoolHasAHeader) {
+  EntriesReader reader(0, [](size_t) { return std::vector<EntryListing>(); });
+  EXPECT_EQ(reader.read(0, 1000), entries_header());
+  EXPECT_EQ(reader.read(entries_header().size(), 1000), "");
+}
+
+}  // namespace
+}  // namespace kvcachefs
