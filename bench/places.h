@@ -1,0 +1,94 @@
+// What is compared: mounts of kvcachefs, tmpfs mounts, the minimal passthrough server. Each is made by its
+// constructor below one work directory and gone after its destructor. One thread; throws BenchError.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kvcachefs::bench {
+
+// /tmp/kv-bench-PID-XXXXXX; removed at the end, never through a mount that would not go.
+class WorkDirectory {
+ public:
+  WorkDirectory();
+  ~WorkDirectory();
+  WorkDirectory(const WorkDirectory&) = delete;
+  WorkDirectory& operator=(const WorkDirectory&) = delete;
+  std::string make(const std::string& name) const;
+
+ private:
+  std::string path_;
+};
+
+// directory() lies one level below the mount point, as a pool does, so that paths have the same length.
+class Tmpfs {
+ public:
+  Tmpfs(const WorkDirectory& work, const std::string& name, const std::string& options);
+  ~Tmpfs();
+  Tmpfs(const Tmpfs&) = delete;
+  Tmpfs& operator=(const Tmpfs&) = delete;
+  const std::string& directory() const { return directory_; }
+
+ private:
+  std::string mount_point_;
+  std::string directory_;
+};
+
+// A program that serves a mount point until it gets SIGTERM.
+class Server {
+ public:
+  Server(std::vector<std::string> words, const std::string& mount_point, const std::string& awaited_file);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  void end();
+
+  std::string mount_point_;
+  pid_t pid_ = -1;
+};
+
+enum class Transport { kDevFuse, kIoUring };
+const char* transport_name(Transport transport);
+bool io_uring_offered();
+
+// kvcachefsd with one pool, `p`.
+class Kvcachefs {
+ public:
+  Kvcachefs(const WorkDirectory& work, const std::string& name, const std::string& pool_options,
+            Transport transport = Transport::kDevFuse);
+  std::string directory() const { return mount_point_ + "/p"; }
+  std::string runtime_dir() const { return runtime_dir_; }
+  std::string control(const std::string& file) const { return directory() + "/.pool/" + file; }
+  double pool_stat(const std::string& name) const;
+  std::map<std::string, std::string> mount_stats() const;
+  // Memory of the daemon that is not tmpfs (RssAnon).
+  uint64_t private_bytes() const;
+
+ private:
+  std::string mount_point_;
+  std::string runtime_dir_;
+  Server server_;
+};
+
+// bench/minimal_server: one file, `big`, by passthrough, as little else as libfuse allows.
+class MinimalServer {
+ public:
+  MinimalServer(const WorkDirectory& work, const std::string& name, const std::string& backing_file,
+                Transport transport, const std::string& threads);
+  std::string file() const { return mount_point_ + "/big"; }
+  std::string missing() const { return mount_point_ + "/missing-"; }
+
+ private:
+  std::string mount_point_;
+  Server server_;
+};
+
+std::string read_text(const std::string& path);
+
+}  // namespace kvcachefs::bench
