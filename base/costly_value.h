@@ -1,7 +1,8 @@
-// A value that is dear to find out, and is found out anew only when it is old for its price: when it is asked
-// for and more than kRest times the time that the last finding took has passed. So asking often costs two
-// percent of one processor at most, and a cheap value is always fresh. Thread safety: any thread; one finds
-// out while the others are answered with the last value. Failure: none.
+// A value that is dear to find out: found out anew only when it is asked for and more than kRest times the
+// time that the last finding took has passed. So asking often costs two percent of one processor at most, and
+// a cheap value is always fresh.
+// Thread safety: any thread; one finds out while the others get the last value, Value{} if there is none yet.
+// Failure: none.
 #pragma once
 
 #include <cstdint>

@@ -67,18 +67,22 @@ class Room {
                                                                   : Answer::kTryAgain;
   }
 
-  void room_made() EXCLUDES(mutex_) { tell(made_); }
-  void nothing_to_evict() EXCLUDES(mutex_) { tell(exhausted_); }
-
- private:
-  void tell(uint64_t& counter) EXCLUDES(mutex_) {
+  void room_made() EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      ++counter;
+      ++made_;
+    }
+    condition_.notify_all();
+  }
+  void nothing_to_evict() EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      ++exhausted_;
     }
     condition_.notify_all();
   }
 
+ private:
   std::atomic<uint64_t> wanted_bytes_{0};
   Mutex mutex_;
   Condition condition_;

@@ -1,7 +1,8 @@
 // A virtual file: what is read of it and what writing to it does. Tables of these are fs/control/pool_files.h
-// and fs/control/server_files.h. Thread safety: a ControlFile is constant; a ControlReader may be called by
-// any thread. The target must outlive the reader that was opened on it. Failure: as the functions say; the
-// message names the file, for the log.
+// and fs/control/server_files.h.
+// Thread safety: a ControlFile is constant, a ControlReader may be called by any thread. The target must
+// outlive the reader that was opened on it.
+// Failure: as the functions say; the message is a sentence for the log.
 #pragma once
 
 #include <sys/types.h>

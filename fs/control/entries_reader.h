@@ -1,7 +1,7 @@
 // The list of a pool's entries, made while it is read: a pool of millions of entries is never listed whole in
-// memory. Thread safety: any thread; concurrent reads wait for one another. Failure: none; what comes or goes
-// meanwhile may or may not be listed. Reading backwards starts the list anew, so it is only for going back to
-// the start.
+// memory. Reading backwards starts the list anew, so it is only for going back to the start.
+// Thread safety: any thread; concurrent reads wait for one another.
+// Failure: none; what comes or goes meanwhile may or may not be listed.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Statistics as ordered names and values: the one list that the text, JSON and Prometheus forms are made
-// from. Thread safety: pure functions, any thread. Failure: none.
+// Statistics as ordered names and values: the one list that the text, JSON and Prometheus forms come from.
+// Thread safety: pure functions, any thread. Failure: none.
 #pragma once
 
 #include <sys/types.h>

@@ -1,9 +1,11 @@
-// Policies that give every candidate a score when it is touched and evict the lowest: an indexed 4-ary
-// min-heap. Thread safety and failure: as tier/policies/policy.h.
+// Policies that give every candidate a score when it is touched and evict the lowest: an indexed 4-ary heap.
+// Thread safety and failure: as tier/policies/policy.h.
 //
-// Invariants: slots_[i].facts->heap_position == i for every i; no slot scores lower than its parent (i - 1)
-// / 4. The score lies in the slot, so that sifting reads one array and no entries: four slots of 24 bytes are
-// two cache lines, and a heap of a million candidates is ten levels deep.
+// Invariants:
+//   1. slots_[i].facts->heap_position == i for every i.
+//   2. No slot scores lower than its parent, (i - 1) / 4.
+// The score lies in the slot, so that sifting reads one array and no entries: four slots of 24 bytes are two
+// cache lines, and a heap of a million candidates is ten levels deep.
 #pragma once
 
 #include <compare>

@@ -1,10 +1,11 @@
 // Eviction policies: which entry of a pool leaves next. A policy sees opens, not reads: the kernel moves the
-// bytes. Thread safety: none of its own; the caller holds the lock that guards the pool's policy. Failure:
-// none; only memory for one heap slot an entry is allocated.
+// bytes.
+// Thread safety: none of its own; the caller holds the lock that guards the pool's policy.
+// Failure: none; only memory for one heap slot an entry is allocated.
 //
 // An entry is in the heap exactly while it is a candidate: inserted() and adopt() put it in, next_victim()
-// and removed() take it out, released() puts it back when a busy victim has become idle. All are O(log
-// entries).
+// and removed() take it out, released() puts it back when a busy victim has become idle. All of them are
+// O(log entries).
 #pragma once
 
 #include <cstddef>
