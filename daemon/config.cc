@@ -63,14 +63,9 @@ std::string format_config(const Config& config) {
   out += fmt::format("threads = {}\n", config.threads);
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
-    out += fmt::format("size = \"{}\"\n", format_size_exact(pool.size_bytes));
-    out += fmt::format("policy = \"{}\"\n", pool.policy);
-    out += fmt::format("watermarks = \"{}\"\n", format_watermarks(pool.watermarks));
-    out += fmt::format("entry_size = \"{}\"\n", format_entry_size(pool.entry_size_bytes));
-    out += fmt::format("pinned_max = \"{}%\"\n", pool.pinned_max_percent);
-    out += fmt::format("mode = \"{:04o}\"\n", pool.mode);
-    out += fmt::format("uid = {}\n", pool.uid);
-    out += fmt::format("gid = {}\n", pool.gid);
+    for (const std::string_view key : pool_option_keys()) {
+      out += fmt::format("{} = {}\n", key, toml_string(pool_option_text(pool, key)));
+    }
   }
   return out;
 }

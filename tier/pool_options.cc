@@ -71,28 +71,46 @@ Result<void> assign(Field& field, Result<T> value) {
   return {};
 }
 
-using Setter = Result<void> (*)(PoolOptions& options, std::string_view value, uint64_t memory_bytes);
-
 struct OptionKey {
   std::string_view name;
-  Setter set;
+  Result<void> (*set)(PoolOptions& options, std::string_view value, uint64_t memory_bytes);
+  std::string (*get)(const PoolOptions& options);
 };
 
 constexpr std::array<OptionKey, 8> kKeys{{
-    {"size", [](PoolOptions& o, std::string_view v,
-                uint64_t memory_bytes) { return assign(o.size_bytes, parse_pool_size(v, memory_bytes)); }},
-    {"policy",
-     [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.policy, parse_policy(v)); }},
+    {"size",
+     [](PoolOptions& o, std::string_view v, uint64_t memory_bytes) {
+       return assign(o.size_bytes, parse_pool_size(v, memory_bytes));
+     },
+     [](const PoolOptions& o) { return format_size_exact(o.size_bytes); }},
+    {"policy", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.policy, parse_policy(v)); },
+     [](const PoolOptions& o) { return o.policy; }},
     {"watermarks",
-     [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.watermarks, parse_watermarks(v)); }},
-    {"entry_size", [](PoolOptions& o, std::string_view v,
-                      uint64_t) { return assign(o.entry_size_bytes, parse_entry_size(v)); }},
-    {"pinned_max", [](PoolOptions& o, std::string_view v,
-                      uint64_t) { return assign(o.pinned_max_percent, parse_percent(v, 0)); }},
-    {"mode", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.mode, parse_mode(v)); }},
-    {"uid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.uid, parse_id(v)); }},
-    {"gid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.gid, parse_id(v)); }},
+     [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.watermarks, parse_watermarks(v)); },
+     [](const PoolOptions& o) { return format_watermarks(o.watermarks); }},
+    {"entry_size",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.entry_size_bytes, parse_entry_size(v));
+     },
+     [](const PoolOptions& o) { return format_entry_size(o.entry_size_bytes); }},
+    {"pinned_max",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.pinned_max_percent, parse_percent(v, 0));
+     },
+     [](const PoolOptions& o) { return fmt::format("{}%", o.pinned_max_percent); }},
+    {"mode", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.mode, parse_mode(v)); },
+     [](const PoolOptions& o) { return fmt::format("{:04o}", o.mode); }},
+    {"uid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.uid, parse_id(v)); },
+     [](const PoolOptions& o) { return std::to_string(o.uid); }},
+    {"gid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.gid, parse_id(v)); },
+     [](const PoolOptions& o) { return std::to_string(o.gid); }},
 }};
+
+constexpr auto kKeyNames = [] {
+  std::array<std::string_view, kKeys.size()> names;
+  for (size_t i = 0; i < kKeys.size(); ++i) names[i] = kKeys[i].name;
+  return names;
+}();
 
 }  // namespace
 
@@ -126,8 +144,17 @@ Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::st
   return {};
 }
 
+std::span<const std::string_view> pool_option_keys() {
+  return kKeyNames;
+}
+
 bool is_pool_option(std::string_view key) {
-  return std::ranges::find(kKeys, key, &OptionKey::name) != kKeys.end();
+  return std::ranges::find(kKeyNames, key) != kKeyNames.end();
+}
+
+std::string pool_option_text(const PoolOptions& options, std::string_view key) {
+  const auto found = std::ranges::find(kKeys, key, &OptionKey::name);
+  return found == kKeys.end() ? std::string() : found->get(options);
 }
 
 PoolOptions default_pool(std::string name, uint64_t memory_bytes) {

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -43,6 +44,9 @@ Result<void> check_policy_name(std::string_view policy);
 Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::string_view value,
                              uint64_t memory_bytes);
 bool is_pool_option(std::string_view key);
+std::span<const std::string_view> pool_option_keys();
+// The text that set_pool_option turns into the same value; empty for a key that there is not.
+std::string pool_option_text(const PoolOptions& options, std::string_view key);
 // `key=value,key=value`: all of them or, on a mistake, none.
 Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes);
 

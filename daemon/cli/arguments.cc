@@ -1,0 +1,190 @@
+#include "daemon/cli/arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+
+#include "base/size.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+namespace {
+
+using Command = CliArguments::Command;
+
+constexpr double kShortestIntervalS = 0.1;
+
+struct Raw {
+  std::string size, policy, watermarks, entry_size, pinned_max;
+  std::string percent, bytes, entries;
+  std::vector<std::string> pairs;
+};
+
+std::unexpected<Error> usage(std::string message) {
+  return fail(EINVAL, std::move(message));
+}
+
+void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
+  CLI::App* create = app.add_subcommand("create", "Create a pool");
+  create->add_option("NAME", arguments.pool, "The pool")->required();
+  create->add_option("--size", raw.size, "512K, 16G, 1.5T, or 25% of the memory")->required();
+  create->add_option("--policy", raw.policy, "What leaves first (see: kvcachefs policies)");
+  create->add_option("--watermarks", raw.watermarks, "LOW:HIGH in percent: evict above HIGH, down to LOW");
+  create->add_option("--entry-size", raw.entry_size, "Expected size of an entry, or auto");
+  create->add_option("--pinned-max", raw.pinned_max, "Most that may be pinned, in percent of the size");
+
+  CLI::App* status = app.add_subcommand("status", "Show all pools, or one in full");
+  status->add_option("NAME", arguments.pool, "The pool");
+  status->add_flag("--json", arguments.json, "As JSON");
+
+  CLI::App* evict = app.add_subcommand("evict", "Evict entries that are not in use");
+  evict->add_option("NAME", arguments.pool, "The pool")->required();
+  CLI::Option_group* amount = evict->add_option_group("amount");
+  amount->add_option("--percent", raw.percent, "Percent of what can be evicted");
+  amount->add_option("--bytes", raw.bytes, "At least so much: 512M, 10G");
+  amount->add_option("--entries", raw.entries, "So many entries");
+  amount->require_option(1);
+
+  CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
+  set->add_option("NAME", arguments.pool, "The pool")->required();
+  set->add_option("KEY=VALUE", raw.pairs, "size policy watermarks entry_size pinned_max")->required();
+
+  CLI::App* remove = app.add_subcommand("delete", "Delete a pool");
+  remove->add_option("NAME", arguments.pool, "The pool")->required();
+  remove->add_flag("--force", arguments.force, "Remove its content first");
+}
+
+void declare_other_commands(CLI::App& app, CliArguments& arguments) {
+  app.add_subcommand("policies", "List the eviction policies");
+  CLI::App* pin = app.add_subcommand("pin", "Keep entries in memory");
+  pin->add_option("PATH", arguments.paths, "Files on the mount")->required();
+  CLI::App* unpin = app.add_subcommand("unpin", "Let entries go again");
+  unpin->add_option("PATH", arguments.paths, "Files on the mount")->required();
+  CLI::App* top = app.add_subcommand("top", "Watch the pools live");
+  top->add_option("--interval", arguments.interval_s, "Seconds between two views")->capture_default_str();
+  top->add_flag("--once", arguments.once, "Show one view and exit; rates are means since the daemon's start");
+  app.add_subcommand("version", "Show the version of the tool, and of the daemon if it is mounted");
+}
+
+Command command_named(const std::string& name) {
+  static const std::map<std::string, Command> commands{
+      {"create", Command::kCreate},  {"status", Command::kStatus},     {"evict", Command::kEvict},
+      {"set", Command::kSet},        {"policies", Command::kPolicies}, {"delete", Command::kDelete},
+      {"pin", Command::kPin},        {"unpin", Command::kUnpin},       {"top", Command::kTop},
+      {"version", Command::kVersion}};
+  return commands.at(name);
+}
+
+// What is said here names the mistake; the daemon could only answer EINVAL. Percent of memory is the daemon's
+// to know.
+Result<void> add_setting(PoolSettings& settings, std::string_view option, std::string_view key,
+                         std::string_view value) {
+  constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
+  PoolOptions scratch;
+  if (Result<void> good = set_pool_option(scratch, key, value, kAnyMemoryBytes); !good) {
+    return usage(option == key ? good.error().message : fmt::format("{}: {}", option, good.error().message));
+  }
+  settings.emplace_back(key, value);
+  return {};
+}
+
+Result<void> create_settings(const Raw& raw, PoolSettings& settings) {
+  // The size comes first: what is relative to it is checked against the pool's own.
+  const std::tuple<const char*, const char*, const std::string*> given[] = {
+      {"--size", "size", &raw.size},
+      {"--policy", "policy", &raw.policy},
+      {"--watermarks", "watermarks", &raw.watermarks},
+      {"--entry-size", "entry_size", &raw.entry_size},
+      {"--pinned-max", "pinned_max", &raw.pinned_max}};
+  for (const auto& [option, key, value] : given) {
+    if (value->empty()) continue;
+    if (Result<void> added = add_setting(settings, option, key, *value); !added) return added;
+  }
+  return {};
+}
+
+Result<void> set_settings(const Raw& raw, PoolSettings& settings) {
+  for (const std::string& pair : raw.pairs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos) return usage(fmt::format("'{}' is not key=value", pair));
+    const std::string key = pair.substr(0, equals);
+    if (is_pool_option(key) && !is_live_setting(key)) {
+      return usage(fmt::format("{} is the pool directory's own: chmod and chown change it", key));
+    }
+    if (Result<void> added = add_setting(settings, key, key, pair.substr(equals + 1)); !added) return added;
+  }
+  return {};
+}
+
+Result<std::string> evict_order(const Raw& raw) {
+  if (!raw.percent.empty()) {
+    Result<unsigned> percent = parse_percent(raw.percent, 1);
+    if (!percent) return usage(fmt::format("--percent: {}", percent.error().message));
+    return fmt::format("{}%", *percent);
+  }
+  if (!raw.bytes.empty()) {
+    Result<uint64_t> bytes = parse_size(raw.bytes);
+    if (!bytes) return usage(fmt::format("--bytes: {}", bytes.error().message));
+    // The control file takes a plain number for a count of entries: a size needs its unit.
+    const uint64_t whole_k = *bytes / 1024 + (*bytes % 1024 != 0 ? 1 : 0);
+    return fmt::format("{}K", whole_k);
+  }
+  Result<uint64_t> entries = parse_number(raw.entries);
+  if (!entries) return usage(fmt::format("--entries: {}", entries.error().message));
+  return fmt::format("{} entries", *entries);
+}
+
+Result<void> complete(const Raw& raw, CliArguments& arguments) {
+  if (!arguments.pool.empty()) {
+    if (Result<void> good = check_pool_name(arguments.pool); !good) return good;
+  }
+  if (arguments.command == Command::kCreate) return create_settings(raw, arguments.settings);
+  if (arguments.command == Command::kSet) return set_settings(raw, arguments.settings);
+  if (arguments.command == Command::kEvict) {
+    Result<std::string> order = evict_order(raw);
+    if (!order) return pass(order);
+    arguments.evict = *order;
+  }
+  if (arguments.command == Command::kTop && !(arguments.interval_s >= kShortestIntervalS)) {
+    return usage(fmt::format("--interval: at least {} seconds", kShortestIntervalS));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
+  CLI::App app("Shows and changes the pools of a mounted kvcachefs.", "kvcachefs");
+  CliArguments arguments;
+  Raw raw;
+  bool version = false;
+  app.add_option("--mount", arguments.mount, "Where it is mounted; only needed if it is in several places")
+      ->type_name("DIR");
+  app.add_flag("--version", version, "The same as: kvcachefs version");
+  app.fallthrough();  // so that --mount may follow the command; commands inherit it
+  declare_pool_commands(app, arguments, raw);
+  declare_other_commands(app, arguments);
+  app.require_subcommand(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const auto chosen = app.get_subcommands();
+    arguments.help = chosen.empty() ? app.help() : chosen.front()->help();
+    return arguments;
+  } catch (const CLI::ParseError& error) {
+    const std::string message = error.what();
+    return usage(message.substr(0, message.find('\n')));
+  }
+  const auto chosen = app.get_subcommands();
+  if (version) {
+    arguments.command = Command::kVersion;
+    return arguments;
+  }
+  if (chosen.empty()) return usage("a command is missing (see --help)");
+  arguments.command = command_named(chosen.front()->get_name());
+  if (Result<void> good = complete(raw, arguments); !good) return pass(good);
+  return arguments;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,41 @@
+// The kvcachefs tool's command line. Any thread. Fails with EINVAL and one line; the tool then exits with 2.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/cli/mount_tree.h"
+
+namespace kvcachefs {
+
+struct CliArguments {
+  enum class Command {
+    kHelp,
+    kVersion,
+    kCreate,
+    kStatus,
+    kEvict,
+    kSet,
+    kPolicies,
+    kDelete,
+    kPin,
+    kUnpin,
+    kTop
+  };
+  Command command = Command::kHelp;
+  std::string mount;               // empty: the one that is mounted
+  std::string pool;                // empty: all (status)
+  PoolSettings settings;           // create, set
+  std::string evict;               // as the control file takes it: `25%`, `10G`, `1000 entries`
+  std::vector<std::string> paths;  // pin, unpin
+  bool json = false;
+  bool force = false;
+  bool once = false;
+  double interval_s = 2;
+  std::string help;  // kHelp: what to print
+};
+
+Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);
+
+}  // namespace kvcachefs

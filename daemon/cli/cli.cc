@@ -1,0 +1,257 @@
+#include "daemon/cli/cli.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <expected>
+#include <ostream>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "daemon/cli/arguments.h"
+#include "daemon/cli/mount_tree.h"
+#include "daemon/cli/mountinfo.h"
+#include "daemon/cli/table.h"
+#include "daemon/cli/views.h"
+#include "tier/policies/policy.h"
+
+namespace kvcachefs {
+namespace {
+
+using Command = CliArguments::Command;
+
+enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kNotMounted = 3 };
+
+struct CliError {
+  int exit_code = kFailure;
+  std::string message;
+};
+template <class T>
+using CliResult = std::expected<T, CliError>;
+
+std::unexpected<CliError> stop(int exit_code, std::string message) {
+  return std::unexpected<CliError>(CliError{exit_code, std::move(message)});
+}
+
+template <class T>
+std::unexpected<CliError> failed(Result<T>& result) {
+  // The mount may go away at any time, not only before the first look.
+  return stop(result.error().code == ENOTCONN ? kNotMounted : kFailure, std::move(result.error().message));
+}
+
+CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
+  std::string root = arguments.mount;
+  if (root.empty()) {
+    Result<std::string> table = sys::read_text(environment.mountinfo.c_str());
+    if (!table) return failed(table);
+    const std::vector<std::string> roots = find_kvcachefs_roots(parse_mountinfo(*table));
+    if (roots.empty()) return stop(kNotMounted, "no kvcachefs is mounted");
+    if (roots.size() > 1) {
+      return stop(kUsage,
+                  fmt::format("several are mounted ({}): say which with --mount", fmt::join(roots, ", ")));
+    }
+    root = roots.front();
+  }
+  MountTree tree(root);
+  if (Result<void> good = tree.check(); !good) {
+    if (good.error().code == ENOTCONN)
+      return stop(kNotMounted, fmt::format("the daemon of {} is gone", root));
+    return stop(kNotMounted, good.error().message);
+  }
+  return tree;
+}
+
+CliResult<Sample> take_sample(const MountTree& tree) {
+  Sample sample;
+  sample.time_s = static_cast<double>(now_ns()) / 1e9;
+  sample.mount = tree.root().native();
+  Result<Stats> daemon = tree.daemon_stats();
+  if (!daemon) return failed(daemon);
+  sample.daemon = std::move(*daemon);
+  Result<std::vector<std::string>> pools = tree.pools();
+  if (!pools) return failed(pools);
+  for (const std::string& pool : *pools) {
+    Result<Stats> stats = tree.pool_stats(pool);
+    if (stats) {
+      sample.pools.push_back({pool, std::move(*stats)});
+    } else if (stats.error().code != ENOENT) {  // deleted meanwhile
+      return failed(stats);
+    }
+  }
+  return sample;
+}
+
+std::string without_newline(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
+                       const CliEnvironment& environment) {
+  if (arguments.json) {
+    Result<std::string> json = arguments.pool.empty() ? tree.read_daemon_file("stats.json")
+                                                      : tree.read_control(arguments.pool, "stats.json");
+    if (!json) return failed(json);
+    environment.out << without_newline(std::move(*json)) << '\n';
+    return {};
+  }
+  if (arguments.pool.empty()) {
+    CliResult<Sample> sample = take_sample(tree);
+    if (!sample) return std::unexpected(sample.error());
+    environment.out << status_view(*sample);
+    return {};
+  }
+  Result<Stats> stats = tree.pool_stats(arguments.pool);
+  if (!stats) return failed(stats);
+  PoolDetails details;
+  details.watermarks = without_newline(tree.read_control(arguments.pool, "watermarks").value_or(""));
+  details.entry_size = without_newline(tree.read_control(arguments.pool, "entry_size").value_or(""));
+  environment.out << pool_view({arguments.pool, std::move(*stats)}, details);
+  return {};
+}
+
+CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
+  std::optional<Sample> earlier;
+  do {
+    CliResult<Sample> sample = take_sample(tree);
+    if (!sample) return std::unexpected(sample.error());
+    const std::string view = top_view(*sample, earlier ? &*earlier : nullptr);
+    // Home, the view, and clear what an earlier, longer one left: no flicker.
+    if (environment.terminal && !arguments.once) {
+      std::string lines = view;
+      for (size_t at = 0; (at = lines.find('\n', at)) != std::string::npos; at += 4)
+        lines.insert(at, "\033[K");
+      environment.out << "\033[H" << lines << "\033[J";
+    } else {
+      environment.out << (earlier ? "\n" : "") << view;
+    }
+    environment.out.flush();
+    earlier = std::move(*sample);
+  } while (!arguments.once && environment.out && environment.wait(arguments.interval_s));
+  return {};
+}
+
+CliResult<void> evict(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment) {
+  if (Result<void> done = tree.write_control(arguments.pool, "evict", arguments.evict); !done)
+    return failed(done);
+  Result<std::string> report = tree.read_control(arguments.pool, "evict");
+  if (!report) return failed(report);
+  environment.out << without_newline(std::move(*report)) << '\n';
+  return {};
+}
+
+CliResult<void> set(const MountTree& tree, const CliArguments& arguments) {
+  for (const auto& [key, value] : arguments.settings) {
+    if (Result<void> done = tree.write_control(arguments.pool, key, value); !done) return failed(done);
+  }
+  return {};
+}
+
+// All of them are tried; the first failure decides.
+CliResult<void> pin(const CliArguments& arguments, const CliEnvironment& environment) {
+  const bool wanted = arguments.command == Command::kPin;
+  CliResult<void> first;
+  for (const std::string& path : arguments.paths) {
+    Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_PATH);
+    Result<void> done = file ? sys::set_xattr(file->get(), "user.kvcachefs.pinned", wanted ? "1" : "0", 0)
+                             : Result<void>(std::unexpected(file.error()));
+    if (done) continue;
+    const int code = done.error().code;
+    std::string message = fmt::format("{}: {}", path, error_text(code));
+    if (code == ENOSPC) message += " (the pool's pinned_max is reached)";
+    if (code == EOPNOTSUPP) message = fmt::format("{}: not on a kvcachefs", path);
+    if (first) {
+      first = stop(code == ENOTCONN ? kNotMounted : kFailure, std::move(message));
+    } else {
+      environment.error << "kvcachefs: " << message << '\n';
+    }
+  }
+  return first;
+}
+
+void show_policies(const CliEnvironment& environment) {
+  Table table({{"POLICY", Align::kLeft}, {"WHAT LEAVES FIRST", Align::kLeft}});
+  for (const PolicyInfo& info : policies())
+    table.add({std::string(info.name), std::string(info.description)});
+  environment.out << table.text();
+}
+
+CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment& environment) {
+  environment.out << "kvcachefs " KVCACHEFS_VERSION "\n";
+  CliResult<MountTree> tree = find_tree(arguments, environment);
+  if (!tree) {
+    // Only where the daemon was asked for by name is it a failure that there is none.
+    if (arguments.mount.empty()) return {};
+    return std::unexpected(tree.error());
+  }
+  Result<std::string> version = tree->read_daemon_file("version");
+  if (!version) return failed(version);
+  environment.out << tree->root().native() << ": " << without_newline(std::move(*version)) << '\n';
+  return {};
+}
+
+CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& environment) {
+  switch (arguments.command) {
+    case Command::kHelp:
+      environment.out << arguments.help;
+      return {};
+    case Command::kVersion:
+      return show_version(arguments, environment);
+    case Command::kPolicies:
+      show_policies(environment);
+      return {};
+    case Command::kPin:
+    case Command::kUnpin:
+      return pin(arguments, environment);
+    default:
+      break;
+  }
+  CliResult<MountTree> tree = find_tree(arguments, environment);
+  if (!tree) return std::unexpected(tree.error());
+  Result<void> done;
+  switch (arguments.command) {
+    case Command::kStatus:
+      return status(*tree, arguments, environment);
+    case Command::kTop:
+      return top(*tree, arguments, environment);
+    case Command::kEvict:
+      return evict(*tree, arguments, environment);
+    case Command::kSet:
+      return set(*tree, arguments);
+    case Command::kCreate:
+      done = tree->create_pool(arguments.pool, arguments.settings);
+      break;
+    case Command::kDelete:
+      done = tree->delete_pool(arguments.pool, arguments.force);
+      break;
+    default:
+      break;
+  }
+  if (!done) return failed(done);
+  return {};
+}
+
+}  // namespace
+
+int run_cli(int argc, const char* const* argv, const CliEnvironment& environment) {
+  Result<CliArguments> arguments = parse_cli_arguments(argc, argv);
+  if (!arguments) {
+    environment.error << "kvcachefs: " << arguments.error().message << '\n';
+    return kUsage;
+  }
+  CliResult<void> done = execute(*arguments, environment);
+  environment.out.flush();
+  if (!done) {
+    environment.error << "kvcachefs: " << done.error().message << '\n';
+    return done.error().exit_code;
+  }
+  if (!environment.out) {
+    environment.error << "kvcachefs: the output could not be written\n";
+    return kFailure;
+  }
+  return kOk;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,177 @@
+#include "daemon/cli/mount_tree.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "base/size.h"
+#include "base/sys.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr std::array<std::string_view, 5> kLiveSettings{"size", "policy", "watermarks", "entry_size",
+                                                        "pinned_max"};
+
+std::unexpected<Error> failed(int code, std::string_view what) {
+  return fail(code, fmt::format("{}: {}", what, error_text(code)));
+}
+
+Result<std::string> read_file(const std::filesystem::path& path) {
+  Result<std::string> text = sys::read_text(path.c_str());
+  if (!text) return failed(text.error().code, path.native());
+  return text;
+}
+
+// One write: a control file takes each as an order of its own.
+Result<void> write_file(const std::filesystem::path& path, std::string_view value) {
+  Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_WRONLY);
+  if (!file) return failed(file.error().code, path.native());
+  Result<size_t> written = sys::write_at(file->get(), std::span(value.data(), value.size()), 0);
+  if (!written) return failed(written.error().code, path.native());
+  return {};
+}
+
+}  // namespace
+
+std::string error_text(int code) {
+  return std::generic_category().message(code);
+}
+
+bool is_live_setting(std::string_view key) {
+  return std::ranges::find(kLiveSettings, key) != kLiveSettings.end();
+}
+
+Stats Stats::parse(std::string_view text) {
+  Stats stats;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    const size_t space = line.find(' ');
+    if (space == std::string_view::npos) continue;
+    stats.values_[std::string(line.substr(0, space))] = line.substr(space + 1);
+  }
+  return stats;
+}
+
+std::string Stats::text(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::string() : found->second;
+}
+
+uint64_t Stats::number(std::string_view name) const {
+  return parse_number(text(name)).value_or(0);
+}
+
+Result<void> MountTree::check() const {
+  Result<std::string> version = read_daemon_file("version");
+  if (!version) return fail(version.error().code, fmt::format("{} is not a kvcachefs mount", root_.native()));
+  return {};
+}
+
+bool MountTree::has_pool(std::string_view pool) const {
+  std::error_code error;
+  return check_pool_name(pool) && std::filesystem::is_directory(pool_path(pool), error);
+}
+
+Result<std::vector<std::string>> MountTree::pools() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(root_, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().native();
+    if (has_pool(name)) names.push_back(std::move(name));
+  }
+  if (error) return failed(error.value(), root_.native());
+  std::ranges::sort(names);
+  return names;
+}
+
+Result<std::string> MountTree::read_daemon_file(std::string_view file) const {
+  return read_file(root_ / ".kvcachefs" / file);
+}
+
+Result<std::string> MountTree::read_control(std::string_view pool, std::string_view file) const {
+  if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
+  return read_file(pool_path(pool) / ".pool" / file);
+}
+
+Result<void> MountTree::write_control(std::string_view pool, std::string_view file,
+                                      std::string_view value) const {
+  if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
+  Result<void> written = write_file(pool_path(pool) / ".pool" / file, value);
+  if (!written && written.error().code == EINVAL) {
+    return fail(EINVAL,
+                fmt::format("pool {}: {}={} is refused; the daemon's log says why", pool, file, value));
+  }
+  return written;
+}
+
+Result<Stats> MountTree::daemon_stats() const {
+  Result<std::string> text = read_daemon_file("stats");
+  if (!text) return pass(text);
+  return Stats::parse(*text);
+}
+
+Result<Stats> MountTree::pool_stats(std::string_view pool) const {
+  Result<std::string> text = read_control(pool, "stats");
+  if (!text) return pass(text);
+  return Stats::parse(*text);
+}
+
+Result<void> MountTree::make_setting(std::string_view pool, std::string_view key,
+                                     std::string_view value) const {
+  if (is_live_setting(key)) return write_control(pool, key, value);
+  // The root directory's own attributes. The caller has checked the value; what it is relative to does not
+  // matter.
+  PoolOptions options;
+  if (Result<void> set = set_pool_option(options, key, value, 0); !set) return set;
+  const std::filesystem::path path = pool_path(pool);
+  Result<UniqueFd> directory = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!directory) return failed(directory.error().code, path.native());
+  constexpr auto kUnchanged = static_cast<uid_t>(-1);
+  Result<void> made = key == "mode"  ? sys::change_mode(directory->get(), options.mode)
+                      : key == "uid" ? sys::change_owner(directory->get(), options.uid, kUnchanged)
+                                     : sys::change_owner(directory->get(), kUnchanged, options.gid);
+  if (!made) return failed(made.error().code, fmt::format("pool {}: {}={}", pool, key, value));
+  return {};
+}
+
+Result<void> MountTree::create_pool(std::string_view pool, const PoolSettings& settings) const {
+  const std::filesystem::path path = pool_path(pool);
+  Result<void> made = sys::make_directory_at(AT_FDCWD, path.c_str(), 0777);
+  if (!made && made.error().code == EEXIST) return fail(EEXIST, fmt::format("pool '{}' exists", pool));
+  if (!made) return failed(made.error().code, fmt::format("pool '{}' cannot be created", pool));
+  for (const auto& [key, value] : settings) {
+    Result<void> set = make_setting(pool, key, value);
+    if (set) continue;
+    (void)sys::remove_directory(path.c_str());
+    return set;
+  }
+  return {};
+}
+
+Result<void> MountTree::delete_pool(std::string_view pool, bool with_content) const {
+  if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
+  const std::filesystem::path path = pool_path(pool);
+  if (with_content) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+      std::filesystem::remove_all(it->path(), error);
+    }
+    if (error) return failed(error.value(), path.native());
+  }
+  Result<void> removed = sys::remove_directory(path.c_str());
+  if (!removed && removed.error().code == ENOTEMPTY) {
+    return fail(ENOTEMPTY, fmt::format("pool '{}' has content (--force removes it too)", pool));
+  }
+  if (!removed) return failed(removed.error().code, fmt::format("pool '{}' cannot be deleted", pool));
+  return {};
+}
+
+}  // namespace kvcachefs

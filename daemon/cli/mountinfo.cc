@@ -1,0 +1,71 @@
+#include "daemon/cli/mountinfo.h"
+
+#include <algorithm>
+#include <set>
+
+namespace kvcachefs {
+namespace {
+
+bool octal(char c) {
+  return c >= '0' && c <= '7';
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
+std::string unescape_octal(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size() && text[i + 1] <= '3' && octal(text[i + 1]) &&
+        octal(text[i + 2]) && octal(text[i + 3])) {
+      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::vector<MountPoint> parse_mountinfo(std::string_view text) {
+  std::vector<MountPoint> mounts;
+  for (const std::string_view line : split(text, '\n')) {
+    // id parent device root directory options [optional fields...] - type source super-options
+    const std::vector<std::string_view> fields = split(line, ' ');
+    if (fields.size() < 9) continue;
+    const auto dash = std::find(fields.begin() + 6, fields.end(), "-");
+    if (fields.end() - dash < 3) continue;
+    mounts.push_back({std::string(fields[2]), unescape_octal(fields[3]), unescape_octal(fields[4]),
+                      std::string(fields[5]), unescape_octal(dash[1]), unescape_octal(dash[2])});
+  }
+  return mounts;
+}
+
+const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_view directory) {
+  const auto found = std::find_if(mounts.rbegin(), mounts.rend(),
+                                  [&](const MountPoint& mount) { return mount.directory == directory; });
+  return found == mounts.rend() ? nullptr : &*found;
+}
+
+std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mounts) {
+  std::vector<std::string> roots;
+  std::set<std::string> devices;
+  for (const MountPoint& mount : mounts) {
+    if (mount.type != kFileSystemType || mount.root != "/") continue;
+    // Hidden below another mount: a path does not lead there.
+    if (find_mount(mounts, mount.directory) != &mount) continue;
+    if (devices.insert(mount.device).second) roots.push_back(mount.directory);
+  }
+  return roots;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,30 @@
+// Text tables for a terminal. Any thread; never fails.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvcachefs {
+
+enum class Align { kLeft, kRight };
+
+class Table {
+ public:
+  struct Column {
+    std::string title;
+    Align align = Align::kRight;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // One cell a column; missing ones are empty.
+  void add(std::vector<std::string> cells);
+  // Two spaces between columns, none at the end of a line.
+  std::string text() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace kvcachefs

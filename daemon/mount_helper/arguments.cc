@@ -1,0 +1,127 @@
+#include "daemon/mount_helper/arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+namespace {
+
+// Of mount(8) and fstab, or what holds for the daemon's mount whatever is asked (nosuid, nodev).
+constexpr std::array<std::string_view, 18> kIgnoredOptions{
+    "rw",   "dev",    "nodev",    "suid",    "nosuid",   "exec",  "auto",  "noauto", "_netdev",
+    "user", "nofail", "defaults", "noatime", "relatime", "users", "owner", "group",  "allow_other"};
+constexpr std::array<std::string_view, 4> kDaemonOptions{"io_uring", "no_passthrough", "poll_us", "threads"};
+
+template <class List>
+bool contains(const List& list, std::string_view text) {
+  return std::ranges::find(list, text) != list.end();
+}
+
+struct Parser {
+  MountArguments arguments;
+  std::vector<std::string_view> positional;
+  std::vector<std::string_view> lists;
+  bool sloppy = false;
+
+  Result<void> flags(std::string_view letters, int argc, const char* const* argv, int& i) {
+    for (size_t at = 0; at < letters.size(); ++at) {
+      const char letter = letters[at];
+      if (letter == 's') sloppy = true;
+      if (letter == 'f') arguments.fake = true;
+      if (letter == 'v') arguments.verbose = true;
+      if (letter == 's' || letter == 'f' || letter == 'v' || letter == 'n') continue;
+      if (letter != 'o' && letter != 't' && letter != 'N')
+        return fail(EINVAL, fmt::format("-{}: unknown option", letter));
+      std::string_view value = letters.substr(at + 1);
+      if (value.empty()) {
+        if (i + 1 >= argc) return fail(EINVAL, fmt::format("-{}: needs a value", letter));
+        value = argv[++i];
+      }
+      if (letter == 'o') lists.push_back(value);
+      return {};
+    }
+    return {};
+  }
+
+  Result<void> option(std::string_view option, uint64_t memory_bytes) {
+    const size_t equals = option.find('=');
+    const std::string_view key = option.substr(0, equals);
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view{} : option.substr(equals + 1);
+    if (is_pool_option(key)) {
+      PoolOptions scratch;
+      if (Result<void> good = set_pool_option(scratch, key, value, memory_bytes); !good) return good;
+      arguments.settings.emplace_back(key, value);
+    } else if (contains(kDaemonOptions, key)) {
+      arguments.daemon_options.emplace_back(option);
+    } else if (key == "mountpoint" || key == "runtime_dir" || key == "config") {
+      if (!value.starts_with('/'))
+        return fail(EINVAL, fmt::format("{}: '{}' is not an absolute path", key, value));
+      if (key == "mountpoint") arguments.base = std::filesystem::path(value).lexically_normal();
+      if (key == "runtime_dir") arguments.runtime_dir = std::filesystem::path(value).lexically_normal();
+      if (key == "config") arguments.config_file = value;
+    } else if (option == "ro") {
+      arguments.read_only = true;
+    } else if (option == "noexec") {
+      arguments.no_exec = true;
+    } else if (!sloppy && !contains(kIgnoredOptions, option) && !key.starts_with("x-") &&
+               !key.starts_with("X-") && key != "comment") {
+      return fail(EINVAL, fmt::format("{}: unknown option", option));
+    }
+    return {};
+  }
+};
+
+// A directory of a dead mount cannot be resolved itself, but its parent can.
+Result<std::filesystem::path> resolve(std::string_view text) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(text, error);
+  std::filesystem::path resolved = std::filesystem::canonical(path, error);
+  if (!error) return resolved;
+  if (error.value() == ENOTCONN) {
+    const std::filesystem::path plain = path.has_filename() ? path : path.parent_path();
+    resolved = std::filesystem::canonical(plain.parent_path(), error);
+    if (!error) return resolved / plain.filename();
+  }
+  return fail(error.value(), fmt::format("{}: {}", text, error.message()));
+}
+
+}  // namespace
+
+Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, uint64_t memory_bytes) {
+  Parser parser;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.size() < 2 || argument.front() != '-') {
+      parser.positional.push_back(argument);
+    } else if (Result<void> done = parser.flags(argument.substr(1), argc, argv, i); !done) {
+      return pass(done);
+    }
+  }
+  if (parser.positional.size() != 2)
+    return fail(EINVAL, "usage: mount.kvcachefs POOL DIR [-sfnv] [-o OPTION,...]");
+  for (std::string_view list : parser.lists) {
+    while (!list.empty()) {
+      const size_t comma = list.find(',');
+      const std::string_view option = list.substr(0, comma);
+      list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+      if (option.empty()) continue;
+      if (Result<void> done = parser.option(option, memory_bytes); !done) return pass(done);
+    }
+  }
+  MountArguments& arguments = parser.arguments;
+  arguments.pool = parser.positional[0];
+  if (Result<void> good = check_pool_name(arguments.pool); !good) return pass(good);
+  Result<std::filesystem::path> directory = resolve(parser.positional[1]);
+  if (!directory) return pass(directory);
+  arguments.directory = std::move(*directory);
+  if (arguments.base.empty()) arguments.base = arguments.runtime_dir / "mount";
+  return std::move(arguments);
+}
+
+}  // namespace kvcachefs

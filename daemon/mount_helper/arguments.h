@@ -1,0 +1,30 @@
+// The command line of mount.kvcachefs, as mount(8) gives it. Any thread. Fails with EINVAL and one line.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/cli/mount_tree.h"
+
+namespace kvcachefs {
+
+struct MountArguments {
+  std::string pool;
+  std::filesystem::path directory;  // where the pool is wanted
+  std::filesystem::path base;       // where the daemon mounts all pools
+  std::filesystem::path runtime_dir = "/run/kvcachefs";
+  std::string config_file;                  // for a daemon that is started; empty: none
+  PoolSettings settings;                    // the pool's
+  std::vector<std::string> daemon_options;  // for a daemon that is started
+  bool read_only = false;
+  bool no_exec = false;
+  bool fake = false;  // check everything, mount nothing
+  bool verbose = false;
+};
+
+// `memory_bytes`: what a size in percent refers to.
+Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, uint64_t memory_bytes);
+
+}  // namespace kvcachefs

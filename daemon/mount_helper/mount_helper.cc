@@ -1,0 +1,222 @@
+#include "daemon/mount_helper/mount_helper.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/sysinfo.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "base/sys.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+namespace {
+
+enum ExitCode { kOk = 0, kUsage = 1, kSystem = 2, kMountFailed = 32 };
+
+void say(std::string_view message) {
+  fmt::print(stderr, "mount.kvcachefs: {}\n", message);
+}
+
+uint64_t total_memory_bytes() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return 0;
+  return uint64_t{info.totalram} * info.mem_unit;
+}
+
+Result<std::vector<MountPoint>> read_mounts() {
+  Result<std::string> text = sys::read_text("/proc/self/mountinfo");
+  if (!text) return pass(text);
+  return parse_mountinfo(*text);
+}
+
+// Held until the process ends: another helper then finds the daemon, the pool and the mount as this one
+// leaves them.
+Result<UniqueFd> take_lock(const MountArguments& arguments) {
+  Result<void> made = sys::make_directories(arguments.runtime_dir.native(), 0755);
+  if (!made) return pass(made);
+  const std::filesystem::path path = arguments.runtime_dir / "mount.lock";
+  Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT, 0600);
+  if (!file)
+    return fail(file.error().code, fmt::format("{}: {}", path.native(), error_text(file.error().code)));
+  while (::flock(file->get(), LOCK_EX) != 0) {
+    Error error = sys::last_error("lock " + path.native());
+    if (error.code != EINTR) return std::unexpected(std::move(error));
+  }
+  return file;
+}
+
+// The daemon that was installed with this helper, else the one that the search path has.
+Result<pid_t> start_process(const std::vector<std::string>& command) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path sibling = self.parent_path() / command.front();
+  const bool beside = !error && std::filesystem::exists(sibling, error);
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  pid_t pid = 0;
+  const int code =
+      ::posix_spawnp(&pid, beside ? sibling.c_str() : argv[0], nullptr, nullptr, argv.data(), environ);
+  if (code != 0)
+    return fail(code, fmt::format("{} cannot be started: {}", command.front(), error_text(code)));
+  return pid;
+}
+
+Result<void> start_daemon(const MountArguments& arguments, const std::vector<MountPoint>& mounts) {
+  const std::string& base = arguments.base.native();
+  if (const MountPoint* stale = find_mount(mounts, base);
+      stale != nullptr && stale->type == kFileSystemType) {
+    if (Result<void> gone = sys::unmount(base.c_str(), MNT_DETACH); !gone) return gone;
+  }
+  if (Result<void> made = sys::make_directories(base, 0755); !made) return made;
+  const std::vector<std::string> command = daemon_command(arguments);
+  if (arguments.verbose) say(fmt::format("starting {}", fmt::join(command, " ")));
+  Result<pid_t> pid = start_process(command);
+  if (!pid) return pass(pid);
+  int status = 0;
+  while (::waitpid(*pid, &status, 0) < 0) {
+    Error error = sys::last_error("waiting for kvcachefsd");
+    if (error.code != EINTR) return std::unexpected(std::move(error));
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    return fail(EIO, fmt::format("kvcachefsd did not start on {}", base));
+  }
+  return {};
+}
+
+Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes) {
+  Result<std::vector<MountPoint>> mounts = read_mounts();
+  if (!mounts) return pass(mounts);
+  const MountPoint* mounted = find_mount(*mounts, arguments.base.native());
+  const MountTree tree(arguments.base);
+  const bool serves = mounted != nullptr && mounted->type == kFileSystemType && tree.check();
+  if (!serves) {
+    if (Result<void> started = start_daemon(arguments, *mounts); !started) return started;
+    if (Result<void> good = tree.check(); !good) return good;
+    if (tree.has_pool(arguments.pool)) return {};
+  }
+  if (!tree.has_pool(arguments.pool)) {
+    if (arguments.verbose) say(fmt::format("creating pool {}", arguments.pool));
+    return tree.create_pool(arguments.pool, arguments.settings);
+  }
+  for (const std::string& difference : differing_settings(tree, arguments, memory_bytes)) {
+    say(fmt::format("warning: pool {} is left as it is: {}", arguments.pool, difference));
+  }
+  return {};
+}
+
+Result<void> bind_pool(const MountArguments& arguments) {
+  Result<std::vector<MountPoint>> mounts = read_mounts();
+  if (!mounts) return pass(mounts);
+  const std::string& directory = arguments.directory.native();
+  if (is_bound(*mounts, arguments)) {
+    if (arguments.verbose) say(fmt::format("{} is pool {} already", directory, arguments.pool));
+    return {};
+  }
+  const MountPoint* there = find_mount(*mounts, directory);
+  if (there != nullptr && there->type == kFileSystemType) {
+    std::error_code error;
+    (void)std::filesystem::status(arguments.directory, error);
+    // What an earlier daemon that is gone has left here.
+    if (error.value() == ENOTCONN) {
+      if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
+    }
+  }
+  const std::filesystem::path source = arguments.base / arguments.pool;
+  if (arguments.verbose) say(fmt::format("binding {} at {}", source.native(), directory));
+  Result<void> bound = sys::mount(source.c_str(), directory.c_str(), "", MS_BIND, nullptr);
+  if (!bound || (!arguments.read_only && !arguments.no_exec)) return bound;
+  // A bind mount takes its own flags only when it is there; they replace those that it has from the base.
+  unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
+  if (arguments.read_only) flags |= MS_RDONLY;
+  if (arguments.no_exec) flags |= MS_NOEXEC;
+  Result<void> changed = sys::mount("none", directory.c_str(), "", flags, nullptr);
+  if (!changed) (void)sys::unmount(directory.c_str(), MNT_DETACH);
+  return changed;
+}
+
+}  // namespace
+
+std::string pool_spec(const MountArguments& arguments) {
+  std::string spec = arguments.pool;
+  for (const auto& [key, value] : arguments.settings) {
+    spec += fmt::format("{}{}={}", &key == &arguments.settings.front().first ? ":" : ",", key, value);
+  }
+  return spec;
+}
+
+std::vector<std::string> daemon_command(const MountArguments& arguments) {
+  std::vector<std::string> command{"kvcachefsd", "--daemonize"};
+  if (!arguments.config_file.empty()) command.insert(command.end(), {"--config", arguments.config_file});
+  command.insert(command.end(), {"--pool", pool_spec(arguments)});
+  std::string options = "runtime_dir=" + arguments.runtime_dir.native();
+  for (const std::string& option : arguments.daemon_options) options += "," + option;
+  command.insert(command.end(), {"-o", options, arguments.base.native()});
+  return command;
+}
+
+std::vector<std::string> differing_settings(const MountTree& tree, const MountArguments& arguments,
+                                            uint64_t memory_bytes) {
+  std::vector<std::string> differences;
+  struct stat attributes {};
+  if (Result<struct stat> read = sys::stat_at(AT_FDCWD, tree.pool_path(arguments.pool).c_str()); read) {
+    attributes = *read;
+  }
+  for (const auto& [key, value] : arguments.settings) {
+    PoolOptions wanted;
+    PoolOptions present;
+    if (!set_pool_option(wanted, key, value, memory_bytes)) continue;
+    present.mode = attributes.st_mode & 07777;
+    present.uid = attributes.st_uid;
+    present.gid = attributes.st_gid;
+    if (is_live_setting(key)) {
+      Result<std::string> text = tree.read_control(arguments.pool, key);
+      if (!text) continue;
+      // `auto 2M`: what was learned is no setting.
+      if (!set_pool_option(present, key, text->substr(0, text->find_first_of(" \n")), memory_bytes)) continue;
+    }
+    const std::string is = pool_option_text(present, key);
+    const std::string asked = pool_option_text(wanted, key);
+    if (is != asked) differences.push_back(fmt::format("{} is {}, not {}", key, is, asked));
+  }
+  return differences;
+}
+
+bool is_bound(const std::vector<MountPoint>& mounts, const MountArguments& arguments) {
+  const MountPoint* base = find_mount(mounts, arguments.base.native());
+  const MountPoint* there = find_mount(mounts, arguments.directory.native());
+  return base != nullptr && there != nullptr && base->type == kFileSystemType &&
+         there->device == base->device && there->root == "/" + arguments.pool;
+}
+
+int run_mount_helper(int argc, const char* const* argv) {
+  const uint64_t memory_bytes = total_memory_bytes();
+  Result<MountArguments> arguments = parse_mount_arguments(argc, argv, memory_bytes);
+  if (!arguments) {
+    say(arguments.error().message);
+    return arguments.error().code == EINVAL ? kUsage : kMountFailed;
+  }
+  if (arguments->fake) return kOk;
+  Result<UniqueFd> lock = take_lock(*arguments);
+  if (!lock) {
+    say(lock.error().message);
+    return kSystem;
+  }
+  Result<void> done = provide_pool(*arguments, memory_bytes);
+  if (done) done = bind_pool(*arguments);
+  if (!done) {
+    say(done.error().message);
+    return kMountFailed;
+  }
+  return kOk;
+}
+
+}  // namespace kvcachefs

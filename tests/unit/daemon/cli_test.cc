@@ -1,0 +1,289 @@
+#include "daemon/cli/cli.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "daemon/cli/arguments.h"
+#include "daemon/cli/table.h"
+#include "daemon/cli/views.h"
+#include "tests/unit/daemon/fake_mount.h"
+
+namespace kvcachefs {
+namespace {
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string error;
+};
+
+class CliTest : public ::testing::Test {
+ protected:
+  // Against the fake mount.
+  Outcome run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--mount", mount_.root()});
+    return run_alone(std::move(arguments));
+  }
+  Outcome run_alone(std::vector<std::string> arguments) {
+    std::vector<const char*> argv{"kvcachefs"};
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    std::ostringstream out, error;
+    const auto wait = [this](double) { return --views_ > 0; };
+    Outcome result;
+    result.exit_code = run_cli(static_cast<int>(argv.size()), argv.data(),
+                               {.out = out, .error = error, .mountinfo = mountinfo_, .wait = wait});
+    result.out = out.str();
+    result.error = error.str();
+    return result;
+  }
+  void write_mountinfo(const std::string& text) {
+    mountinfo_ = mount_.root() / ".mountinfo";
+    mount_.write(".mountinfo", text);
+  }
+
+  test::FakeMount mount_;
+  std::string mountinfo_ = "/dev/null";
+  int views_ = 1;
+};
+
+TEST_F(CliTest, ShowsAllPools) {
+  mount_.add_pool("llama");
+  mount_.add_pool("b");
+  mount_.write("b/.pool/stats", "size_bytes 0\npolicy lfu\n");
+  const Outcome result = run({"status"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(
+      result.out,
+      "kvcachefs 0.1.0 at " + mount_.root().native() +
+          ": passthrough over dev_fuse, 4 threads, up 1m 40s\n"
+          "16G in 2 pools, 64G of memory\n"
+          "\n"
+          "POOL   POLICY  SIZE   USED  USE%  EVICTABLE  PINNED  ENTRIES  OPEN   HITS  MISSES  EVICTIONS\n"
+          "b      lfu        0      0     -          0       0        0     0      0       0          0\n"
+          "llama  lru      16G  12.3G   77%        11G    512M     6120     3  10234     121        412\n");
+}
+
+TEST_F(CliTest, ShowsOnePool) {
+  mount_.add_pool("llama");
+  const Outcome result = run({"status", "llama"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(result.out,
+            "pool          llama\n"
+            "policy        lru\n"
+            "watermarks    95:98\n"
+            "size          16G\n"
+            "used          12.3G (77%)\n"
+            "free          3.7G\n"
+            "evictable     11G\n"
+            "pinned        512M of at most 8G\n"
+            "huge pages    12G\n"
+            "entries       6120, 3 open\n"
+            "entry size    auto 2M\n"
+            "opens         10234 hits, 121 misses (99% hits)\n"
+            "changes       6500 created, 380 removed\n"
+            "evictions     412, 412 discarded (24G)\n"
+            "reservations  6500, 12 waited 34 ms in all, 0 failed\n"
+            "I/O           passthrough\n");
+}
+
+TEST_F(CliTest, PrintsTheDaemonsJson) {
+  mount_.add_pool("llama");
+  EXPECT_EQ(run({"status", "--json"}).out, "{\"version\":\"0.1.0\"}\n");
+  EXPECT_EQ(run({"status", "llama", "--json"}).out, "{\"policy\":\"lru\"}\n");
+}
+
+TEST_F(CliTest, WritesControlFiles) {
+  mount_.add_pool("a");
+  for (const char* file : {"size", "policy", "watermarks", "entry_size", "pinned_max"}) {
+    mount_.write("a/.pool/" + std::string(file), "");
+  }
+  const Outcome result =
+      run({"set", "a", "size=8G", "policy=lfu", "watermarks=80:90", "entry_size=2M", "pinned_max=10%"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(mount_.read("a/.pool/size"), "8G");
+  EXPECT_EQ(mount_.read("a/.pool/policy"), "lfu");
+  EXPECT_EQ(mount_.read("a/.pool/watermarks"), "80:90");
+  EXPECT_EQ(mount_.read("a/.pool/entry_size"), "2M");
+  EXPECT_EQ(mount_.read("a/.pool/pinned_max"), "10%");
+}
+
+TEST_F(CliTest, OrdersEvictions) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--percent", "25"}, "25%"}, {{"--percent", "25%"}, "25%"},  {{"--bytes", "10G"}, "10485760K"},
+      {{"--bytes", "1"}, "1K"},     {{"--bytes", "1.5M"}, "1536K"}, {{"--entries", "1000"}, "1000 entries"},
+  };
+  for (const auto& [amount, order] : cases) {
+    mount_.add_pool("a");
+    std::vector<std::string> arguments{"evict", "a"};
+    arguments.insert(arguments.end(), amount.begin(), amount.end());
+    const Outcome result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_EQ(result.out, std::string(order) + "\n");  // the fake gives back what was written
+  }
+}
+
+TEST_F(CliTest, ListsPoliciesWithoutAMount) {
+  const Outcome result = run_alone({"policies"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(result.out.starts_with("POLICY    WHAT LEAVES FIRST\nlru       ")) << result.out;
+  for (const char* name : {"\nlfu ", "\nfifo ", "\npriority "})
+    EXPECT_NE(result.out.find(name), std::string::npos);
+}
+
+TEST_F(CliTest, DeletesPools) {
+  mount_.add_pool("a");
+  std::filesystem::remove_all(mount_.root() / "a/.pool");
+  mount_.write("a/entry", "x");
+  std::filesystem::create_directories(mount_.root() / "a/deep/er");
+  Outcome result = run({"delete", "a"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.error, "kvcachefs: pool 'a' has content (--force removes it too)\n");
+  EXPECT_TRUE(std::filesystem::exists(mount_.root() / "a/entry"));
+  EXPECT_EQ(run({"delete", "--force", "a"}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(mount_.root() / "a"));
+  EXPECT_EQ(run({"delete", "a"}).error, "kvcachefs: there is no pool 'a'\n");
+}
+
+TEST_F(CliTest, TakesAPoolAwayThatCannotBeSet) {
+  Outcome result = run({"create", "a", "--size", "1G"});  // a plain directory has no control files
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.error.find("a/.pool/size"), std::string::npos) << result.error;
+  EXPECT_FALSE(std::filesystem::exists(mount_.root() / "a"));
+  mount_.add_pool("b");
+  result = run({"create", "b", "--size", "1G"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.error, "kvcachefs: pool 'b' exists\n");
+  EXPECT_EQ(mount_.read("b/.pool/size"), "16G\n");
+}
+
+TEST_F(CliTest, ShowsRates) {
+  mount_.add_pool("llama");
+  Outcome result = run({"top", "--once"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_NE(result.out.find("POOL   SIZE   USED  USE%  PINNED  ENTRIES  OPEN  HITS/s  MISSES/s  HIT%"),
+            std::string::npos);
+  EXPECT_NE(result.out.find("llama   16G  12.3G   77%    512M     6120     3     102       1.2   99%"),
+            std::string::npos)
+      << result.out;
+  views_ = 3;
+  result = run({"top", "--interval", "0.5"});
+  EXPECT_EQ(result.exit_code, 0);
+  size_t views = 0;
+  for (size_t at = 0; (at = result.out.find("POOL ", at)) != std::string::npos; ++at) ++views;
+  EXPECT_EQ(views, 3u);
+}
+
+TEST_F(CliTest, CountsRatesBetweenSamples) {
+  Sample earlier{10, "/m", {}, {{"a", Stats::parse("opens_hit 100\nevictions 5\n")}}};
+  Sample later{12, "/m", {}, {{"a", Stats::parse("opens_hit 103\nevictions 4\n")}}};
+  const std::string view = top_view(later, &earlier);
+  EXPECT_NE(view.find("    1.5         0  100%          0          0          2.0\n"), std::string::npos)
+      << view;
+}
+
+TEST_F(CliTest, FindsTheMount) {
+  mount_.add_pool("a");
+  const std::string mounted =
+      "40 26 0:45 / " + mount_.root().native() + " rw - fuse.kvcachefs kvcachefs rw\n";
+  write_mountinfo(mounted);
+  EXPECT_EQ(run_alone({"status", "a"}).exit_code, 0);
+  EXPECT_EQ(run_alone({"version"}).out, "kvcachefs 0.1.0\n" + mount_.root().native() + ": kvcachefs 0.1.0\n");
+  write_mountinfo(mounted + "41 26 0:46 / /elsewhere rw - fuse.kvcachefs kvcachefs rw\n");
+  const Outcome several = run_alone({"status"});
+  EXPECT_EQ(several.exit_code, 2);
+  EXPECT_NE(several.error.find("/elsewhere): say which with --mount"), std::string::npos) << several.error;
+  EXPECT_EQ(run({"status", "a"}).exit_code, 0);
+}
+
+TEST_F(CliTest, SaysThatNothingIsMounted) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"status"},
+                                                  {"top", "--once"},
+                                                  {"create", "a", "--size", "1G"},
+                                                  {"delete", "a"}}) {
+    const Outcome result = run_alone(command);
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_EQ(result.error, "kvcachefs: no kvcachefs is mounted\n");
+    EXPECT_EQ(result.out, "");
+  }
+  const Outcome there = run_alone({"--mount", "/tmp", "status"});
+  EXPECT_EQ(there.exit_code, 3);
+  EXPECT_EQ(there.error, "kvcachefs: /tmp is not a kvcachefs mount\n");
+  EXPECT_EQ(run_alone({"version"}).exit_code, 0);
+  EXPECT_EQ(run_alone({"version", "--mount", "/tmp"}).exit_code, 3);
+}
+
+TEST_F(CliTest, NamesMistakes) {
+  mount_.add_pool("a");
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "a command is missing"},
+      {{"dance"}, "dance"},
+      {{"create", "a"}, "--size"},
+      {{"create", "a/b", "--size", "1G"}, "'a/b' is not a pool name"},
+      {{"create", "c", "--size", "1X"}, "--size: size: '1X'"},
+      {{"create", "c", "--size", "1G", "--watermarks", "9:1"}, "--watermarks: watermarks: '9:1'"},
+      {{"create", "c", "--size", "1G", "--entry-size", "0"}, "--entry-size"},
+      {{"create", "c", "--size", "1G", "--policy", "best"}, "there are lru"},
+      {{"set", "a"}, "KEY=VALUE"},
+      {{"set", "a", "size"}, "'size' is not key=value"},
+      {{"set", "a", "colour=red"}, "unknown pool option 'colour'"},
+      {{"set", "a", "mode=0700"}, "chmod and chown"},
+      {{"set", "a", "policy=lfu", "size=1X"}, "size: '1X'"},
+      {{"evict", "a"}, "[--percent,--bytes,--entries]"},
+      {{"evict", "a", "--percent", "0"}, "--percent"},
+      {{"evict", "a", "--percent", "101"}, "--percent"},
+      {{"evict", "a", "--entries", "-1"}, "--entries"},
+      {{"evict", "a", "--bytes", "x"}, "--bytes"},
+      {{"evict", "a", "--bytes", "1G", "--entries", "1"}, "2 were given"},
+      {{"pin"}, "PATH"},
+      {{"top", "--interval", "0"}, "--interval"},
+      {{"top", "--interval", "nan"}, "--interval"},
+  };
+  for (const auto& [arguments, reason] : cases) {
+    const Outcome result = run(arguments);
+    EXPECT_EQ(result.exit_code, 2) << reason;
+    EXPECT_NE(result.error.find(reason), std::string::npos) << result.error << reason;
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  }
+  EXPECT_EQ(mount_.read("a/.pool/policy"), "lru\n");
+  EXPECT_EQ(run({"status", "nobody"}).exit_code, 1);
+  EXPECT_EQ(run({"status", "nobody"}).error, "kvcachefs: there is no pool 'nobody'\n");
+}
+
+TEST_F(CliTest, HelpsWithEachCommand) {
+  const Outcome help = run_alone({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* command :
+       {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin", "top", "version"}) {
+    EXPECT_NE(help.out.find(command), std::string::npos) << command;
+    EXPECT_EQ(run_alone({command, "--help"}).exit_code, 0) << command;
+  }
+}
+
+TEST_F(CliTest, ReportsEveryPathThatCannotBePinned) {
+  const Outcome result = run_alone({"pin", "/nowhere/a", "/nowhere/b"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.error.find("/nowhere/a: No such file"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("/nowhere/b: No such file"), std::string::npos) << result.error;
+}
+
+TEST(Table, AlignsColumns) {
+  Table table({{"A", Align::kLeft}, {"LONG"}, {"C", Align::kLeft}});
+  table.add({"abc", "1", ""});
+  table.add({"d", "22222", "x"});
+  EXPECT_EQ(table.text(),
+            "A     LONG  C\n"
+            "abc      1\n"
+            "d    22222  x\n");
+}
+
+TEST(Duration, HasTwoUnits) {
+  EXPECT_EQ(format_duration(0), "0s");
+  EXPECT_EQ(format_duration(61), "1m 1s");
+  EXPECT_EQ(format_duration(7500), "2h 5m");
+  EXPECT_EQ(format_duration(90000), "1d 1h");
+}
+
+}  // namespace
+}  // namespace kvcachefs

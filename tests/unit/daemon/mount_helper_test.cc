@@ -1,0 +1,107 @@
+#include "daemon/mount_helper/mount_helper.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/unit/daemon/fake_mount.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kMemory = uint64_t{64} << 30;
+
+Result<MountArguments> parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "mount.kvcachefs");
+  return parse_mount_arguments(static_cast<int>(arguments.size()), arguments.data(), kMemory);
+}
+
+TEST(MountArguments, HasDefaults) {
+  Result<MountArguments> arguments = parse({"llama", "/usr"});
+  ASSERT_TRUE(arguments) << arguments.error().message;
+  EXPECT_EQ(arguments->pool, "llama");
+  EXPECT_EQ(arguments->directory, "/usr");
+  EXPECT_EQ(arguments->base, "/run/kvcachefs/mount");
+  EXPECT_FALSE(arguments->fake || arguments->verbose || arguments->read_only || arguments->no_exec);
+  EXPECT_EQ(daemon_command(*arguments),
+            (std::vector<std::string>{"kvcachefsd", "--daemonize", "--pool", "llama", "-o",
+                                      "runtime_dir=/run/kvcachefs", "/run/kvcachefs/mount"}));
+}
+
+TEST(MountArguments, TakesWhatMountPassesOn) {
+  Result<MountArguments> arguments = parse(
+      {"llama", "/usr/", "-vn", "-o", "rw,ro,noexec,size=16G,_netdev,policy=lfu,x-systemd.automount,io_uring",
+       "-o", "poll_us=5,runtime_dir=/run/x,,config=/etc/kv.toml", "-t", "kvcachefs", "-N", "/proc/1/ns/mnt"});
+  ASSERT_TRUE(arguments) << arguments.error().message;
+  EXPECT_EQ(arguments->directory, "/usr");
+  EXPECT_EQ(arguments->base, "/run/x/mount");
+  EXPECT_TRUE(arguments->verbose);
+  EXPECT_TRUE(arguments->read_only);
+  EXPECT_TRUE(arguments->no_exec);
+  EXPECT_EQ(pool_spec(*arguments), "llama:size=16G,policy=lfu");
+  EXPECT_EQ(daemon_command(*arguments),
+            (std::vector<std::string>{"kvcachefsd", "--daemonize", "--config", "/etc/kv.toml", "--pool",
+                                      "llama:size=16G,policy=lfu", "-o",
+                                      "runtime_dir=/run/x,io_uring,poll_us=5", "/run/x/mount"}));
+  EXPECT_EQ(parse({"a", "/", "-o", "runtime_dir=/run/x,mountpoint=/mnt//kv"})->base, "/mnt/kv");
+  EXPECT_TRUE(parse({"-f", "a", "/"})->fake);
+  EXPECT_TRUE(parse({"a", "/", "-s", "-o", "colour=red"}));
+}
+
+TEST(MountArguments, NamesMistakes) {
+  const std::pair<std::vector<const char*>, const char*> cases[] = {
+      {{}, "usage"},
+      {{"a"}, "usage"},
+      {{"a", "/", "b"}, "usage"},
+      {{"a", "/", "-x"}, "-x: unknown option"},
+      {{"a", "/", "-o"}, "-o: needs a value"},
+      {{".a", "/"}, "'.a' is not a pool name"},
+      {{"a", "/", "-o", "colour=red"}, "colour=red: unknown option"},
+      {{"a", "/", "-o", "size=x"}, "size: 'x'"},
+      {{"a", "/", "-o", "size"}, "size: ''"},
+      {{"a", "/", "-o", "mountpoint=kv"}, "mountpoint: 'kv' is not an absolute path"},
+      {{"a", "/nowhere/at/all"}, "/nowhere/at/all: No such file"},
+  };
+  for (const auto& [arguments, reason] : cases) {
+    Result<MountArguments> result = parse(arguments);
+    ASSERT_FALSE(result) << reason;
+    EXPECT_NE(result.error().message.find(reason), std::string::npos) << result.error().message;
+  }
+}
+
+TEST(MountHelper, TellsWhatDiffers) {
+  test::FakeMount mount;
+  mount.add_pool("a");
+  ASSERT_EQ(::chmod((mount.root() / "a").c_str(), 0750), 0);
+  const std::string owner = std::to_string(::getuid());
+  const auto differences = [&](const std::string& options) {
+    Result<MountArguments> arguments = parse({"a", "/", "-o", options.c_str()});
+    return differing_settings(MountTree(mount.root()), *arguments, kMemory);
+  };
+  EXPECT_TRUE(differences("").empty());
+  EXPECT_TRUE(
+      differences("size=16G,policy=lru,watermarks=95:98,entry_size=auto,pinned_max=50,mode=750").empty());
+  EXPECT_TRUE(differences("size=25%").empty());
+  EXPECT_TRUE(differences("uid=" + owner).empty());
+  EXPECT_EQ(differences("size=8G,policy=lru,entry_size=2M,mode=1777"),
+            (std::vector<std::string>{"size is 16G, not 8G", "entry_size is auto, not 2M",
+                                      "mode is 0750, not 1777"}));
+}
+
+TEST(MountHelper, KnowsItsOwnMount) {
+  MountArguments arguments = *parse({"a", "/usr"});
+  arguments.base = "/base";
+  arguments.directory = "/mnt/a";
+  const std::string base = "1 0 0:45 / /base rw - fuse.kvcachefs kvcachefs rw\n";
+  const auto bound = [&](const std::string& table) { return is_bound(parse_mountinfo(table), arguments); };
+  EXPECT_FALSE(bound(""));
+  EXPECT_FALSE(bound(base));
+  EXPECT_TRUE(bound(base + "2 0 0:45 /a /mnt/a rw - fuse.kvcachefs kvcachefs rw\n"));
+  EXPECT_FALSE(bound(base + "2 0 0:45 /b /mnt/a rw - fuse.kvcachefs kvcachefs rw\n"));
+  EXPECT_FALSE(bound(base + "2 0 0:44 /a /mnt/a rw - fuse.kvcachefs kvcachefs rw\n"));
+  EXPECT_FALSE(bound(base + "2 0 0:45 /a /mnt/a rw - fuse.kvcachefs kvcachefs rw\n"
+                            "3 0 0:50 / /mnt/a rw - tmpfs tmpfs rw\n"));
+}
+
+}  // namespace
+}  // namespace kvcachefs
