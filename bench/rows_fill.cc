@@ -103,8 +103,8 @@ void fill_rows(Bench& bench) {
                     fmt::format("peak {} MiB", result.peak_bytes >> 20),
                     fmt::format("size {} MiB", pool_bytes >> 20), over_bytes, Row::Bound::kAtMost, 0});
   bench.report.add({what + "time in eviction waits", "writers' time",
-                    fmt::format("{:.0f} waits, {:.0f} evictions", ours.pool_stat("reservation_waits"),
-                                ours.pool_stat("evictions")),
+                    fmt::format("{:.0f} waits, {:.0f} discards", ours.pool_stat("reservation_waits"),
+                                ours.pool_stat("discards")),
                     "", wait_share, Row::Bound::kAtMost, 0.05});
 }
 
