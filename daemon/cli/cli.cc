@@ -66,13 +66,13 @@ CliResult<Sample> take_sample(const MountTree& tree) {
   Sample sample;
   sample.time_s = static_cast<double>(now_ns()) / 1e9;
   sample.mount = tree.root().native();
-  Result<Stats> daemon = tree.daemon_stats();
+  Result<StatsReading> daemon = tree.daemon_stats();
   if (!daemon) return failed(daemon);
   sample.daemon = std::move(*daemon);
   Result<std::vector<std::string>> pools = tree.pools();
   if (!pools) return failed(pools);
   for (const std::string& pool : *pools) {
-    Result<Stats> stats = tree.pool_stats(pool);
+    Result<StatsReading> stats = tree.pool_stats(pool);
     if (stats) {
       sample.pools.push_back({pool, std::move(*stats)});
     } else if (stats.error().code != ENOENT) {  // deleted meanwhile
@@ -102,7 +102,7 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
     environment.out << status_view(*sample);
     return {};
   }
-  Result<Stats> stats = tree.pool_stats(arguments.pool);
+  Result<StatsReading> stats = tree.pool_stats(arguments.pool);
   if (!stats) return failed(stats);
   PoolDetails details;
   details.watermarks = without_newline(tree.read_control(arguments.pool, "watermarks").value_or(""));

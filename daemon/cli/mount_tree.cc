@@ -47,8 +47,8 @@ bool is_live_setting(std::string_view key) {
   return std::ranges::find(kLiveSettings, key) != kLiveSettings.end();
 }
 
-Stats Stats::parse(std::string_view text) {
-  Stats stats;
+StatsReading StatsReading::parse(std::string_view text) {
+  StatsReading stats;
   while (!text.empty()) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
@@ -60,12 +60,12 @@ Stats Stats::parse(std::string_view text) {
   return stats;
 }
 
-std::string Stats::text(std::string_view name) const {
+std::string StatsReading::text(std::string_view name) const {
   const auto found = values_.find(name);
   return found == values_.end() ? std::string() : found->second;
 }
 
-uint64_t Stats::number(std::string_view name) const {
+uint64_t StatsReading::number(std::string_view name) const {
   return parse_number(text(name)).value_or(0);
 }
 
@@ -112,16 +112,16 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
   return written;
 }
 
-Result<Stats> MountTree::daemon_stats() const {
+Result<StatsReading> MountTree::daemon_stats() const {
   Result<std::string> text = read_daemon_file("stats");
   if (!text) return pass(text);
-  return Stats::parse(*text);
+  return StatsReading::parse(*text);
 }
 
-Result<Stats> MountTree::pool_stats(std::string_view pool) const {
+Result<StatsReading> MountTree::pool_stats(std::string_view pool) const {
   Result<std::string> text = read_control(pool, "stats");
   if (!text) return pass(text);
-  return Stats::parse(*text);
+  return StatsReading::parse(*text);
 }
 
 Result<void> MountTree::make_setting(std::string_view pool, std::string_view key,
@@ -147,7 +147,11 @@ Result<void> MountTree::create_pool(std::string_view pool, const PoolSettings& s
   Result<void> made = sys::make_directory_at(AT_FDCWD, path.c_str(), 0777);
   if (!made && made.error().code == EEXIST) return fail(EEXIST, fmt::format("pool '{}' exists", pool));
   if (!made) return failed(made.error().code, fmt::format("pool '{}' cannot be created", pool));
-  for (const auto& [key, value] : settings) {
+  // First, so that who makes a pool decides who may use it, not the umask; a mode that was asked for replaces
+  // it.
+  PoolSettings all = settings;
+  all.insert(all.begin(), {"mode", pool_option_text(PoolOptions{}, "mode")});
+  for (const auto& [key, value] : all) {
     Result<void> set = make_setting(pool, key, value);
     if (set) continue;
     (void)sys::remove_directory(path.c_str());

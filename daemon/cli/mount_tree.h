@@ -16,10 +16,10 @@
 
 namespace kvcachefs {
 
-// `name value` lines.
-class Stats {
+// `name value` lines, as a stats file has them.
+class StatsReading {
  public:
-  static Stats parse(std::string_view text);
+  static StatsReading parse(std::string_view text);
 
   // Empty, and 0, for what is missing: an older daemon has fewer.
   std::string text(std::string_view name) const;
@@ -47,8 +47,8 @@ class MountTree {
   Result<std::string> read_daemon_file(std::string_view file) const;
   Result<std::string> read_control(std::string_view pool, std::string_view file) const;
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
-  Result<Stats> daemon_stats() const;
-  Result<Stats> pool_stats(std::string_view pool) const;
+  Result<StatsReading> daemon_stats() const;
+  Result<StatsReading> pool_stats(std::string_view pool) const;
 
   // EEXIST if there is one. A pool whose settings are refused is taken away again.
   Result<void> create_pool(std::string_view pool, const PoolSettings& settings) const;

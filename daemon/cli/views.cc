@@ -17,11 +17,11 @@ std::string percent(uint64_t part, uint64_t whole) {
       "{}%", static_cast<uint64_t>(100.0 * static_cast<double>(part) / static_cast<double>(whole) + 0.5));
 }
 
-std::string count(const Stats& stats, std::string_view name) {
+std::string count(const StatsReading& stats, std::string_view name) {
   return std::to_string(stats.number(name));
 }
 
-std::string size(const Stats& stats, std::string_view name) {
+std::string size(const StatsReading& stats, std::string_view name) {
   return format_size(stats.number(name));
 }
 
@@ -37,8 +37,8 @@ std::string rate(uint64_t now, uint64_t before, double seconds) {
   return value > 0 && value < 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
 }
 
-const Stats& stats_before(const Sample* earlier, std::string_view pool) {
-  static const Stats kNone;
+const StatsReading& stats_before(const Sample* earlier, std::string_view pool) {
+  static const StatsReading kNone;
   if (earlier == nullptr) return kNone;
   const auto found = std::ranges::find(earlier->pools, pool, &PoolSample::name);
   return found == earlier->pools.end() ? kNone : found->stats;
@@ -56,7 +56,7 @@ std::string format_duration(uint64_t seconds) {
 }
 
 std::string daemon_view(const Sample& sample) {
-  const Stats& daemon = sample.daemon;
+  const StatsReading& daemon = sample.daemon;
   uint64_t pools_bytes = 0;
   for (const PoolSample& pool : sample.pools) pools_bytes += pool.stats.number("size_bytes");
   return fmt::format("kvcachefs {} at {}: {} over {}, {} threads, up {}\n{} in {} {}, {} of memory\n",
@@ -90,7 +90,7 @@ std::string status_view(const Sample& sample) {
 }
 
 std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
-  const Stats& stats = pool.stats;
+  const StatsReading& stats = pool.stats;
   const std::pair<const char*, std::string> lines[] = {
       {"pool", pool.name},
       {"policy", stats.text("policy")},
@@ -140,7 +140,7 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
   const double seconds = earlier == nullptr ? static_cast<double>(sample.daemon.number("uptime_s"))
                                             : sample.time_s - earlier->time_s;
   for (const auto& [name, stats] : sample.pools) {
-    const Stats& before = stats_before(earlier, name);
+    const StatsReading& before = stats_before(earlier, name);
     const auto per_second = [&, &now = stats](std::string_view counter) {
       return rate(now.number(counter), before.number(counter), seconds);
     };

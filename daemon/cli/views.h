@@ -12,13 +12,13 @@ namespace kvcachefs {
 
 struct PoolSample {
   std::string name;
-  Stats stats;
+  StatsReading stats;
 };
 
 struct Sample {
   double time_s = 0;  // of a monotonic clock
   std::string mount;
-  Stats daemon;
+  StatsReading daemon;
   std::vector<PoolSample> pools;
 };
 

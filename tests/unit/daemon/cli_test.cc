@@ -176,8 +176,8 @@ TEST_F(CliTest, ShowsRates) {
 }
 
 TEST_F(CliTest, CountsRatesBetweenSamples) {
-  Sample earlier{10, "/m", {}, {{"a", Stats::parse("opens_hit 100\nevictions 5\n")}}};
-  Sample later{12, "/m", {}, {{"a", Stats::parse("opens_hit 103\nevictions 4\n")}}};
+  Sample earlier{10, "/m", {}, {{"a", StatsReading::parse("opens_hit 100\nevictions 5\n")}}};
+  Sample later{12, "/m", {}, {{"a", StatsReading::parse("opens_hit 103\nevictions 4\n")}}};
   const std::string view = top_view(later, &earlier);
   EXPECT_NE(view.find("    1.5         0  100%          0          0          2.0\n"), std::string::npos)
       << view;
