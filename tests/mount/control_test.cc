@@ -1,0 +1,306 @@
+// The control files: .pool/ of each pool and .kvcachefs/ of the mount.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+const std::vector<std::string> kPoolStats = {"size_bytes",
+                                             "used_bytes",
+                                             "free_bytes",
+                                             "evictable_bytes",
+                                             "pinned_bytes",
+                                             "pinned_max_bytes",
+                                             "entries",
+                                             "open_entries",
+                                             "policy",
+                                             "opens_hit",
+                                             "lookups_missed",
+                                             "creates",
+                                             "removes",
+                                             "evictions",
+                                             "discards",
+                                             "discarded_bytes",
+                                             "reservations",
+                                             "reservation_waits",
+                                             "reservation_wait_ns",
+                                             "reservation_failures",
+                                             "evict_orders",
+                                             "entry_size_bytes",
+                                             "huge_bytes",
+                                             "io_mode"};
+const std::vector<std::string> kWritable = {"size",       "policy", "watermarks",
+                                            "entry_size", "evict",  "pinned_max"};
+const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries"};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+class ControlTest : public SharedMount<ControlTest> {
+ protected:
+  static std::string control(std::string_view file) { return mount().control(file); }
+  static std::string global(std::string_view file) {
+    return mount().root() + "/.kvcachefs/" + std::string(file);
+  }
+
+  // A value that is taken reads back as `reads`.
+  static void takes(const std::string& file, const std::string& value, const std::string& reads) {
+    EXPECT_EQ(error_name(write_once(control(file), value)), "ok") << file << " = " << value;
+    EXPECT_EQ(read_file(control(file)), reads + "\n") << file << " = " << value;
+  }
+  // A value that is not taken says EINVAL, says why in the log and changes nothing.
+  static void refuses(const std::string& file, const std::string& value) {
+    const std::string before = read_file(control(file));
+    const size_t log_before = mount().log().size();
+    EXPECT_EQ(error_name(write_once(control(file), value)), "EINVAL") << file << " = " << value;
+    EXPECT_EQ(read_file(control(file)), before) << file << " = " << value;
+    EXPECT_TRUE(eventually([&] { return mount().log().size() > log_before; }))
+        << "no reason in the log: " << value;
+  }
+};
+
+TEST_F(ControlTest, FilesAreThereAndNotListed) {
+  EXPECT_EQ(list(mount().path()), std::vector<std::string>());
+  std::vector<std::string> all = kWritable;
+  all.insert(all.end(), kReadOnly.begin(), kReadOnly.end());
+  for (const std::string& name : all) {
+    struct stat status {};
+    ASSERT_EQ(::stat(control(name).c_str(), &status), 0) << name;
+    const bool writable = std::find(kWritable.begin(), kWritable.end(), name) != kWritable.end();
+    EXPECT_EQ(status.st_mode, S_IFREG | (writable ? 0644u : 0444u)) << name;
+    EXPECT_EQ(read_file(control(name)).back(), '\n') << name;
+  }
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(list(mount().path() + "/.pool"), all);
+  EXPECT_EQ(list(mount().root() + "/.kvcachefs"),
+            (std::vector<std::string>{"metrics", "stats", "stats.json", "version"}));
+}
+
+TEST_F(ControlTest, Defaults) {
+  EXPECT_EQ(read_file(control("size")), "64M\n");
+  EXPECT_EQ(read_file(control("policy")), "lru\n");
+  EXPECT_EQ(read_file(control("watermarks")), "95:98\n");
+  EXPECT_EQ(read_file(control("pinned_max")), "50%\n");
+  EXPECT_TRUE(read_file(control("entry_size")).starts_with("auto")) << read_file(control("entry_size"));
+}
+
+TEST_F(ControlTest, Size) {
+  takes("size", "128M", "128M");
+  EXPECT_EQ(mount().stat_value("size_bytes"), 128 << 20);
+  takes("size", "65536K\n", "64M");
+  EXPECT_EQ(mount().stat_value("size_bytes"), 64 << 20);
+  for (const char* wrong : {"", "many", "-5M", "64Q", "0", "999999T", "1M 2M"}) refuses("size", wrong);
+}
+
+TEST_F(ControlTest, Policy) {
+  for (const char* name : {"lfu", "fifo", "priority", "lru"}) {
+    takes("policy", name, name);
+    EXPECT_EQ(mount().stats().at("policy"), name);
+  }
+  takes("policy", "fifo\n", "fifo");
+  for (const char* wrong : {"", "best", "LRU", "lru lfu"}) refuses("policy", wrong);
+  takes("policy", "lru", "lru");
+}
+
+TEST_F(ControlTest, Watermarks) {
+  takes("watermarks", "50:60\n", "50:60");
+  takes("watermarks", "1:100", "1:100");
+  for (const char* wrong : {"", "60:50", "0:50", "50:101", "50", "a:b", "50:60:70", "-1:50"})
+    refuses("watermarks", wrong);
+  takes("watermarks", "95:98", "95:98");
+}
+
+TEST_F(ControlTest, EntrySize) {
+  takes("entry_size", "2M", "2M");
+  EXPECT_EQ(mount().stat_value("entry_size_bytes"), 2 << 20);
+  for (const char* wrong : {"", "big", "-2M", "999999T"}) refuses("entry_size", wrong);
+  EXPECT_EQ(write_once(control("entry_size"), "auto"), 0);
+  EXPECT_TRUE(read_file(control("entry_size")).starts_with("auto"));
+}
+
+TEST_F(ControlTest, PinnedMax) {
+  takes("pinned_max", "25%", "25%");
+  EXPECT_EQ(mount().stat_value("pinned_max_bytes"), 16 << 20);
+  for (const char* wrong : {"", "101%", "-1%", "x"}) refuses("pinned_max", wrong);
+  takes("pinned_max", "50%", "50%");
+}
+
+TEST_F(ControlTest, ShellWritesWork) {
+  // `echo fifo > policy` opens with O_TRUNC, `>>` with O_APPEND.
+  write_file(control("policy"), "fifo\n");
+  EXPECT_EQ(read_file(control("policy")), "fifo\n");
+  {
+    const File append(control("policy"), O_WRONLY | O_APPEND);
+    EXPECT_EQ(::write(append.fd(), "lru\n", 4), 4);
+  }
+  EXPECT_EQ(read_file(control("policy")), "lru\n");
+}
+
+TEST_F(ControlTest, ReadOnlyOnesRefuseAndNothingIsMade) {
+  for (const std::string& name : kReadOnly) {
+    EXPECT_NE(write_once(control(name), "x"), 0) << name;
+    EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control(name), "x"); }), EACCES) << name;
+  }
+  for (const std::string& name : kWritable) {
+    EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control(name), "x"); }), EACCES) << name;
+    EXPECT_EQ(as_user(1234, 1234, [&] { return read_file(control(name)).empty() ? 1 : 0; }), 0) << name;
+  }
+  const std::string folder = mount().path() + "/.pool";
+  EXPECT_NE(error_of(::open((folder + "/new").c_str(), O_CREAT | O_RDWR, 0644)), 0);
+  EXPECT_NE(error_of(::mkdir((folder + "/new").c_str(), 0755)), 0);
+  EXPECT_NE(error_of(::unlink((folder + "/size").c_str())), 0);
+  EXPECT_NE(error_of(::rename((folder + "/size").c_str(), (folder + "/size2").c_str())), 0);
+  EXPECT_NE(error_of(::rename((folder + "/size").c_str(), path("size").c_str())), 0);
+  EXPECT_NE(error_of(::link((folder + "/size").c_str(), path("size").c_str())), 0);
+  EXPECT_NE(error_of(::rmdir(folder.c_str())), 0);
+  EXPECT_NE(error_of(::rename(folder.c_str(), path("moved").c_str())), 0);
+  EXPECT_EQ(error_of(::mkdir(folder.c_str(), 0755)), EEXIST);
+  ASSERT_EQ(store(path("file"), "x"), 0);
+  EXPECT_NE(error_of(::rename(path("file").c_str(), (folder + "/size").c_str())), 0);
+  EXPECT_EQ(read_file(control("size")), "64M\n");
+}
+
+TEST_F(ControlTest, PiecesOfAReadFitTogether) {
+  for (const std::string name : {"size", "stats", "stats.json"}) {
+    const File file(control(name), O_RDONLY);
+    std::string pieces;
+    char byte = 0;
+    while (::read(file.fd(), &byte, 1) == 1) pieces += byte;
+    EXPECT_EQ(pieces.back(), '\n') << name;
+    if (name == "size") {
+      EXPECT_EQ(pieces, "64M\n");
+    }
+    if (name == "stats") {
+      EXPECT_GE(parse_stats(pieces).size(), kPoolStats.size());
+    }
+    EXPECT_EQ(read_at(file.fd(), 1, 2), pieces.substr(1, 2)) << name;
+    EXPECT_EQ(read_at(file.fd(), 1 << 20, 10), "") << name;
+  }
+}
+
+TEST_F(ControlTest, StatsCount) {
+  const auto before = mount().stats();
+  for (const std::string& name : kPoolStats) EXPECT_TRUE(before.contains(name)) << name;
+  EXPECT_EQ(before.at("io_mode"), mode() == Mode::kDaemonIo ? "daemon" : "passthrough");
+  ASSERT_EQ(store(path("one"), pattern(1, kMiB)), 0);
+  ASSERT_EQ(store(path("two"), pattern(2, kMiB)), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(read_file(path("one")).size(), kMiB);
+  EXPECT_EQ(error_of(::open(path("never-there").c_str(), O_RDONLY)), ENOENT);
+  const auto difference_of = [&](const std::string& name) {
+    return mount().stat_value(name) - std::stoll(before.at(name));
+  };
+  EXPECT_EQ(difference_of("creates"), 2);
+  EXPECT_EQ(difference_of("opens_hit"), 3);
+  EXPECT_GE(difference_of("lookups_missed"), 1);
+  EXPECT_EQ(difference_of("entries"), 2);
+  EXPECT_TRUE(eventually([&] { return difference_of("used_bytes") == 2 * static_cast<int64_t>(kMiB); }))
+      << difference_of("used_bytes");
+  EXPECT_TRUE(eventually([&] { return difference_of("evictable_bytes") == 2 * static_cast<int64_t>(kMiB); }));
+  EXPECT_EQ(mount().stat_value("free_bytes"),
+            mount().stat_value("size_bytes") - mount().stat_value("used_bytes"));
+  {
+    const File open_file(path("one"), O_RDONLY);
+    EXPECT_EQ(mount().stat_value("open_entries"), 1);
+  }
+  EXPECT_TRUE(eventually([] { return mount().stat_value("open_entries") == 0; }));
+  ASSERT_EQ(::unlink(path("one").c_str()), 0);
+  EXPECT_EQ(difference_of("removes"), 1);
+  EXPECT_EQ(difference_of("entries"), 1);
+}
+
+TEST_F(ControlTest, JsonSaysTheSame) {
+  const std::string pool = read_file(control("stats.json"));
+  for (const std::string& name : kPoolStats)
+    EXPECT_NE(pool.find("\"" + name + "\":"), std::string::npos) << name;
+  EXPECT_EQ(pool.front(), '{');
+  const std::string all = read_file(global("stats.json"));
+  EXPECT_NE(all.find("\"pools\":"), std::string::npos);
+  EXPECT_NE(all.find("\"used_bytes\":"), std::string::npos);
+  EXPECT_EQ(std::count(all.begin(), all.end(), '{'), std::count(all.begin(), all.end(), '}'));
+}
+
+TEST_F(ControlTest, NodesAddUp) {
+  ASSERT_EQ(store(path("file"), pattern(1, 4 * kMiB)), 0);
+  const std::regex form("node ([0-9]+) bytes ([0-9]+) huge ([0-9]+)");
+  EXPECT_TRUE(eventually([&] {
+    int64_t bytes = 0;
+    for (const std::string& line : lines_of(read_file(control("numa")))) {
+      std::smatch match;
+      if (!std::regex_match(line, match, form)) return false;
+      bytes += std::stoll(match[2]);
+    }
+    return bytes >= 4 * static_cast<int64_t>(kMiB);
+  })) << read_file(control("numa"));
+}
+
+TEST_F(ControlTest, EntriesAreListed) {
+  make_directory(path("folder"));
+  ASSERT_EQ(store(path("folder/one"), pattern(1, 5000)), 0);
+  ASSERT_EQ(store(path("tab\tline\nback\\slash"), "12345"), 0);
+  ASSERT_EQ(set_xattr(path("folder/one"), "user.kv.priority", "7"), 0);
+  ASSERT_EQ(set_xattr(path("folder/one"), "user.kvcachefs.pinned", "1"), 0);
+  EXPECT_EQ(read_file(path("folder/one")).size(), 5000u);
+  std::vector<std::string> lines = lines_of(read_file(control("entries")));
+  ASSERT_EQ(lines.size(), 3u) << read_file(control("entries"));
+  EXPECT_EQ(lines[0], "name size tier node hits age_s priority pinned");
+  std::sort(lines.begin() + 1, lines.end());
+  EXPECT_TRUE(std::regex_match(lines[1], std::regex("folder/one\t5000\tdirty\t[0-9]+\t1\t[0-9]+\t7\t1")))
+      << lines[1];
+  EXPECT_TRUE(std::regex_match(lines[2], std::regex(R"(tab\\tline\\nback\\\\slash)"
+                                                    "\t5\tdirty\t[0-9]+\t0\t[0-9]+\t0\t0")))
+      << lines[2];
+}
+
+TEST_F(ControlTest, ManyEntriesStream) {
+  constexpr int kEntries = 3000;
+  for (int i = 0; i < kEntries; ++i) write_file(path("a-name-of-some-length-" + std::to_string(i)), "x");
+  EXPECT_EQ(lines_of(read_file(control("entries"))).size(), size_t{kEntries} + 1);
+}
+
+TEST_F(ControlTest, Global) {
+  EXPECT_EQ(read_file(global("version")), "kvcachefs " KVCACHEFS_VERSION "\n");
+  const auto stats = parse_stats(read_file(global("stats")));
+  EXPECT_EQ(stats.at("io_mode"), mode() == Mode::kDaemonIo ? "daemon" : "passthrough");
+  EXPECT_EQ(stats.at("transport"), mode() == Mode::kIoUring ? "io_uring" : "dev_fuse");
+  EXPECT_EQ(stats.at("pools"), "1");
+  EXPECT_EQ(stats.at("version"), KVCACHEFS_VERSION);
+  for (const char* name : {"threads", "poll_us", "memory_bytes", "uptime_s", "pid"}) {
+    ASSERT_TRUE(stats.contains(name)) << name;
+    EXPECT_NO_THROW(std::stoll(stats.at(name))) << name;
+  }
+  EXPECT_NE(write_once(global("version"), "x"), 0);
+}
+
+TEST_F(ControlTest, MetricsAreInPrometheusForm) {
+  ASSERT_EQ(store(path("file"), "x"), 0);
+  const std::string text = read_file(global("metrics"));
+  const std::regex sample(
+      R"re(kvcachefs_[a-z0-9_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.eE+-]+|.* \+Inf)re");
+  int samples = 0;
+  for (const std::string& line : lines_of(text)) {
+    if (line.empty() || line.starts_with("# HELP ") || line.starts_with("# TYPE ")) continue;
+    EXPECT_TRUE(std::regex_match(line, sample)) << line;
+    ++samples;
+  }
+  EXPECT_GT(samples, 20);
+  EXPECT_NE(text.find("{pool=\"p\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

@@ -1,0 +1,60 @@
+#include "tests/support/pool_pressure.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "tests/support/files.h"
+
+namespace kvcachefs::test {
+
+std::vector<std::string> fill(const std::string& directory, const std::string& name, int count,
+                              size_t bytes) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    names.push_back(directory + "/" + name + "-" + std::to_string(i));
+    EXPECT_EQ(error_name(store(names.back(), pattern(i, bytes))), "ok") << names.back();
+  }
+  return names;
+}
+
+std::vector<int> survivors(const std::vector<std::string>& names) {
+  std::vector<int> left;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (exists(names[i])) left.push_back(static_cast<int>(i));
+  }
+  return left;
+}
+
+int check_whole(const std::vector<std::string>& names) {
+  int whole = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::string content;
+    const int error = load(names[i], &content);
+    if (error == ENOENT) continue;
+    EXPECT_EQ(error_name(error), "ok") << names[i];
+    EXPECT_FALSE(content.empty()) << names[i];
+    EXPECT_EQ(difference(i, content), "") << names[i];
+    ++whole;
+  }
+  return whole;
+}
+
+uint64_t tmpfs_used_bytes(const Mount& mount) {
+  uint64_t used = 0;
+  for (const MountEntry& entry : mounts_below(mount.runtime_dir())) {
+    struct statvfs status {};
+    if (entry.file_system != "tmpfs" || ::statvfs(entry.mount_point.c_str(), &status) != 0) continue;
+    used += (status.f_blocks - status.f_bfree) * status.f_frsize;
+  }
+  return used;
+}
+
+bool all_closed(const Mount& mount, std::string_view pool) {
+  return eventually([&] { return mount.stat_value("open_entries", pool) == 0; });
+}
+
+void order(const Mount& mount, std::string_view what) {
+  EXPECT_EQ(error_name(write_once(mount.control("evict"), what)), "ok") << what;
+}
+
+}  // namespace kvcachefs::test
