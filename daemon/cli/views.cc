@@ -78,13 +78,13 @@ std::string status_view(const Sample& sample) {
                {"OPEN"},
                {"HITS"},
                {"MISSES"},
-               {"EVICTIONS"}});
+               {"DISCARDS"}});
   for (const auto& [name, stats] : sample.pools) {
     table.add({name, stats.text("policy"), size(stats, "size_bytes"), size(stats, "used_bytes"),
                percent(stats.number("used_bytes"), stats.number("size_bytes")),
                size(stats, "evictable_bytes"), size(stats, "pinned_bytes"), count(stats, "entries"),
                count(stats, "open_entries"), count(stats, "opens_hit"), count(stats, "lookups_missed"),
-               count(stats, "evictions")});
+               count(stats, "discards")});
   }
   return daemon_view(sample) + '\n' + table.text();
 }
@@ -136,7 +136,7 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
                {"HIT%"},
                {"CREATES/s"},
                {"REMOVES/s"},
-               {"EVICTIONS/s"}});
+               {"DISCARDS/s"}});
   const double seconds = earlier == nullptr ? static_cast<double>(sample.daemon.number("uptime_s"))
                                             : sample.time_s - earlier->time_s;
   for (const auto& [name, stats] : sample.pools) {
@@ -152,7 +152,7 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
                percent(stats.number("used_bytes"), stats.number("size_bytes")), size(stats, "pinned_bytes"),
                count(stats, "entries"), count(stats, "open_entries"), per_second("opens_hit"),
                per_second("lookups_missed"), hit_percent(hits, misses), per_second("creates"),
-               per_second("removes"), per_second("evictions")});
+               per_second("removes"), per_second("discards")});
   }
   return daemon_view(sample) + '\n' + table.text();
 }

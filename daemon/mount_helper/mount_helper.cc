@@ -70,12 +70,9 @@ Result<pid_t> start_process(const std::vector<std::string>& command) {
   return pid;
 }
 
-Result<void> start_daemon(const MountArguments& arguments, const std::vector<MountPoint>& mounts) {
+// On a mount point that an earlier daemon left dead, too: the new one clears it.
+Result<void> start_daemon(const MountArguments& arguments) {
   const std::string& base = arguments.base.native();
-  if (const MountPoint* stale = find_mount(mounts, base);
-      stale != nullptr && stale->type == kFileSystemType) {
-    if (Result<void> gone = sys::unmount(base.c_str(), MNT_DETACH); !gone) return gone;
-  }
   if (Result<void> made = sys::make_directories(base, 0755); !made) return made;
   const std::vector<std::string> command = daemon_command(arguments);
   if (arguments.verbose) say(fmt::format("starting {}", fmt::join(command, " ")));
@@ -99,7 +96,7 @@ Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes
   const MountTree tree(arguments.base);
   const bool serves = mounted != nullptr && mounted->type == kFileSystemType && tree.check();
   if (!serves) {
-    if (Result<void> started = start_daemon(arguments, *mounts); !started) return started;
+    if (Result<void> started = start_daemon(arguments); !started) return started;
     if (Result<void> good = tree.check(); !good) return good;
     if (tree.has_pool(arguments.pool)) return {};
   }

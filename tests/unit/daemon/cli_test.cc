@@ -59,9 +59,9 @@ TEST_F(CliTest, ShowsAllPools) {
           ": passthrough over dev_fuse, 4 threads, up 1m 40s\n"
           "16G in 2 pools, 64G of memory\n"
           "\n"
-          "POOL   POLICY  SIZE   USED  USE%  EVICTABLE  PINNED  ENTRIES  OPEN   HITS  MISSES  EVICTIONS\n"
-          "b      lfu        0      0     -          0       0        0     0      0       0          0\n"
-          "llama  lru      16G  12.3G   77%        11G    512M     6120     3  10234     121        412\n");
+          "POOL   POLICY  SIZE   USED  USE%  EVICTABLE  PINNED  ENTRIES  OPEN   HITS  MISSES  DISCARDS\n"
+          "b      lfu        0      0     -          0       0        0     0      0       0         0\n"
+          "llama  lru      16G  12.3G   77%        11G    512M     6120     3  10234     121       412\n");
 }
 
 TEST_F(CliTest, ShowsOnePool) {
@@ -176,10 +176,10 @@ TEST_F(CliTest, ShowsRates) {
 }
 
 TEST_F(CliTest, CountsRatesBetweenSamples) {
-  Sample earlier{10, "/m", {}, {{"a", StatsReading::parse("opens_hit 100\nevictions 5\n")}}};
-  Sample later{12, "/m", {}, {{"a", StatsReading::parse("opens_hit 103\nevictions 4\n")}}};
+  Sample earlier{10, "/m", {}, {{"a", StatsReading::parse("opens_hit 100\ndiscards 5\n")}}};
+  Sample later{12, "/m", {}, {{"a", StatsReading::parse("opens_hit 103\ndiscards 4\n")}}};
   const std::string view = top_view(later, &earlier);
-  EXPECT_NE(view.find("    1.5         0  100%          0          0          2.0\n"), std::string::npos)
+  EXPECT_NE(view.find("    1.5         0  100%          0          0         2.0\n"), std::string::npos)
       << view;
 }
 
