@@ -69,6 +69,7 @@ std::unique_ptr<Client> make_lmcache_mp_fs(const ClientOptions& options);
 std::unique_ptr<Client> make_lmcache_fs_native(const ClientOptions& options);
 std::unique_ptr<Client> make_lmcache_gds(const ClientOptions& options);
 std::unique_ptr<Client> make_llama_cpp(const ClientOptions& options);
+std::unique_ptr<Client> make_llm_d(const ClientOptions& options);
 std::unique_ptr<Client> make_ucm(const ClientOptions& options);
 std::unique_ptr<Client> make_aibrix(const ClientOptions& options);
 std::unique_ptr<Client> make_kvbm(const ClientOptions& options);

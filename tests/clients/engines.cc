@@ -18,6 +18,7 @@ const std::vector<Engine>& engines() {
       {"lmcache_fs_native", 2048 * kKiB, make_lmcache_fs_native},
       {"lmcache_gds", 1024 * kKiB, make_lmcache_gds},
       {"llama_cpp", 2048 * kKiB, make_llama_cpp},
+      {"llm_d", 1024 * kKiB, make_llm_d},
       {"ucm", 1024 * kKiB, make_ucm},
       {"aibrix", 512 * kKiB, make_aibrix},
       {"kvbm", 512 * kKiB, make_kvbm},
