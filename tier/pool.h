@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -135,6 +136,7 @@ class Pool {
   std::vector<NodeUsage> numa_usage();  // looks at every entry
   // The same, perhaps somewhat old: for statistics that are asked for often.
   std::vector<NodeUsage> recent_numa_usage();
+  ArenaUsage inode_usage() const { return arena_.usage(); }
   // Entries of one shard; shards are numbered from 0, and the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
   std::vector<EntryListing> list_entries(size_t shard);
@@ -146,6 +148,7 @@ class Pool {
   // The kernel learns of an inode; `attributes` gets the daemon's own reservation taken out of its blocks.
   Result<void> looked_up(sys::Handle handle, struct stat& attributes);
   void forget(uint64_t ino, uint64_t lookups);
+  uint32_t generation_of(uint64_t ino);  // 0 for an inode that is not known
   void looked_for_nothing() { count(counters_.lookups_missed); }
 
   // --- names (pool_names.cc): the system call and what follows from it for the entries ---
@@ -170,8 +173,9 @@ class Pool {
   void end_open(uint64_t ino, bool writer);
   // A writer closed a descriptor, perhaps not its last: gives back what was reserved beyond the end.
   void flushed(uint64_t ino);
-  int32_t backing_of(uint64_t ino);  // -1 when it is not open
-  void io_done(uint64_t ino);        // orders daemon I/O before the close of its descriptor
+  // Daemon I/O on an open file. A write that meets a full pool waits for the evictor, as a create does.
+  Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
+  Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
   Result<void> truncate(uint64_t ino, uint64_t size_bytes);
   Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
 
@@ -198,6 +202,8 @@ class Pool {
   Result<Reservation> reserve(int fd, int caller_thread);
   // One round of background work; true when it should come again at once or within a millisecond.
   bool tidy();
+  // Changes whenever bytes have come or gone: tells writers at work from files that are merely open.
+  uint64_t activity() const;
   EvictResult evict_now(EvictOrder order);
   EvictResult last_evict() const EXCLUDES(settings_mutex_);
 
@@ -229,6 +235,9 @@ class Pool {
   };
 
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
+  // The descriptor that daemon I/O on an open file goes through.
+  Result<int> io_descriptor(uint64_t ino);
+  void io_done(uint64_t ino);           // orders the I/O before the close of its descriptor
   void settle(Entry& entry);            // its last writer has closed it
   uint64_t trim(Entry& entry, int fd);  // gives back the reservation, returns the size
   void gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep)

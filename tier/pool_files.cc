@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,6 +14,10 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint64_t kStatBlockBytes = 512;
+
+// A write or an allocation in a full pool tries again so often, after as much of a wait each time at most.
+constexpr int kRoomAttempts = 20;
+constexpr auto kRoomPatience = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -113,15 +118,44 @@ void Pool::flushed(uint64_t ino) {
   if (auto fd = arena_.open(handle_of(*entry), O_RDWR)) (void)trim(*entry, fd->get());
 }
 
-int32_t Pool::backing_of(uint64_t ino) {
+Result<int> Pool::io_descriptor(uint64_t ino) {
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
-  return entry == nullptr ? -1 : entry->backing;
+  if (entry == nullptr || entry->backing < 0) return fail(ESTALE);
+  return entry->backing;
 }
 
 void Pool::io_done(uint64_t ino) {
   MutexLock lock(table_.shard(ino).mutex);
+}
+
+Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) {
+  auto fd = io_descriptor(ino);
+  if (!fd) return pass(fd);
+  auto count = sys::read_at(*fd, bytes, offset);
+  io_done(ino);
+  return count;
+}
+
+Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t offset) {
+  auto fd = io_descriptor(ino);
+  if (!fd) return pass(fd);
+  size_t total = 0;
+  for (int attempt = 0;; ++attempt) {
+    const Room::Ticket ticket = room_.ticket();
+    auto count = sys::write_at(*fd, bytes.subspan(total), offset + total);
+    if (count) total += *count;
+    const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
+    if (!full || attempt == kRoomAttempts) {
+      io_done(ino);
+      if (!count && total == 0) return count;
+      return total;
+    }
+    Room::Demand demand(room_, bytes.size() - total);
+    surroundings_.evictor->wake();
+    if (room_.wait(ticket, kRoomPatience) == Room::Answer::kNothingToEvict) attempt = kRoomAttempts - 1;
+  }
 }
 
 Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
@@ -163,11 +197,11 @@ Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t le
       // From here on what lies beyond the end is the client's own, and stays when it closes.
       (void)trim(*entry, fd->get());
       done = sys::allocate(fd->get(), mode, offset, length);
-      if (done || done.error().code != ENOSPC || attempt == 16) return done;
+      if (done || done.error().code != ENOSPC || attempt == kRoomAttempts) return done;
     }
     Room::Demand demand(room_, length);
     surroundings_.evictor->wake();
-    if (room_.wait(ticket, std::chrono::milliseconds(200)) == Room::Answer::kNothingToEvict) return done;
+    if (room_.wait(ticket, kRoomPatience) == Room::Answer::kNothingToEvict) return done;
   }
 }
 

@@ -1,4 +1,5 @@
 // Inodes of a pool, as the kernel knows them.
+#include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
@@ -84,6 +85,13 @@ void Pool::forget(uint64_t ino, uint64_t lookups) {
   if (entry->is_file() && !entry->removed) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
   shard.erase(ino);
+}
+
+uint32_t Pool::generation_of(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  return entry == nullptr ? 0 : entry->generation;
 }
 
 }  // namespace kvcachefs

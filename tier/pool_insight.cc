@@ -26,6 +26,10 @@ PoolUsage Pool::usage() const {
           .open_entries = open_files_.load()};
 }
 
+uint64_t Pool::activity() const {
+  return arena_.usage().free_bytes + counters_.creates.load(std::memory_order_relaxed);
+}
+
 std::vector<NodeUsage> Pool::numa_usage() {
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;

@@ -11,7 +11,7 @@
 #include "base/sys.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/mount_tree.h"
-#include "daemon/cli/mountinfo.h"
+#include "base/mountinfo.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
 #include "tier/policies/policy.h"

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "daemon/cli/mount_tree.h"
-#include "daemon/cli/mountinfo.h"
+#include "base/mountinfo.h"
 #include "daemon/mount_helper/arguments.h"
 
 namespace kvcachefs {

@@ -1,4 +1,4 @@
-#include "daemon/cli/mountinfo.h"
+#include "base/mountinfo.h"
 
 #include <gtest/gtest.h>
 

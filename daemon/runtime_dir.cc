@@ -1,0 +1,68 @@
+#include "daemon/runtime_dir.h"
+
+#include <sys/file.h>
+#include <sys/mount.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "base/mountinfo.h"
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+// As systemd escapes paths: `/mnt/kv` is `mnt-kv`, and what a name may not hold, a dash included, is `\xHH`.
+std::string escape_path(const std::string& path) {
+  std::string result;
+  for (const char c : path.substr(
+           path.find_first_not_of('/') == std::string::npos ? path.size() : path.find_first_not_of('/'))) {
+    if (c == '/') {
+      result += '-';
+    } else if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+               c == '.') {
+      result += c;
+    } else {
+      constexpr char kDigits[] = "0123456789abcdef";
+      const auto byte = static_cast<unsigned char>(c);
+      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return result.empty() ? "-" : result;
+}
+
+Result<void> unmount_below(const std::string& directory) {
+  auto text = sys::read_text("/proc/self/mountinfo");
+  if (!text) return pass(text);
+  auto mounts = parse_mountinfo(*text);
+  std::ranges::reverse(mounts);
+  for (const MountPoint& mount : mounts) {
+    if (!mount.directory.starts_with(directory + "/")) continue;
+    log_info("{}: cleaning up the memory of a daemon that died", mount.directory);
+    if (auto done = sys::unmount(mount.directory.c_str(), MNT_DETACH); !done) return done;
+    (void)sys::remove_directory(mount.directory.c_str());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::string& mountpoint) {
+  if (auto made = sys::make_directories(runtime_dir, 0700); !made) return pass(made);
+  const std::string directory = runtime_dir + "/" + escape_path(mountpoint) + ".mount";
+  if (auto made = sys::make_directories(directory, 0700); !made) return pass(made);
+  auto lock = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!lock) return pass(lock);
+  if (flock(lock->get(), LOCK_EX | LOCK_NB) != 0)
+    return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
+  if (auto cleaned = unmount_below(directory); !cleaned) return pass(cleaned);
+  return RuntimeDir(directory, std::move(*lock));
+}
+
+RuntimeDir::~RuntimeDir() {
+  if (!lock_) return;
+  (void)sys::remove_directory(directory_.c_str());
+}
+
+}  // namespace kvcachefs

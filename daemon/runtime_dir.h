@@ -1,0 +1,30 @@
+// A mount point's own directory below the runtime directory (0700): where its pools' tmpfs are mounted, and a
+// lock that keeps two daemons off one mount point. Main thread. claim() cleans up what a daemon that died
+// left there; it fails with EBUSY while another lives. The directory goes with the object.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace kvcachefs {
+
+class RuntimeDir {
+ public:
+  static Result<RuntimeDir> claim(const std::string& runtime_dir, const std::string& mountpoint);
+  RuntimeDir(RuntimeDir&&) noexcept = default;
+  RuntimeDir& operator=(RuntimeDir&&) = delete;
+  ~RuntimeDir();
+
+  const std::string& pools_directory() const { return directory_; }
+
+ private:
+  RuntimeDir(std::string directory, UniqueFd lock)
+      : directory_(std::move(directory)), lock_(std::move(lock)) {}
+
+  std::string directory_;
+  UniqueFd lock_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,32 @@
+// What open files rest on. Passthrough: a backing id of the kernel's, so that reads, writes and maps never
+// come here. Daemon I/O: a descriptor of ours. Which of the two holds for the whole mount is decided once, at
+// INIT; mixing them on one inode is an EIO to the client (fuse-facts: fs/fuse/iomode.c). Any thread. Failure:
+// errno of the ioctl or dup.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "tier/pool.h"
+
+namespace kvcachefs {
+
+class SessionBacking : public BackingStore {
+ public:
+  // Before the first request other than INIT is answered.
+  void decide(bool passthrough, int device_fd) {
+    device_fd_ = device_fd;
+    passthrough_ = passthrough;
+  }
+  bool passthrough() const { return passthrough_; }
+
+  Result<int32_t> acquire(int fd) override;
+  void give_back(int32_t backing) override;
+  bool needs_write_access() const override { return !passthrough_; }
+
+ private:
+  std::atomic<bool> passthrough_{false};
+  std::atomic<int> device_fd_{-1};
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,175 @@
+#include "fs/control_files.h"
+
+#include <cerrno>
+
+#include "fs/control/pool_adapter.h"
+#include "fs/control/pool_files.h"
+#include "fs/server.h"
+
+namespace kvcachefs {
+namespace {
+
+// As sysfs does: what reads by size sees something, what reads to the end sees all.
+constexpr off_t kStatedBytes = 4096;
+constexpr size_t kMostOrderBytes = 4096;
+
+uint16_t pool_of_directory(NodeId id) {
+  return id.is_mount_control() ? 0 : id.pool_number();
+}
+
+bool is_file(NodeId id) {
+  return id.control_index() > 0;
+}
+
+}  // namespace
+
+ControlFiles::ControlFiles(Pools& pools) : pools_(pools) {
+  server_.pool_count = [&pools] { return pools.list().size(); };
+  server_.pool_reports = [this] { return report_pools(pools_, server_.info.io_mode); };
+}
+
+void ControlFiles::describe(const ServerInfo& info) {
+  server_.info = info;
+}
+
+std::vector<std::string> ControlFiles::names(NodeId directory) const {
+  std::vector<std::string> result;
+  if (directory.is_mount_control()) {
+    for (const ServerFile& file : server_files()) result.emplace_back(file.name);
+  } else {
+    for (const PoolFile& file : pool_files()) result.emplace_back(file.name);
+  }
+  return result;
+}
+
+Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
+  struct stat attributes {};
+  attributes.st_ino = id.value;
+  attributes.st_nlink = 1;
+  mode_t file_mode = 0444;
+  if (!id.is_mount_control()) {
+    auto pool = pools_.find(id.pool_number());
+    if (pool == nullptr) return fail(ESTALE);
+    auto root = pool->attributes(pool->root_ino());
+    if (!root) return root;
+    // Who owns the pool may steer it.
+    attributes.st_uid = root->st_uid;
+    attributes.st_gid = root->st_gid;
+    if (is_file(id)) file_mode = pool_files()[id.control_index() - 1].mode();
+  }
+  if (is_file(id)) {
+    attributes.st_mode = S_IFREG | file_mode;
+    attributes.st_size = kStatedBytes;
+  } else {
+    attributes.st_mode = S_IFDIR | 0555;
+    attributes.st_nlink = 2;
+  }
+  return attributes;
+}
+
+void ControlFiles::reply_entry_of(fuse_req_t request, NodeId id) {
+  auto attributes = attributes_of(id);
+  if (!attributes) return reply_error(request, std::move(attributes.error()));
+  fuse_entry_param entry = entry_of(id.value, 0, *attributes);
+  entry.attr_timeout = 0;
+  reply_entry(request, entry);
+}
+
+void ControlFiles::lookup_directory(fuse_req_t request, uint16_t pool) {
+  reply_entry_of(request, NodeId::of_control(pool, 0));
+}
+
+void ControlFiles::lookup(fuse_req_t request, NodeId directory, std::string_view name) {
+  const auto known = names(directory);
+  for (size_t index = 0; index < known.size(); ++index)
+    if (known[index] == name)
+      return reply_entry_of(request, NodeId::of_control(pool_of_directory(directory), index + 1));
+  reply_no_entry(request);
+}
+
+void ControlFiles::getattr(fuse_req_t request, NodeId id) {
+  auto attributes = attributes_of(id);
+  if (!attributes) return reply_error(request, std::move(attributes.error()));
+  (void)fuse_reply_attr(request, &*attributes, 0);
+}
+
+std::unique_ptr<ControlledPool> ControlFiles::pool_of(NodeId id) const {
+  auto pool = pools_.find(id.pool_number());
+  if (pool == nullptr) return nullptr;
+  return std::make_unique<PoolAdapter>(std::move(pool), pools_, server_.info.io_mode);
+}
+
+Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {
+  auto result = std::make_shared<OpenFile>();
+  if (!is_file(id)) return fail(EISDIR);
+  const size_t index = id.control_index() - 1;
+  if (id.is_mount_control()) {
+    if (index >= server_files().size()) return fail(ESTALE);
+    auto reader = server_files()[index].open(server_);
+    if (!reader) return pass(reader);
+    result->reader = std::move(*reader);
+    return result;
+  }
+  result->pool = pool_of(id);
+  if (result->pool == nullptr || index >= pool_files().size()) return fail(ESTALE);
+  if (!for_reading) return result;
+  auto reader = pool_files()[index].open(*result->pool);
+  if (!reader) return pass(reader);
+  result->reader = std::move(*reader);
+  return result;
+}
+
+void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
+  auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
+  if (!opened) return reply_error(request, std::move(opened.error()));
+  {
+    MutexLock lock(mutex_);
+    file->fh = next_handle_++;
+    open_files_[file->fh] = std::move(*opened);
+  }
+  file->direct_io = 1;
+  if (fuse_reply_open(request, file) != -ENOENT) return;
+  MutexLock lock(mutex_);
+  open_files_.erase(file->fh);
+}
+
+void ControlFiles::read(fuse_req_t request, NodeId, size_t size, off_t offset, const fuse_file_info* file) {
+  std::shared_ptr<OpenFile> open;
+  {
+    MutexLock lock(mutex_);
+    if (auto found = open_files_.find(file->fh); found != open_files_.end()) open = found->second;
+  }
+  if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
+  const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
+  (void)fuse_reply_buf(request, text.data(), text.size());
+}
+
+Result<void> ControlFiles::order(NodeId id, std::string_view text) {
+  if (id.is_mount_control() || !is_file(id) || id.control_index() > pool_files().size()) return fail(EACCES);
+  const PoolFile& file = pool_files()[id.control_index() - 1];
+  if (file.write == nullptr) return fail(EACCES);
+  if (text.size() > kMostOrderBytes) return fail(EINVAL);
+  auto pool = pool_of(id);
+  if (pool == nullptr) return fail(ESTALE);
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  return file.write(*pool, text);
+}
+
+void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t, const fuse_file_info*) {
+  if (auto done = order(id, text); !done) return reply_error(request, std::move(done.error()));
+  (void)fuse_reply_write(request, text.size());
+}
+
+void ControlFiles::flush(fuse_req_t request, NodeId, const fuse_file_info*) {
+  (void)fuse_reply_err(request, 0);
+}
+
+void ControlFiles::release(fuse_req_t request, NodeId, const fuse_file_info* file) {
+  {
+    MutexLock lock(mutex_);
+    open_files_.erase(file->fh);
+  }
+  (void)fuse_reply_err(request, 0);
+}
+
+}  // namespace kvcachefs

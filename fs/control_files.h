@@ -1,0 +1,61 @@
+// The virtual files as the kernel sees them: nodeids, attributes, opens. What they say and do is fs/control/.
+// Any server thread; each handler answers its request. A write is one order and is carried out before it is
+// answered; text that is no value of its file is EINVAL, with the reason in the log.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "fs/control/controlled_pool.h"
+#include "fs/control/server_files.h"
+#include "fs/fuse.h"
+#include "fs/nodeid.h"
+#include "tier/pools.h"
+
+namespace kvcachefs {
+
+class ControlFiles {
+ public:
+  explicit ControlFiles(Pools& pools);
+
+  // Once, before the mount is announced; until then .kvcachefs says what it can.
+  void describe(const ServerInfo& info);
+
+  // Directories have index 0, of pool number 0 the mount's own.
+  void lookup_directory(fuse_req_t request, uint16_t pool);
+  void lookup(fuse_req_t request, NodeId directory, std::string_view name);
+  std::vector<std::string> names(NodeId directory) const;
+  void getattr(fuse_req_t request, NodeId id);
+  void open(fuse_req_t request, NodeId id, fuse_file_info* file);
+  void read(fuse_req_t request, NodeId id, size_t size, off_t offset, const fuse_file_info* file);
+  void write(fuse_req_t request, NodeId id, std::string_view text, off_t offset, const fuse_file_info* file);
+  void flush(fuse_req_t request, NodeId id, const fuse_file_info* file);
+  void release(fuse_req_t request, NodeId id, const fuse_file_info* file);
+
+ private:
+  // What keeps an open file's target alive as long as its reader.
+  struct OpenFile {
+    std::unique_ptr<ControlledPool> pool;
+    std::unique_ptr<ControlReader> reader;
+  };
+
+  Result<struct stat> attributes_of(NodeId id) const;
+  void reply_entry_of(fuse_req_t request, NodeId id);
+  Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
+  Result<void> order(NodeId id, std::string_view text);
+  std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
+
+  Pools& pools_;
+  ControlledServer server_;
+
+  Mutex mutex_;
+  uint64_t next_handle_ GUARDED_BY(mutex_) = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<OpenFile>> open_files_ GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcachefs

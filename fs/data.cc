@@ -1,0 +1,67 @@
+// Data operations that reach the daemon: reads and writes in daemon I/O and of control files, the rest in
+// every mode.
+#include <cerrno>
+#include <memory>
+
+#include "fs/control_files.h"
+#include "fs/operations.h"
+#include "fs/server.h"
+
+namespace kvcachefs::operations {
+
+void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file) {
+  const NodeId id{ino};
+  if (id.is_control()) return server_of(request).control.read(request, id, size, offset, file);
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  const auto buffer = std::make_unique_for_overwrite<char[]>(size);
+  auto count = node->pool->read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
+  if (!count) return reply_error(request, std::move(count.error()));
+  (void)fuse_reply_buf(request, buffer.get(), *count);
+}
+
+void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, off_t offset,
+           fuse_file_info* file) {
+  const NodeId id{ino};
+  if (id.is_control()) return server_of(request).control.write(request, id, {bytes, size}, offset, file);
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  auto count = node->pool->write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
+  if (!count) return reply_error(request, std::move(count.error()));
+  (void)fuse_reply_write(request, *count);
+}
+
+void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  reply_outcome(request, node->pool->allocate(node->ino, mode, static_cast<uint64_t>(offset),
+                                              static_cast<uint64_t>(length)));
+}
+
+void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info*) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  auto fd = node->pool->open_inode(node->ino, O_RDONLY);
+  if (!fd) return reply_error(request, std::move(fd.error()));
+  auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), whence);
+  if (!at) return reply_error(request, std::move(at.error()));
+  (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
+}
+
+void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_file_info*, fuse_ino_t out,
+                     off_t out_offset, fuse_file_info*, size_t length, int) {
+  auto from = find_node(server_of(request), in);
+  if (!from) return reply_error(request, std::move(from.error()));
+  auto to = find_node(server_of(request), out);
+  if (!to) return reply_error(request, std::move(to.error()));
+  auto from_fd = from->pool->open_inode(from->ino, O_RDONLY);
+  if (!from_fd) return reply_error(request, std::move(from_fd.error()));
+  auto to_fd = to->pool->open_inode(to->ino, O_RDWR);
+  if (!to_fd) return reply_error(request, std::move(to_fd.error()));
+  auto copied = sys::copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
+                                static_cast<uint64_t>(out_offset), length);
+  if (!copied) return reply_error(request, std::move(copied.error()));
+  (void)fuse_reply_write(request, *copied);
+}
+
+}  // namespace kvcachefs::operations

@@ -1,0 +1,170 @@
+// Reading directories. Nothing is kept between requests: every one opens the directory anew and goes to the
+// offset that the last entry gave, which a tmpfs keeps stable while entries come and go (Linux 6.6,
+// fs/libfs.c, simple offsets).
+#include <dirent.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "fs/control_files.h"
+#include "fs/operations.h"
+#include "fs/server.h"
+
+namespace kvcachefs::operations {
+namespace {
+
+// linux_dirent64 of getdents64(2).
+struct RawEntry {
+  uint64_t ino;
+  int64_t next_offset;
+  uint16_t record_bytes;
+  uint8_t type;
+  char name[1];
+};
+constexpr size_t kNameAt = offsetof(RawEntry, name);
+
+// A reply under construction.
+class Listing {
+ public:
+  Listing(fuse_req_t request, size_t size) : request_(request), buffer_(size) {}
+
+  bool add(const char* name, const struct stat& attributes, off_t next) {
+    char* at = buffer_.data() + used_;
+    return took(fuse_add_direntry(request_, at, room(), name, &attributes, next));
+  }
+  bool add_plus(const char* name, const fuse_entry_param& entry, off_t next) {
+    char* at = buffer_.data() + used_;
+    return took(fuse_add_direntry_plus(request_, at, room(), name, &entry, next));
+  }
+  void reply() { (void)fuse_reply_buf(request_, buffer_.data(), used_); }
+
+ private:
+  size_t room() const { return buffer_.size() - used_; }
+  bool took(size_t bytes) {
+    if (bytes > room()) return false;
+    used_ += bytes;
+    return true;
+  }
+
+  fuse_req_t request_;
+  std::vector<char> buffer_;
+  size_t used_ = 0;
+};
+
+bool is_dots(const char* name) {
+  return std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0;
+}
+
+// A plain entry, or one of which only number and type are told though more was asked for.
+bool add_plain(Listing& listing, bool plus, const char* name, uint64_t nodeid, mode_t type, off_t next) {
+  struct stat attributes {};
+  attributes.st_ino = nodeid;
+  attributes.st_mode = type;
+  if (!plus) return listing.add(name, attributes, next);
+  fuse_entry_param entry{};
+  entry.attr = attributes;
+  return listing.add_plus(name, entry, next);
+}
+
+bool add_known(Listing& listing, Pool& pool, int directory, const char* name, off_t next) {
+  auto handle = sys::handle_at(directory, name);
+  auto attributes = sys::stat_at(directory, name);
+  // Gone since the directory was read, or another file now: as if it had been so before.
+  if (!handle || !attributes || attributes->st_ino != handle->ino || !pool.looked_up(*handle, *attributes))
+    return true;
+  const auto entry =
+      entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation, *attributes);
+  if (listing.add_plus(name, entry, next)) return true;
+  pool.forget(handle->ino, 1);
+  return false;
+}
+
+void read_root(fuse_req_t request, size_t size, off_t offset, bool plus) {
+  Server& server = server_of(request);
+  Listing listing(request, size);
+  const auto pools = server.pools.list();
+  for (auto at = static_cast<size_t>(offset);; ++at) {
+    const auto next = static_cast<off_t>(at + 1);
+    if (at < 2) {
+      if (!add_plain(listing, plus, at == 0 ? "." : "..", NodeId::kRoot, S_IFDIR, next)) break;
+      continue;
+    }
+    if (at - 2 >= pools.size()) break;
+    const Pool& pool = *pools[at - 2];
+    const uint64_t nodeid = NodeId::of_inode(pool.number(), pool.root_ino()).value;
+    if (!add_plain(listing, plus, pool.name().c_str(), nodeid, S_IFDIR, next)) break;
+  }
+  listing.reply();
+}
+
+void read_pool_directory(fuse_req_t request, const Node& node, size_t size, off_t offset, bool plus) {
+  Pool& pool = *node.pool;
+  auto fd = pool.open_inode(node.ino, O_RDONLY | O_DIRECTORY);
+  if (!fd) return reply_error(request, std::move(fd.error()));
+  if (offset > 0)
+    if (auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), SEEK_SET); !at)
+      return reply_error(request, std::move(at.error()));
+  Listing listing(request, size);
+  alignas(RawEntry) std::array<char, 32768> records;
+  for (;;) {
+    auto bytes = sys::read_directory(fd->get(), records);
+    if (!bytes) return reply_error(request, std::move(bytes.error()));
+    if (*bytes == 0) return listing.reply();
+    for (size_t at = 0; at < *bytes;) {
+      RawEntry raw;
+      std::memcpy(&raw, records.data() + at, kNameAt);
+      const char* name = records.data() + at + kNameAt;
+      at += raw.record_bytes;
+      const bool parent_of_root = node.ino == pool.root_ino() && std::strcmp(name, "..") == 0;
+      const uint64_t nodeid = parent_of_root ? NodeId::kRoot : NodeId::of_inode(pool.number(), raw.ino).value;
+      const bool fits = plus && !is_dots(name)
+                            ? add_known(listing, pool, fd->get(), name, raw.next_offset)
+                            : add_plain(listing, plus, name, nodeid, DTTOIF(raw.type), raw.next_offset);
+      if (!fits) return listing.reply();
+    }
+  }
+}
+
+void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, bool plus) {
+  const NodeId id{ino};
+  if (id.is_root()) return read_root(request, size, offset, plus);
+  if (id.is_control()) {
+    Listing listing(request, size);
+    const auto names = server_of(request).control.names(id);
+    for (auto at = static_cast<size_t>(offset); at < names.size(); ++at) {
+      const uint64_t nodeid = NodeId::of_control(id.is_mount_control() ? 0 : id.pool_number(), at + 1).value;
+      if (!add_plain(listing, plus, names[at].c_str(), nodeid, S_IFREG, static_cast<off_t>(at + 1))) break;
+    }
+    return listing.reply();
+  }
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  read_pool_directory(request, *node, size, offset, plus);
+}
+
+}  // namespace
+
+void opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+  file->fh = 0;
+  (void)fuse_reply_open(request, file);
+}
+
+void readdir(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  read_entries(request, ino, size, offset, false);
+}
+
+void readdirplus(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  read_entries(request, ino, size, offset, true);
+}
+
+void releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+  (void)fuse_reply_err(request, 0);
+}
+
+void fsyncdir(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) {
+  reply_done(request);
+}
+
+}  // namespace kvcachefs::operations

@@ -1,0 +1,9 @@
+// The one way to libfuse's header: the version this code is written against.
+#pragma once
+
+#define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 18)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include <fuse_lowlevel.h>
+#pragma GCC diagnostic pop

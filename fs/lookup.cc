@@ -1,0 +1,72 @@
+#include <cerrno>
+#include <cstring>
+
+#include "fs/control_files.h"
+#include "fs/operations.h"
+#include "fs/server.h"
+
+namespace kvcachefs::operations {
+namespace {
+
+void lookup_in_root(fuse_req_t request, const char* name) {
+  Server& server = server_of(request);
+  if (std::strcmp(name, kMountControlName) == 0) return server.control.lookup_directory(request, 0);
+  auto pool = server.pools.find(std::string_view(name));
+  if (pool == nullptr) return reply_no_entry(request);
+  auto attributes = pool->attributes(pool->root_ino());
+  if (!attributes) return reply_error(request, std::move(attributes.error()));
+  sys::Handle handle{pool->root_ino(), 0};
+  if (auto known = pool->looked_up(handle, *attributes); !known)
+    return reply_error(request, std::move(known.error()));
+  reply_entry(request, entry_of(NodeId::of_inode(pool->number(), pool->root_ino()).value, 0, *attributes));
+}
+
+}  // namespace
+
+void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  const NodeId id{parent};
+  if (id.is_root()) return lookup_in_root(request, name);
+  if (id.is_control()) return server_of(request).control.lookup(request, id, name);
+  auto node = find_node(server_of(request), parent);
+  if (!node) return reply_error(request, std::move(node.error()));
+  Pool& pool = *node->pool;
+  if (is_reserved(*node, name)) return server_of(request).control.lookup_directory(request, pool.number());
+  auto directory = pool.directory(node->ino);
+  if (!directory) return reply_error(request, std::move(directory.error()));
+
+  // A discard may take the name away between two of these calls, or another store put a new file there.
+  for (int tries = 0; tries < 4; ++tries) {
+    auto handle = sys::handle_at(directory->fd, name);
+    if (!handle) {
+      if (handle.error().code != ENOENT) return reply_error(request, std::move(handle.error()));
+      break;
+    }
+    auto attributes = sys::stat_at(directory->fd, name);
+    if (!attributes || attributes->st_ino != handle->ino) continue;
+    if (!pool.looked_up(*handle, *attributes)) continue;
+    // The callers' turn stays as it is: an open that was told ESTALE goes through here again.
+    return reply_entry(request, entry_of(NodeId::of_inode(pool.number(), handle->ino).value,
+                                         handle->generation, *attributes));
+  }
+  pool.looked_for_nothing();
+  reply_no_entry(request);
+}
+
+void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups) {
+  const NodeId id{ino};
+  if (id.is_inode())
+    if (auto pool = server_of(request).pools.find(id.pool_number())) pool->forget(id.ino(), lookups);
+  fuse_reply_none(request);
+}
+
+void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
+  for (size_t i = 0; i < count; ++i) {
+    const NodeId id{forgets[i].ino};
+    if (!id.is_inode()) continue;
+    if (auto pool = server_of(request).pools.find(id.pool_number()))
+      pool->forget(id.ino(), forgets[i].nlookup);
+  }
+  fuse_reply_none(request);
+}
+
+}  // namespace kvcachefs::operations

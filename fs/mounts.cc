@@ -1,0 +1,50 @@
+#include "fs/mounts.h"
+
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/mountinfo.h"
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+std::vector<MountPoint> mount_table() {
+  auto text = sys::read_text("/proc/self/mountinfo");
+  return text ? parse_mountinfo(*text) : std::vector<MountPoint>();
+}
+
+}  // namespace
+
+Result<void> clean_dead_mount(const std::string& mountpoint) {
+  // One on top of another, should several daemons have died there.
+  for (int layer = 0; layer < 8; ++layer) {
+    const auto mounts = mount_table();
+    const MountPoint* mount = find_mount(mounts, mountpoint);
+    if (mount == nullptr || mount->type != kFileSystemType) return {};
+    auto attributes = sys::stat_at(AT_FDCWD, mountpoint.c_str());
+    if (attributes || attributes.error().code != ENOTCONN)
+      return fail(EBUSY, mountpoint + ": a kvcachefs serves there already");
+    log_info("{}: cleaning up the mount of a daemon that died", mountpoint);
+    if (auto done = sys::unmount(mountpoint.c_str(), MNT_DETACH); !done) return done;
+  }
+  return {};
+}
+
+std::vector<std::string> mount_points_of(const std::string& mountpoint) {
+  const auto mounts = mount_table();
+  std::vector<std::string> result;
+  const MountPoint* ours = find_mount(mounts, mountpoint);
+  if (ours == nullptr || ours->type != kFileSystemType) return result;
+  for (const MountPoint& mount : mounts)
+    if (mount.device == ours->device) result.push_back(mount.directory);
+  std::ranges::reverse(result);
+  return result;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,18 @@
+// Mounts of ours as /proc/self/mountinfo lists them (proc(5)). Main thread. Failure: errno and a sentence.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvcachefs {
+
+// Unmounts a kvcachefs whose daemon has died off the mount point; EBUSY if a live one serves there.
+Result<void> clean_dead_mount(const std::string& mountpoint);
+
+// Where the file system that is mounted at the mount point is mounted, bind mounts included, the newest
+// first.
+std::vector<std::string> mount_points_of(const std::string& mountpoint);
+
+}  // namespace kvcachefs

@@ -1,0 +1,72 @@
+#include <cerrno>
+
+#include "fs/operations.h"
+#include "fs/server.h"
+
+namespace kvcachefs::operations {
+namespace {
+
+void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_directory) {
+  auto node = find_node(server_of(request), parent);
+  if (!node) return reply_error(request, std::move(node.error()));
+  if (is_reserved(*node, name)) return reply_error(request, {EPERM, {}});
+  auto directory = node->pool->directory(node->ino);
+  if (!directory) return reply_error(request, std::move(directory.error()));
+  reply_outcome(request, node->pool->remove(directory->fd, name, is_directory));
+}
+
+}  // namespace
+
+void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  remove(request, parent, name, false);
+}
+
+void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  if (parent == NodeId::kRoot) {
+    if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
+    return reply_outcome(request, server_of(request).pools.remove(name));
+  }
+  remove(request, parent, name, true);
+}
+
+void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+            const char* new_name, unsigned flags) {
+  Server& server = server_of(request);
+  // A pool is no directory that can go elsewhere, and nothing else lies beside the pools.
+  if (parent == NodeId::kRoot || new_parent == NodeId::kRoot)
+    return reply_error(request, {parent == new_parent ? EPERM : EXDEV, {}});
+  auto from = find_node(server, parent);
+  if (!from) return reply_error(request, std::move(from.error()));
+  auto to = find_node(server, new_parent);
+  if (!to) return reply_error(request, std::move(to.error()));
+  if (from->pool != to->pool) return reply_error(request, {EXDEV, {}});
+  if (is_reserved(*from, name) || is_reserved(*to, new_name)) return reply_error(request, {EPERM, {}});
+  auto old_directory = from->pool->directory(from->ino);
+  if (!old_directory) return reply_error(request, std::move(old_directory.error()));
+  auto new_directory = to->pool->directory(to->ino);
+  if (!new_directory) return reply_error(request, std::move(new_directory.error()));
+  reply_outcome(request, from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags));
+}
+
+void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {
+  Server& server = server_of(request);
+  if (new_parent == NodeId::kRoot) return reply_error(request, {EXDEV, {}});
+  auto node = find_node(server, ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  auto to = find_node(server, new_parent);
+  if (!to) return reply_error(request, std::move(to.error()));
+  if (node->pool != to->pool) return reply_error(request, {EXDEV, {}});
+  if (is_reserved(*to, new_name)) return reply_error(request, {EEXIST, {}});
+  auto directory = to->pool->directory(to->ino);
+  if (!directory) return reply_error(request, std::move(directory.error()));
+  if (auto linked = node->pool->link(node->ino, directory->fd, new_name); !linked)
+    return reply_error(request, std::move(linked.error()));
+  auto attributes = node->pool->attributes(node->ino);
+  if (!attributes) {
+    node->pool->forget(node->ino, 1);
+    return reply_error(request, std::move(attributes.error()));
+  }
+  reply_entry(request, entry_of(ino, node->pool->generation_of(node->ino), *attributes));
+}
+
+}  // namespace kvcachefs::operations

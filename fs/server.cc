@@ -1,0 +1,75 @@
+#include "fs/server.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace kvcachefs {
+
+Result<Node> find_node(Server& server, uint64_t nodeid) {
+  const NodeId id{nodeid};
+  // The root and control files have handlers of their own; what has none is not done to them.
+  if (!id.is_inode()) return fail(EPERM);
+  auto pool = server.pools.find(id.pool_number());
+  if (pool == nullptr) return fail(ESTALE);
+  return Node{std::move(pool), id.ino()};
+}
+
+void reply_error(fuse_req_t request, Error error) {
+  if (!error.message.empty()) log_warning("{}", error.message);
+  StaleCallers& stale_callers = server_of(request).stale_callers;
+  const pid_t thread = fuse_req_ctx(request)->pid;
+  int code = error.code;
+  if (code == ESTALE) {
+    if (stale_callers.again(thread)) code = ENOENT;
+  } else {
+    stale_callers.settled(thread);
+  }
+  (void)fuse_reply_err(request, code);
+}
+
+fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes) {
+  fuse_entry_param entry{};
+  entry.ino = nodeid;
+  entry.generation = generation;
+  entry.attr = attributes;
+  entry.attr.st_ino = nodeid;
+  entry.attr_timeout = kLongTimeoutS;
+  entry.entry_timeout = kLongTimeoutS;
+  return entry;
+}
+
+void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
+  const NodeId id{entry.ino};
+  Server& server = server_of(request);
+  // A request that was interrupted leaves the kernel without the inode: its lookup must not stay counted.
+  if (fuse_reply_entry(request, &entry) == -ENOENT && id.is_inode())
+    if (auto pool = server.pools.find(id.pool_number())) pool->forget(id.ino(), 1);
+}
+
+void reply_no_entry(fuse_req_t request) {
+  server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
+  fuse_entry_param entry{};
+  entry.entry_timeout = kLongTimeoutS;
+  (void)fuse_reply_entry(request, &entry);
+}
+
+void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes) {
+  server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
+  attributes.st_ino = nodeid;
+  (void)fuse_reply_attr(request, &attributes, kLongTimeoutS);
+}
+
+bool is_reserved(const Node& directory, const char* name) {
+  return directory.ino == directory.pool->root_ino() && std::strcmp(name, kPoolControlName) == 0;
+}
+
+struct stat root_attributes(Server& server) {
+  struct stat attributes {};
+  attributes.st_mode = S_IFDIR | 0755;
+  attributes.st_nlink = static_cast<nlink_t>(2 + server.pools.list().size());
+  return attributes;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,71 @@
+// What every handler has at hand, and how handlers answer. Handlers run on any server thread, several at
+// once; each answers its request exactly once and holds no lock while it does. A failed handler answers with
+// the errno of its Error; a message that came along is logged here and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "fs/backing.h"
+#include "fs/fuse.h"
+#include "fs/nodeid.h"
+#include "fs/stale_callers.h"
+#include "tier/pools.h"
+
+namespace kvcachefs {
+
+class ControlFiles;
+
+// Names and attributes change only through this mount, or the kernel is told: a year is as good as for ever.
+inline constexpr double kLongTimeoutS = 3.15e7;
+
+struct Server {
+  Pools& pools;
+  SessionBacking& backing;
+  ControlFiles& control;
+  StaleCallers stale_callers;
+  std::function<void(fuse_conn_info*)> negotiate;  // at INIT
+};
+
+inline Server& server_of(fuse_req_t request) {
+  return *static_cast<Server*>(fuse_req_userdata(request));
+}
+
+// The pool and inode that a nodeid names; ESTALE for a pool that is gone.
+struct Node {
+  std::shared_ptr<Pool> pool;
+  uint64_t ino = 0;
+};
+Result<Node> find_node(Server& server, uint64_t nodeid);
+
+void reply_error(fuse_req_t request, Error error);
+inline void reply_done(fuse_req_t request) {
+  server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
+  (void)fuse_reply_err(request, 0);
+}
+template <class T>
+void reply_outcome(fuse_req_t request, Result<T> outcome) {
+  if (outcome)
+    reply_done(request);
+  else
+    reply_error(request, std::move(outcome.error()));
+}
+
+// An entry reply for an inode that the table has already counted a lookup for.
+fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes);
+void reply_entry(fuse_req_t request, const fuse_entry_param& entry);
+void reply_no_entry(fuse_req_t request);  // a miss that the kernel may remember
+void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes);
+
+// The name under which a pool's control files are reached, in the pool's root only.
+inline constexpr const char* kPoolControlName = ".pool";
+inline constexpr const char* kMountControlName = ".kvcachefs";
+bool is_reserved(const Node& directory, const char* name);
+
+// Attributes of what is no inode of any pool: the root and the control directories' own.
+struct stat root_attributes(Server& server);
+
+}  // namespace kvcachefs

@@ -1,0 +1,239 @@
+#include "fs/session.h"
+
+#include <poll.h>
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "fs/mounts.h"
+#include "fs/operations.h"
+
+namespace kvcachefs {
+namespace {
+
+// Bulk bytes do not come here unless there is no passthrough; then a larger request saves round trips. A ring
+// of io_uring costs this much for each of its entries on every processor (fuse-facts A7).
+constexpr unsigned kSmallWriteBytes = 128 << 10;
+constexpr unsigned kLargeWriteBytes = 1 << 20;
+
+constexpr auto kNoticeWait = std::chrono::milliseconds(100);
+
+fuse_lowlevel_ops operation_table() {
+  fuse_lowlevel_ops table{};
+  table.init = [](void* server, fuse_conn_info* connection) {
+    static_cast<Server*>(server)->negotiate(connection);
+  };
+  table.lookup = operations::lookup;
+  table.forget = operations::forget;
+  table.forget_multi = operations::forget_multi;
+  table.getattr = operations::getattr;
+  table.setattr = operations::setattr;
+  table.readlink = operations::readlink;
+  table.statfs = operations::statfs;
+  table.mknod = operations::mknod;
+  table.mkdir = operations::mkdir;
+  table.symlink = operations::symlink;
+  table.create = operations::create;
+  table.tmpfile = operations::tmpfile;
+  table.unlink = operations::unlink;
+  table.rmdir = operations::rmdir;
+  table.rename = operations::rename;
+  table.link = operations::link;
+  table.open = operations::open;
+  table.flush = operations::flush;
+  table.release = operations::release;
+  table.fsync = operations::fsync;
+  table.read = operations::read;
+  table.write = operations::write;
+  table.fallocate = operations::fallocate;
+  table.lseek = operations::lseek;
+  table.copy_file_range = operations::copy_file_range;
+  table.opendir = operations::opendir;
+  table.readdir = operations::readdir;
+  table.readdirplus = operations::readdirplus;
+  table.releasedir = operations::releasedir;
+  table.fsyncdir = operations::fsyncdir;
+  table.setxattr = operations::setxattr;
+  table.getxattr = operations::getxattr;
+  table.listxattr = operations::listxattr;
+  table.removexattr = operations::removexattr;
+  return table;
+}
+
+// CAP_SYS_ADMIN (21) in the effective set of proc(5)'s status: what registering a backing file needs.
+bool may_pass_through() {
+  auto status = sys::read_text("/proc/self/status");
+  if (!status) return false;
+  std::istringstream lines(*status);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("CapEff:")) return (std::strtoull(line.c_str() + 7, nullptr, 16) >> 21 & 1) != 0;
+  return false;
+}
+
+bool io_uring_enabled() {
+  auto value = sys::read_text("/sys/module/fuse/parameters/enable_uring");
+  return value && (value->starts_with("Y") || value->starts_with("1"));
+}
+
+void log_from_libfuse(fuse_log_level level, const char* format, va_list arguments) {
+  char line[512];
+  const int length = std::vsnprintf(line, sizeof line, format, arguments);
+  if (length <= 0) return;
+  line[std::strcspn(line, "\n")] = '\0';
+  log_line(level <= FUSE_LOG_ERR       ? LogLevel::kError
+           : level == FUSE_LOG_WARNING ? LogLevel::kWarning
+                                       : LogLevel::kDebug,
+           line);
+}
+
+}  // namespace
+
+Session::Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator, Options options)
+    : options_(std::move(options)),
+      control_(pools),
+      server_{.pools = pools,
+              .backing = backing,
+              .control = control_,
+              .stale_callers = {},
+              .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); }},
+      invalidator_(invalidator) {}
+
+Session::~Session() {
+  if (session_ != nullptr) fuse_session_destroy(session_);
+}
+
+Result<void> Session::mount() {
+  if (options_.io_uring && !io_uring_enabled())
+    return fail(ENOTSUP,
+                "io_uring: the kernel does not offer it (echo Y > /sys/module/fuse/parameters/enable_uring, "
+                "Linux 6.14)");
+  fuse_set_log_func(log_from_libfuse);
+  std::string program = "kvcachefsd";
+  std::string flag = "-o";
+  // Two entries a queue: handlers answer at once, and every entry costs its payload on every processor.
+  std::string transport = "io_uring,io_uring_q_depth=2";
+  std::array<char*, 4> arguments = {program.data(), flag.data(), transport.data(), nullptr};
+  fuse_args args = FUSE_ARGS_INIT(options_.io_uring ? 3 : 1, arguments.data());
+  const fuse_lowlevel_ops table = operation_table();
+  session_ = fuse_session_new(&args, &table, sizeof table, &server_);
+  fuse_opt_free_args(&args);
+  if (session_ == nullptr) return fail(EINVAL, "libfuse refused to make a session");
+
+  if (auto cleaned = clean_dead_mount(options_.mountpoint); !cleaned) return cleaned;
+  auto device = sys::open_at(AT_FDCWD, "/dev/fuse", O_RDWR);
+  if (!device)
+    return fail(device.error().code, std::string("/dev/fuse: ") + std::strerror(device.error().code));
+  device_ = std::move(*device);
+  const std::string data = "fd=" + std::to_string(device_.get()) +
+                           ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
+  if (auto mounted = sys::mount("kvcachefs", options_.mountpoint.c_str(), "fuse.kvcachefs",
+                                MS_NOSUID | MS_NODEV, data.c_str());
+      !mounted)
+    return mounted;
+  // libfuse takes over a connection that is mounted already.
+  const std::string taken = "/dev/fd/" + std::to_string(device_.get());
+  if (fuse_session_mount(session_, taken.c_str()) != 0) {
+    (void)sys::unmount(options_.mountpoint.c_str(), MNT_DETACH);
+    return fail(EIO, "libfuse refused the connection");
+  }
+  (void)device_.release();  // libfuse closes it
+  return {};
+}
+
+void Session::negotiate(fuse_conn_info* connection) {
+  const bool passthrough = !options_.no_passthrough && may_pass_through() &&
+                           fuse_set_feature_flag(connection, FUSE_CAP_PASSTHROUGH);
+  if (passthrough) {
+    connection->max_backing_stack_depth = 0;  // a tmpfs lies on nothing
+    (void)fuse_set_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV_V2);
+  } else {
+    // libfuse 3.18 does not hand on which writes have to clear set-user-ID bits: the kernel does it itself
+    // then.
+    fuse_unset_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV_V2);
+    (void)fuse_set_feature_flag(connection, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
+  }
+  fuse_unset_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV);
+  // Truncation comes as its own request, which is where reservations are kept.
+  fuse_unset_feature_flag(connection, FUSE_CAP_ATOMIC_O_TRUNC);
+  // All changes of content pass through this kernel.
+  fuse_unset_feature_flag(connection, FUSE_CAP_AUTO_INVAL_DATA);
+  fuse_unset_feature_flag(connection, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+  (void)fuse_set_feature_flag(connection, FUSE_CAP_CACHE_SYMLINKS);
+  (void)fuse_set_feature_flag(connection, FUSE_CAP_NO_EXPORT_SUPPORT);
+  (void)fuse_set_feature_flag(connection, FUSE_CAP_READDIRPLUS);
+  (void)fuse_set_feature_flag(connection, FUSE_CAP_PARALLEL_DIROPS);
+  connection->no_interrupt = 1;
+  connection->max_write = passthrough || options_.io_uring ? kSmallWriteBytes : kLargeWriteBytes;
+  over_io_uring_ = options_.io_uring && (connection->capable_ext & FUSE_CAP_OVER_IO_URING) != 0;
+  if (options_.io_uring && !over_io_uring_)
+    refusal_ = "io_uring: the kernel's FUSE connection does not offer it";
+  server_.backing.decide(passthrough, fuse_session_fd(session_));
+  {
+    MutexLock lock(mutex_);
+    negotiated_ = true;
+  }
+  condition_.notify_all();
+}
+
+bool Session::wait_until_negotiated(std::chrono::seconds at_most) {
+  const uint64_t deadline_ns =
+      now_ns() + static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(at_most).count());
+  MutexLock lock(mutex_);
+  while (!negotiated_ && !ended_ && now_ns() < deadline_ns) condition_.wait_for(mutex_, kNoticeWait);
+  return negotiated_ && !ended_ && refusal_.empty();
+}
+
+bool Session::poll_for_request(uint64_t until_ns) {
+  pollfd device{fuse_session_fd(session_), POLLIN, 0};
+  do {
+    if (poll(&device, 1, 0) != 0) return true;
+  } while (now_ns() < until_ns);
+  return false;
+}
+
+void Session::serve() {
+  fuse_buf buffer{};
+  while (fuse_session_exited(session_) == 0) {
+    const int received = fuse_session_receive_buf(session_, &buffer);
+    if (received == -EINTR || received == -EAGAIN) continue;
+    if (received <= 0) break;
+    fuse_session_process_buf(session_, &buffer);
+    // Most of an open's cost is this thread's waking up. Another thread may take what is seen here: then the
+    // next receive sleeps as it would have.
+    if (options_.poll_us > 0) (void)poll_for_request(now_ns() + uint64_t{options_.poll_us} * 1000);
+  }
+  std::free(buffer.mem);
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  condition_.notify_all();
+}
+
+void Session::notify() {
+  while (!stopping_) invalidator_.step(session_, kNoticeWait);
+}
+
+void Session::stop_notifying() {
+  stopping_ = true;
+  invalidator_.wake();
+}
+
+void Session::unmount() {
+  for (const std::string& target : mount_points_of(options_.mountpoint)) {
+    if (sys::unmount(target.c_str(), 0)) continue;
+    // Busy: files are open. Ending the connection answers whoever waits; the mount goes when the last one
+    // closes.
+    (void)sys::unmount(target.c_str(), MNT_FORCE);
+    (void)sys::unmount(target.c_str(), MNT_DETACH);
+  }
+  fuse_session_exit(session_);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,146 @@
+// Extended attributes: user.* lies in the tmpfs; user.kvcachefs.* is what the daemon knows; user.kv.priority
+// is both.
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fs/operations.h"
+#include "fs/server.h"
+
+namespace kvcachefs::operations {
+namespace {
+
+constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
+constexpr std::string_view kPinned = "user.kvcachefs.pinned";
+constexpr std::string_view kPriority = "user.kv.priority";
+constexpr std::array<std::string_view, 5> kFacts = {"tier", "node", "hits", "version", "pinned"};
+constexpr int kMostPriority = 1000;
+
+// trusted.* is for root alone, which the kernel has checked; what rights would hang on is refused.
+bool is_storable(std::string_view name) {
+  return name.starts_with("user.") || name.starts_with("trusted.");
+}
+
+std::optional<std::string> fact(const Pool::Facts& facts, std::string_view name) {
+  if (!facts.is_file) return std::nullopt;
+  if (name == "tier") return "dirty";  // memory is the only tier
+  if (name == "node") return std::to_string(facts.node);
+  if (name == "hits") return std::to_string(facts.hits);
+  if (name == "version") return std::to_string(facts.version);
+  if (name == "pinned") return facts.pinned ? "1" : "0";
+  return std::nullopt;
+}
+
+void reply_sized(fuse_req_t request, std::string_view value, size_t size) {
+  if (size == 0) {
+    (void)fuse_reply_xattr(request, value.size());
+  } else if (value.size() > size) {
+    reply_error(request, {ERANGE, {}});
+  } else {
+    (void)fuse_reply_buf(request, value.data(), value.size());
+  }
+}
+
+Result<int> parse_priority(std::string_view text) {
+  int priority = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), priority);
+  if (code != std::errc() || end != text.data() + text.size() || std::abs(priority) > kMostPriority)
+    return fail(EINVAL);
+  return priority;
+}
+
+Result<void> set(const Node& node, const char* name, std::string_view value, int flags) {
+  if (name == kPinned) {
+    if (value != "0" && value != "1") return fail(EINVAL);
+    return node.pool->set_pinned(node.ino, value == "1");
+  }
+  if (std::string_view(name).starts_with(kOwnPrefix)) return fail(EPERM);
+  if (!is_storable(name)) return fail(EOPNOTSUPP);
+  std::optional<int> priority;
+  if (name == kPriority) {
+    auto parsed = parse_priority(value);
+    if (!parsed) return pass(parsed);
+    priority = *parsed;
+  }
+  auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
+  if (priority) node.pool->set_priority(node.ino, *priority);
+  return {};
+}
+
+Result<void> drop(const Node& node, const char* name) {
+  if (std::string_view(name).starts_with(kOwnPrefix)) return fail(EPERM);
+  if (!is_storable(name)) return fail(EOPNOTSUPP);
+  auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  if (auto done = sys::remove_xattr(fd->get(), name); !done) return done;
+  if (name == kPriority) node.pool->set_priority(node.ino, 0);
+  return {};
+}
+
+}  // namespace
+
+void setxattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size,
+              int flags) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  reply_outcome(request, set(*node, name, {value, size}, flags));
+}
+
+void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
+  const std::string_view key(name);
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, {key.starts_with("user.") ? ENODATA : EOPNOTSUPP, {}});
+  if (key.starts_with(kOwnPrefix)) {
+    auto facts = node->pool->facts(node->ino);
+    if (!facts) return reply_error(request, std::move(facts.error()));
+    const auto value = fact(*facts, key.substr(kOwnPrefix.size()));
+    if (!value) return reply_error(request, {ENODATA, {}});
+    return reply_sized(request, *value, size);
+  }
+  if (!is_storable(key)) return reply_error(request, {EOPNOTSUPP, {}});
+  auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return reply_error(request, std::move(fd.error()));
+  std::vector<char> value(size);
+  auto length = sys::get_xattr(fd->get(), name, value);
+  if (!length) return reply_error(request, std::move(length.error()));
+  if (size == 0)
+    (void)fuse_reply_xattr(request, *length);
+  else
+    (void)fuse_reply_buf(request, value.data(), *length);
+}
+
+void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_sized(request, "", size);
+  auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return reply_error(request, std::move(fd.error()));
+  std::vector<char> stored(XATTR_LIST_MAX);
+  auto length = sys::list_xattr(fd->get(), stored);
+  if (!length) return reply_error(request, std::move(length.error()));
+  std::string names(stored.data(), *length);
+  auto facts = node->pool->facts(node->ino);
+  if (facts && facts->is_file) {
+    for (const std::string_view name : kFacts) {
+      names.append(kOwnPrefix).append(name);
+      names.push_back('\0');
+    }
+  }
+  reply_sized(request, names, size);
+}
+
+void removexattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  reply_outcome(request, drop(*node, name));
+}
+
+}  // namespace kvcachefs::operations
