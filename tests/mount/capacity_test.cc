@@ -1,0 +1,230 @@
+// The size of a pool is a promise: to writers that there is room, to the machine that there is no more than
+// that.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr int64_t kPoolBytes = 64 * kMiB;
+
+class CapacityTest : public SharedMount<CapacityTest> {
+ public:
+  static MountOptions options() { return {.pools = {"p:size=64M"}}; }
+
+ protected:
+  void SetUp() override {
+    SharedMount::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    ASSERT_EQ(write_once(mount().control("entry_size"), "auto"), 0);
+    ASSERT_TRUE(used_is(0)) << mount().stat_value("used_bytes") << " bytes left of the test before";
+  }
+  static bool used_is(int64_t bytes) {
+    return eventually([bytes] { return mount().stat_value("used_bytes") == bytes; });
+  }
+  // Writes until it fails; the bytes written, and the errno in `error`.
+  static size_t write_until_full(int fd, int* error) {
+    const std::string piece = pattern(1, kMiB);
+    size_t sum = 0;
+    for (;;) {
+      const ssize_t written = ::write(fd, piece.data(), piece.size());
+      *error = error_of(written);
+      if (written <= 0) return sum;
+      sum += written;
+    }
+  }
+};
+
+TEST_F(CapacityTest, FullOfOpenFilesIsNoSpaceAndNotAHang) {
+  const int result = in_child([] {
+    std::vector<File> open_files;
+    for (int i = 0; i < 100; ++i) {
+      const int fd = ::open(path("o-" + std::to_string(i)).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+      if (fd < 0) return error_of(fd);
+      open_files.emplace_back(fd);
+      int error = 0;
+      const std::string piece = pattern(i, kMiB);
+      const ssize_t written = ::write(fd, piece.data(), piece.size());
+      error = error_of(written);
+      if (error != 0) return error;
+    }
+    return 0;
+  });
+  EXPECT_EQ(result, ENOSPC) << error_name(result);
+  EXPECT_LE(mount().stat_value("used_bytes"), kPoolBytes);
+  EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
+  // The child is gone and so are its opens: there is room again without anyone's doing.
+  EXPECT_EQ(error_name(store(path("next"), pattern(1, 8 * kMiB))), "ok");
+}
+
+TEST_F(CapacityTest, OneFileLargerThanThePool) {
+  int error = 0;
+  size_t written = 0;
+  {
+    const File file(path("large"), O_WRONLY | O_CREAT);
+    written = write_until_full(file.fd(), &error);
+  }
+  EXPECT_EQ(error_name(error), "ENOSPC");
+  EXPECT_LE(written, static_cast<size_t>(kPoolBytes));
+  EXPECT_GE(written, static_cast<size_t>(kPoolBytes) * 9 / 10);
+  EXPECT_EQ(read_file(path("large")).size(), written);
+  ASSERT_EQ(::unlink(path("large").c_str()), 0);
+  EXPECT_TRUE(used_is(0)) << mount().stat_value("used_bytes");
+}
+
+TEST_F(CapacityTest, CreateInAFullPoolIsNoSpaceWithinBounds) {
+  const File file(path("large"), O_WRONLY | O_CREAT);
+  int error = 0;
+  write_until_full(file.fd(), &error);
+  const int result = in_child([] {
+    const int fd = ::open(path("small").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return error_of(fd);
+    const std::string piece(kMiB, 'x');
+    for (int i = 0; i < 10; ++i) {
+      const ssize_t written = ::write(fd, piece.data(), piece.size());
+      if (written < 0) return error_of(written);
+    }
+    return 0;
+  });
+  EXPECT_EQ(error_name(result), "ENOSPC");
+}
+
+TEST_F(CapacityTest, AllocationBeyondThePoolIsNoSpace) {
+  const File file(path("file"), O_RDWR | O_CREAT);
+  EXPECT_EQ(error_name(error_of(::fallocate(file.fd(), 0, 0, 2 * kPoolBytes))), "ENOSPC");
+  EXPECT_EQ(error_name(error_of(::fallocate(file.fd(), 0, 0, kPoolBytes / 2))), "ok");
+  EXPECT_GE(mount().stat_value("used_bytes"), kPoolBytes / 2);
+  EXPECT_EQ(error_name(error_of(::ftruncate(file.fd(), 0))), "ok");
+  EXPECT_TRUE(eventually([] { return mount().stat_value("used_bytes") <= static_cast<int64_t>(4 * kMiB); }))
+      << mount().stat_value("used_bytes");
+}
+
+TEST_F(CapacityTest, AllocationMakesRoomByEviction) {
+  fill(mount().path(), "e", 70);
+  ASSERT_TRUE(all_closed(mount()));
+  const File file(path("file"), O_RDWR | O_CREAT);
+  EXPECT_EQ(error_name(error_of(::fallocate(file.fd(), 0, 0, 40 * kMiB))), "ok");
+  EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
+}
+
+TEST_F(CapacityTest, AFileThatGrowsPastItsReservationMakesRoom) {
+  ASSERT_EQ(write_once(mount().control("entry_size"), "1M"), 0);
+  fill(mount().path(), "e", 70);
+  ASSERT_TRUE(all_closed(mount()));
+  EXPECT_EQ(error_name(store(path("large"), pattern(3, 40 * kMiB))), "ok");
+  EXPECT_EQ(difference(3, read_file(path("large"))), "");
+}
+
+TEST_F(CapacityTest, MemoryOfAnUnlinkedFileComesBackAtTheLastClose) {
+  File file(path("file"), O_RDWR | O_CREAT);
+  const std::string content = pattern(1, 8 * kMiB);
+  ASSERT_EQ(::write(file.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  ASSERT_EQ(::unlink(path("file").c_str()), 0);
+  EXPECT_GE(mount().stat_value("used_bytes"), static_cast<int64_t>(8 * kMiB));
+  EXPECT_EQ(difference(1, read_at(file.fd(), 0, 8 * kMiB)), "");
+  file.close();
+  EXPECT_TRUE(used_is(0)) << mount().stat_value("used_bytes");
+  EXPECT_EQ(tmpfs_used_bytes(mount()), 0u);
+}
+
+TEST_F(CapacityTest, MemoryOfAnUnlinkedMappedFileComesBackAtTheUnmap) {
+  {
+    write_file(path("file"), pattern(1, 8 * kMiB));
+    const Mapping mapping(File(path("file"), O_RDONLY).fd(), 8 * kMiB, PROT_READ, MAP_SHARED);
+    ASSERT_TRUE(mapping.valid());
+    ASSERT_EQ(::unlink(path("file").c_str()), 0);
+    EXPECT_EQ(difference(1, mapping.text()), "");
+    EXPECT_GE(tmpfs_used_bytes(mount()), 8 * kMiB);
+  }
+  EXPECT_TRUE(used_is(0)) << mount().stat_value("used_bytes");
+}
+
+TEST_F(CapacityTest, ReservationsAreTrimmedAtClose) {
+  ASSERT_EQ(write_once(mount().control("entry_size"), "4M"), 0);
+  const int64_t reservations = mount().stat_value("reservations");
+  const std::string content = pattern(1, 100'000);
+  {
+    const File file(path("file"), O_RDWR | O_CREAT);
+    ASSERT_EQ(::write(file.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
+    EXPECT_GE(mount().stat_value("used_bytes"), static_cast<int64_t>(4 * kMiB))
+        << "reserved while it is written";
+  }
+  EXPECT_EQ(mount().stat_value("reservations"), reservations + 1);
+  EXPECT_TRUE(eventually([] { return mount().stat_value("used_bytes") <= 104 * 1024; }))
+      << mount().stat_value("used_bytes");
+  struct stat status {};
+  ASSERT_EQ(::stat(path("file").c_str(), &status), 0);
+  EXPECT_EQ(status.st_size, 100'000);
+  EXPECT_LE(status.st_blocks * 512, 104 * 1024);
+  EXPECT_GT(status.st_blocks, 0);
+  EXPECT_EQ(difference(1, read_file(path("file"))), "");
+}
+
+TEST_F(CapacityTest, EntrySizeIsLearned) {
+  fill(mount().path(), "e", 40, 2 * kMiB);
+  EXPECT_EQ(read_file(mount().control("entry_size")), "auto 2M\n");
+  EXPECT_EQ(mount().stat_value("entry_size_bytes"), static_cast<int64_t>(2 * kMiB));
+}
+
+TEST_F(CapacityTest, SmallFilesInNumbers) {
+  constexpr int kFiles = 20'000;
+  const std::string content(100, 'x');
+  // 20,000 pages are more than the pool has.
+  for (int i = 0; i < kFiles; ++i) write_file(path("s-" + std::to_string(i)), content);
+  EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
+  const size_t left = list(mount().path()).size();
+  EXPECT_GT(left, 10'000u);
+  EXPECT_LT(left, 16'385u);
+  EXPECT_EQ(read_file(path("s-" + std::to_string(kFiles - 1))), content);
+}
+
+TEST_F(CapacityTest, FourWritersFillFourTimesThePool) {
+  std::atomic<int> failures = 0;
+  std::atomic<bool> done = false;
+  uint64_t peak = 0;
+  std::vector<std::thread> writers;
+  for (int w = 0; w < 4; ++w) {
+    writers.emplace_back([w, &failures] {
+      for (int i = 0; i < 64; ++i) {
+        const std::string name = path("w" + std::to_string(w) + "-" + std::to_string(i));
+        const int error = store(name, pattern(i, kMiB));
+        if (error != 0) ++failures;
+        EXPECT_EQ(error_name(error), "ok") << name;
+      }
+    });
+  }
+  std::thread watcher([&] {
+    while (!done) peak = std::max(peak, tmpfs_used_bytes(mount()));
+  });
+  for (std::thread& writer : writers) writer.join();
+  done = true;
+  watcher.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_LE(peak, static_cast<uint64_t>(kPoolBytes));
+}
+
+TEST(HugePages, LargeEntriesLieInThem) {
+  KVCACHEFS_NEED_DAEMON();
+  Mount mount({.pools = {"p:size=256M"}});
+  fill(mount.path(), "e", 6, 32 * kMiB);
+  ASSERT_TRUE(all_closed(mount));
+  const int64_t used = mount.stat_value("used_bytes");
+  EXPECT_GE(used, static_cast<int64_t>(190 * kMiB));
+  EXPECT_GE(mount.stat_value("huge_bytes"), used * 9 / 10);
+  mount.stop();
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

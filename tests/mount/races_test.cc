@@ -1,0 +1,254 @@
+// Many threads on few names while the pool evicts: calls may lose a race in the ways POSIX names, never in
+// others.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr int kThreads = 8;
+constexpr std::chrono::milliseconds kRunTime(1500);
+
+class RacesTest : public SharedMount<RacesTest> {
+ public:
+  static MountOptions options() { return {.pools = {"p:size=32M"}}; }
+
+ protected:
+  // Runs `step` in each thread until the time is over. An error that `step` gives back is counted by its
+  // name.
+  static void run(const std::function<int(int thread, Random& random)>& step, const std::set<int>& allowed) {
+    std::mutex mutex;
+    std::set<std::string> wrong;
+    std::atomic<long> steps = 0;
+    const auto end = std::chrono::steady_clock::now() + kRunTime;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        Random random(t);
+        while (std::chrono::steady_clock::now() < end) {
+          const int error = step(t, random);
+          ++steps;
+          if (error == 0 || allowed.contains(error)) continue;
+          const std::lock_guard lock(mutex);
+          wrong.insert(error_name(error));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& name : wrong) ADD_FAILURE() << "a call failed with " << name;
+    EXPECT_GT(steps, 100);
+  }
+};
+
+// Content that tells by itself whether it is whole: its seed, then the pattern of that seed.
+std::string sealed(uint64_t seed, size_t bytes) {
+  std::string content = pattern(seed, bytes);
+  std::memcpy(content.data(), &seed, sizeof(seed));
+  return content;
+}
+
+std::string why_not_whole(std::string content, size_t bytes) {
+  if (content.size() != bytes) return std::to_string(content.size()) + " bytes";
+  uint64_t seed = 0;
+  std::memcpy(&seed, content.data(), sizeof(seed));
+  const std::string start = pattern(seed, sizeof(seed));
+  std::memcpy(content.data(), start.data(), sizeof(seed));
+  return difference(seed, content);
+}
+
+TEST_F(RacesTest, FewNamesUnderEviction) {
+  constexpr size_t kBytes = 256 << 10;
+  const auto name = [](Random& random) { return path("n-" + std::to_string(random.below(12))); };
+  std::atomic<long> read = 0;
+  const auto step = [&](int thread, Random& random) {
+    switch (random.below(8)) {
+      case 0:
+      case 1: {
+        const std::string own = path("tmp-" + std::to_string(thread));
+        write_file(own, sealed(random.next(), kBytes));
+        return error_of(::rename(own.c_str(), name(random).c_str()));
+      }
+      case 2:  // Pressure: names nobody asks for again.
+        return store(path("x-" + std::to_string(thread) + "-" + std::to_string(random.below(50))),
+                     sealed(random.next(), kBytes));
+      case 3:
+        return error_of(::unlink(name(random).c_str()));
+      case 4:
+        return error_of(::rename(name(random).c_str(), name(random).c_str()));
+      case 5: {
+        struct stat status {};
+        const int error = error_of(::stat(name(random).c_str(), &status));
+        if (error == 0) {
+          EXPECT_EQ(status.st_size, static_cast<off_t>(kBytes));
+        }
+        return error;
+      }
+      default: {
+        std::string content;
+        const std::string from = name(random);
+        const int error = load(from, &content);
+        if (error == 0) {
+          EXPECT_EQ(why_not_whole(std::move(content), kBytes), "") << from;
+          ++read;
+        }
+        return error;
+      }
+    }
+  };
+  // A store's rename can find that its temporary file is gone only if someone took it; nobody does.
+  run(step, {ENOENT});
+  EXPECT_GT(read, 50);
+}
+
+TEST_F(RacesTest, ExclusiveCreationHasOneWinner) {
+  std::atomic<int> made = 0;
+  std::atomic<int> removed = 0;
+  const auto step = [&](int, Random& random) {
+    const std::string name = path("n-" + std::to_string(random.below(3)));
+    if (random.one_in(2)) {
+      const int error = error_of(::unlink(name.c_str()));
+      if (error == 0) ++removed;
+      return error;
+    }
+    const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    const int error = error_of(fd);
+    if (error == 0) {
+      ++made;
+      ::close(fd);
+    }
+    return error;
+  };
+  run(step, {ENOENT, EEXIST});
+  EXPECT_EQ(made - removed, static_cast<int>(list(mount().path()).size()));
+}
+
+TEST_F(RacesTest, DirectoriesComeAndGo) {
+  const auto name = [](Random& random) { return path("d-" + std::to_string(random.below(4))); };
+  const auto step = [&](int, Random& random) {
+    const std::string file = name(random) + "/f-" + std::to_string(random.below(4));
+    switch (random.below(7)) {
+      case 0:
+        return error_of(::mkdir(name(random).c_str(), 0755));
+      case 1:
+        return error_of(::rmdir(name(random).c_str()));
+      case 2:
+        return error_of(::rename(name(random).c_str(), name(random).c_str()));
+      case 3:
+        return store(file, "content");
+      case 4:
+        return error_of(::unlink(file.c_str()));
+      case 5:
+        return error_of(
+            ::link(file.c_str(), (name(random) + "/f-" + std::to_string(random.below(4))).c_str()));
+      default: {
+        std::string content;
+        const int error = load(file, &content);
+        if (error == 0) {
+          EXPECT_TRUE(content == "content" || content.empty()) << content;
+        }
+        return error;
+      }
+    }
+  };
+  run(step, {ENOENT, EEXIST, ENOTEMPTY});
+}
+
+TEST_F(RacesTest, ManyOpenTheSameFileAtOnce) {
+  constexpr size_t kBytes = 128 << 10;
+  write_file(path("shared"), pattern(1, kBytes));
+  std::barrier together(kThreads);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 150; ++round) {
+        together.arrive_and_wait();
+        const int fd = ::open(path("shared").c_str(), (t % 2 == 0 ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+        if (fd < 0) {
+          ++wrong;
+          ADD_FAILURE() << "open: " << error_name(error_of(fd));
+          continue;
+        }
+        const File file(fd);
+        if (round % 3 == 0) {
+          const Mapping mapping(fd, kBytes, PROT_READ, MAP_SHARED);
+          EXPECT_TRUE(mapping.valid());
+          if (mapping.valid()) {
+            EXPECT_EQ(difference(1, mapping.text()), "");
+          }
+        } else {
+          EXPECT_EQ(difference(1, read_at(fd, 0, kBytes)), "");
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_TRUE(all_closed(mount()));
+}
+
+TEST_F(RacesTest, OrdersAndSwitchesWhileOthersWork) {
+  constexpr size_t kBytes = 200'000;
+  static constexpr const char* kPolicies[] = {"lru", "lfu", "fifo", "priority"};
+  const auto step = [&](int thread, Random& random) {
+    if (thread == 0)
+      return write_once(mount().control("evict"), std::to_string(random.below(20)) + " entries");
+    if (thread == 1) return write_once(mount().control("policy"), kPolicies[random.below(4)]);
+    if (thread == 2) return read_file(mount().control("entries")).empty() ? EIO : 0;
+    if (thread == 3) return mount().stats().empty() ? EIO : 0;
+    const std::string name = path("n-" + std::to_string(random.below(150)));
+    if (random.one_in(3)) return store(name + "-" + std::to_string(thread), sealed(random.next(), kBytes));
+    std::string content;
+    const int error = load(name + "-" + std::to_string(4 + random.below(4)), &content);
+    if (error == 0) {
+      EXPECT_EQ(why_not_whole(std::move(content), kBytes), "") << name;
+    }
+    return error;
+  };
+  run(step, {ENOENT});
+  EXPECT_EQ(write_once(mount().control("policy"), "lru"), 0);
+}
+
+TEST_F(RacesTest, PoolsComeAndGo) {
+  const auto step = [&](int, Random& random) {
+    const std::string pool = mount().root() + "/extra-" + std::to_string(random.below(2));
+    switch (random.below(4)) {
+      case 0:
+        return error_of(::mkdir(pool.c_str(), 0755));
+      case 1:
+        return error_of(::rmdir(pool.c_str()));
+      case 2:
+        return store(pool + "/file", "content");
+      default:
+        return error_of(::unlink((pool + "/file").c_str()));
+    }
+  };
+  // EBUSY: a file of the pool is open or on its way to be forgotten.
+  run(step, {ENOENT, EEXIST, ENOTEMPTY, EBUSY});
+  for (const std::string pool : {"extra-0", "extra-1"}) {
+    const std::string directory = mount().root() + "/" + pool;
+    if (!exists(directory)) continue;
+    remove_content(directory);
+    EXPECT_TRUE(eventually([&] { return ::rmdir(directory.c_str()) == 0; })) << pool;
+  }
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
