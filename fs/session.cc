@@ -22,6 +22,9 @@ namespace {
 constexpr unsigned kSmallWriteBytes = 128 << 10;
 constexpr unsigned kLargeWriteBytes = 1 << 20;
 
+// RELEASE is a background request: with the kernel's twelve, a burst of closes would wait for itself.
+constexpr unsigned kBackground = 256;
+
 constexpr auto kNoticeWait = std::chrono::milliseconds(100);
 
 fuse_lowlevel_ops operation_table() {
@@ -169,6 +172,7 @@ void Session::negotiate(fuse_conn_info* connection) {
   (void)fuse_set_feature_flag(connection, FUSE_CAP_READDIRPLUS);
   (void)fuse_set_feature_flag(connection, FUSE_CAP_PARALLEL_DIROPS);
   connection->no_interrupt = 1;
+  connection->max_background = kBackground;
   connection->max_write = passthrough || options_.io_uring ? kSmallWriteBytes : kLargeWriteBytes;
   over_io_uring_ = options_.io_uring && (connection->capable_ext & FUSE_CAP_OVER_IO_URING) != 0;
   if (options_.io_uring && !over_io_uring_)

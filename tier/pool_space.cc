@@ -45,7 +45,7 @@ Result<Pool::Reservation> Pool::reserve(int fd, int caller_thread) {
     }
     if (claimed.error().code != ENOSPC || now_ns() - begun_ns > kReserveWaitNs) break;
     waited = true;
-    Room::Demand demand(room_, expected);
+    Room::Demand demand(room_, expected + kCountingSlackBytes);
     surroundings_.evictor->wake();
     if (room_.wait(ticket, kReservePatience) == Room::Answer::kNothingToEvict) break;
   }
@@ -90,14 +90,16 @@ uint64_t Pool::extend_reservation(uint64_t ino) {
   }
   // Only what the daemon reserved for is extended: a file that is updated in place, or was allocated by its
   // owner, needs nothing.
-  if (entry->reserved_end == 0 || size + kGrowthBytes / 4 <= entry->reserved_end) return 0;
-  if (size <= entry->reserved_end && size < expected_entry_bytes()) return 0;
+  const uint64_t growth = std::min(kGrowthBytes, size_bytes_ / kGrowthShare);
+  if (entry->reserved_end == 0 || size < entry->reserved_end / 2 + entry->reserved_end / 4) return 0;
+  if (size <= expected_entry_bytes() && entry->reserved_end >= expected_entry_bytes()) return 0;
+  if (size + growth <= entry->reserved_end) return growth;
   const uint64_t from = std::max(size, entry->reserved_end);
-  const uint64_t to = size + 2 * kGrowthBytes;
+  const uint64_t to = size + 2 * growth;
   if (arena_.usage().free_bytes > 2 * (to - from) &&
       sys::allocate(fd->get(), FALLOC_FL_KEEP_SIZE, from, to - from))
     entry->reserved_end = to;
-  return kGrowthBytes;
+  return growth;
 }
 
 }  // namespace kvcachefs

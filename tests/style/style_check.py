@@ -10,7 +10,7 @@ LAYERS = ["base", "alloc", "tier", "fs", "daemon"]  # each may include itself an
 EXEMPT = ["tests", "bench"]
 LINES_SAID, LINES_MAX, FUNCTION_LINES_MAX = 400, 450, 70
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
-THREAD_STARTERS = {"daemon/workers.cc"}
+THREAD_STARTERS = {"daemon/workers.cc", "daemon/workers.h"}
 
 failures = []
 
