@@ -16,9 +16,15 @@ namespace {
 constexpr uint64_t kReserveWaitNs = 2'000'000'000;
 constexpr auto kReservePatience = std::chrono::milliseconds(50);
 
-// What a writer that has outgrown its reservation may add within a millisecond and a half: a tmpfs takes 26
-// GB/s with huge pages (spikes/README.md), one client rarely half of it.
-constexpr uint64_t kGrowthBytes = uint64_t{16} << 20;
+// What a writer that has outgrown its reservation may add before the evictor looks again: a tmpfs takes
+// 26 GB/s with huge pages (spikes/README.md), so this lasts 2.5 ms where a round comes every millisecond. A
+// small pool gives an eighth of itself.
+constexpr uint64_t kGrowthBytes = uint64_t{64} << 20;
+constexpr uint64_t kGrowthShare = 8;
+
+// The kernel counts a tmpfs's blocks in batches a processor (lib/percpu_counter.c): what looks free may not
+// all be had.
+constexpr uint64_t kCountingSlackBytes = 256 << 10;
 
 }  // namespace
 
