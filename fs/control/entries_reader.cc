@@ -33,7 +33,7 @@ std::string escaped(std::string_view name) {
 }  // namespace
 
 std::string entries_header() {
-  return "name\tsize\ttier\tnode\thits\tage_s\tpriority\tpinned\n";
+  return "name size tier node hits age_s priority pinned\n";
 }
 
 std::string render_entry(const EntryListing& entry) {

@@ -228,7 +228,7 @@ TEST_F(PoolFiles, EntriesAreListed) {
   odd.name = "tab\there\nline\\end";
   pool_.shards_ = {{}, {plain}, {}, {odd}, {}};
   EXPECT_EQ(shown("entries"),
-            "name\tsize\ttier\tnode\thits\tage_s\tpriority\tpinned\n"
+            "name size tier node hits age_s priority pinned\n"
             "a/b\t4096\tdirty\t1\t3\t60\t-5\t1\n"
             "tab\\there\\nline\\\\end\t0\tdirty\t0\t0\t0\t0\t0\n");
 }
