@@ -68,6 +68,10 @@ Result<void> Pool::set_watermarks(Watermarks watermarks) {
 
 Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
   MutexLock lock(settings_mutex_);
+  if (entry_size_bytes > options_.size_bytes) {
+    return fail(EINVAL, fmt::format("pool {}: an entry of {} does not fit into {}", name_,
+                                    format_size(entry_size_bytes), format_size(options_.size_bytes)));
+  }
   options_.entry_size_bytes = entry_size_bytes;
   return {};
 }
