@@ -111,7 +111,8 @@ bool Pool::make_room() {
         effort.even_fresh = true;
         continue;
       }
-      room_.nothing_to_evict();
+      // Said only after everything was tried: who asks meanwhile must not take an easier round's end for it.
+      if (effort.even_fresh) room_.nothing_to_evict();
       return false;
     }
     if (attempt == Attempt::kDiscarded && room_.wanted_bytes() > 0) room_.room_made();
