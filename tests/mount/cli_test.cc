@@ -1,0 +1,190 @@
+// The kvcachefs tool against a real mount.
+#include <sys/stat.h>
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr size_t kEntryBytes = 256 * 1024;
+
+class CliMountTest : public ::testing::Test {
+ protected:
+  void SetUp() override { KVCACHEFS_NEED_DAEMON(); }
+
+  Outcome cli(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"kvcachefs", "--mount", mount().root()});
+    return run(arguments);
+  }
+  Mount& mount() {
+    if (!mount_) mount_ = std::make_unique<Mount>();
+    return *mount_;
+  }
+  std::string entry(int i) { return mount().path() + "/entry-" + std::to_string(i); }
+  void store_entries(int count) {
+    for (int i = 0; i < count; ++i)
+      ASSERT_EQ(store(entry(i), pattern(static_cast<uint64_t>(i), kEntryBytes)), 0);
+  }
+  int entries_left(int count) {
+    int left = 0;
+    for (int i = 0; i < count; ++i) left += exists(entry(i)) ? 1 : 0;
+    return left;
+  }
+  void TearDown() override {
+    if (!mount_) return;
+    if (HasFailure()) report_daemon_log(*mount_);
+    mount_->stop();
+  }
+
+ private:
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_F(CliMountTest, CreatesShowsAndDeletesAPool) {
+  Outcome outcome = cli({"create", "llama", "--size", "32M", "--policy", "lfu", "--watermarks", "80:90",
+                         "--entry-size", "1M", "--pinned-max", "10%"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(read_file(mount().control("size", "llama")), "32M\n");
+  EXPECT_EQ(read_file(mount().control("policy", "llama")), "lfu\n");
+  EXPECT_EQ(read_file(mount().control("watermarks", "llama")), "80:90\n");
+  EXPECT_EQ(read_file(mount().control("entry_size", "llama")), "1M\n");
+  EXPECT_EQ(read_file(mount().control("pinned_max", "llama")), "10%\n");
+  struct stat status {};
+  ASSERT_EQ(::stat(mount().path("llama").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 01777u);
+
+  outcome = cli({"status"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, StartsWith("kvcachefs 0.1.0 at " + mount().root()));
+  EXPECT_THAT(outcome.out, HasSubstr("\nllama  lfu      32M"));
+  EXPECT_THAT(outcome.out, HasSubstr("\np      lru      64M"));
+  outcome = cli({"status", "llama"});
+  EXPECT_THAT(outcome.out, HasSubstr("\nwatermarks    80:90\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("\nentry size    1M\n"));
+
+  EXPECT_EQ(cli({"create", "llama", "--size", "32M"}).error, "kvcachefs: pool 'llama' exists\n");
+  ASSERT_EQ(store(mount().path("llama") + "/entry", "bytes"), 0);
+  outcome = cli({"delete", "llama"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.error, "kvcachefs: pool 'llama' has content (--force removes it too)\n");
+  outcome = cli({"delete", "llama", "--force"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_FALSE(exists(mount().path("llama")));
+  EXPECT_EQ(cli({"delete", "llama"}).exit_code, 1);
+}
+
+TEST_F(CliMountTest, LeavesNoPoolBehindThatCannotBeMade) {
+  const Outcome outcome = cli({"create", "huge", "--size", "1000T"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("pool huge: size=1000T is refused; the daemon's log says why"));
+  EXPECT_FALSE(exists(mount().path("huge")));
+}
+
+TEST_F(CliMountTest, SetsWhileServing) {
+  const Outcome outcome =
+      cli({"set", "p", "size=48M", "policy=fifo", "watermarks=50:60", "entry_size=2M", "pinned_max=5%"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(read_file(mount().control("size")), "48M\n");
+  EXPECT_EQ(read_file(mount().control("policy")), "fifo\n");
+  EXPECT_EQ(read_file(mount().control("watermarks")), "50:60\n");
+  EXPECT_EQ(read_file(mount().control("entry_size")), "2M\n");
+  EXPECT_EQ(read_file(mount().control("pinned_max")), "5%\n");
+  EXPECT_EQ(cli({"set", "p", "policy=lru", "watermarks=9:1"}).exit_code, 2);
+  EXPECT_EQ(read_file(mount().control("policy")), "fifo\n");
+  EXPECT_EQ(cli({"set", "p", "size=1000T"}).exit_code, 1);
+  EXPECT_EQ(read_file(mount().control("size")), "48M\n");
+  EXPECT_EQ(cli({"set", "nobody", "size=1G"}).error, "kvcachefs: there is no pool 'nobody'\n");
+}
+
+TEST_F(CliMountTest, Evicts) {
+  store_entries(20);
+  Outcome outcome = cli({"evict", "p", "--entries", "5"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, StartsWith("evicted 5 entries "));
+  EXPECT_EQ(entries_left(20), 15);
+  outcome = cli({"evict", "p", "--bytes", std::to_string(2 * kEntryBytes)});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_LE(entries_left(20), 13);
+  EXPECT_GE(entries_left(20), 1);
+  outcome = cli({"evict", "p", "--percent", "100"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(entries_left(20), 0);
+  EXPECT_EQ(cli({"evict", "nobody", "--percent", "100"}).exit_code, 1);
+}
+
+TEST_F(CliMountTest, PinsAndUnpins) {
+  store_entries(4);
+  Outcome outcome = cli({"pin", entry(0), entry(1)});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(xattr(entry(0), "user.kvcachefs.pinned"), "1");
+  EXPECT_EQ(cli({"evict", "p", "--percent", "100"}).exit_code, 0);
+  EXPECT_TRUE(exists(entry(0)) && exists(entry(1)));
+  EXPECT_FALSE(exists(entry(2)) || exists(entry(3)));
+  EXPECT_EQ(cli({"unpin", entry(0)}).exit_code, 0);
+  EXPECT_EQ(xattr(entry(0), "user.kvcachefs.pinned"), "0");
+  EXPECT_EQ(cli({"evict", "p", "--percent", "100"}).exit_code, 0);
+  EXPECT_FALSE(exists(entry(0)));
+  EXPECT_EQ(difference(1, read_file(entry(1))), "");
+
+  ASSERT_EQ(cli({"set", "p", "pinned_max=0"}).exit_code, 0);
+  store_entries(1);
+  outcome = cli({"pin", entry(0), entry(3)});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error,
+              HasSubstr(entry(0) + ": No space left on device (the pool's pinned_max is reached)"));
+  EXPECT_THAT(outcome.error, HasSubstr(entry(3) + ": No such file"));
+}
+
+TEST_F(CliMountTest, PrintsJson) {
+  const Outcome all = cli({"status", "--json"});
+  EXPECT_EQ(all.exit_code, 0) << all.error;
+  EXPECT_THAT(all.out, StartsWith("{"));
+  EXPECT_THAT(all.out, HasSubstr("\"pools\""));
+  const Outcome one = cli({"status", "p", "--json"});
+  EXPECT_THAT(one.out, HasSubstr("\"size_bytes\""));
+  EXPECT_THAT(one.out, Not(HasSubstr("\"pools\"")));
+}
+
+TEST_F(CliMountTest, ShowsTop) {
+  store_entries(3);
+  const Outcome outcome = cli({"top", "--once"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, HasSubstr("HITS/s"));
+  EXPECT_THAT(outcome.out, HasSubstr("\np      64M"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("\033")));
+}
+
+TEST_F(CliMountTest, FindsTheMountByItself) {
+  const std::string root = mount().root();
+  // Other kvcachefs may be mounted on this machine; then the tool asks which.
+  size_t mounted = 0;
+  for (const MountEntry& one : mount_entries()) mounted += one.file_system == "fuse.kvcachefs" ? 1u : 0u;
+  const Outcome outcome = run({"kvcachefs", "version"});
+  if (mounted == 1) {
+    EXPECT_EQ(outcome.out, "kvcachefs 0.1.0\n" + root + ": kvcachefs 0.1.0\n");
+  } else {
+    EXPECT_THAT(outcome.error, HasSubstr(root));
+  }
+}
+
+TEST_F(CliMountTest, SaysWhenTheDaemonIsGone) {
+  mount().kill();
+  const Outcome outcome = cli({"status"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(outcome.error, "kvcachefs: the daemon of " + mount().root() + " is gone\n");
+  EXPECT_EQ(cli({"set", "p", "size=1G"}).exit_code, 3);
+  EXPECT_EQ(cli({"pin", entry(0)}).exit_code, 3);
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

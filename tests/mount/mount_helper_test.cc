@@ -1,0 +1,238 @@
+// mount.kvcachefs: daemon, pool and bind mount from one command.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MountHelperTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    KVCACHEFS_NEED_DAEMON();
+    // The daemons outlive the helpers that start them: this process reaps them.
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    std::string name = "/tmp/kv-test-" + std::to_string(::getpid()) + "-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    work_dir_ = name;
+    make_directory(directory("a"));
+    make_directory(directory("b"));
+  }
+
+  void TearDown() override {
+    if (work_dir_.empty()) return;
+    end_daemon();
+    EXPECT_TRUE(mounts_below(work_dir_).empty());
+    for (const MountEntry& left : mounts_below(work_dir_)) ::umount2(left.mount_point.c_str(), MNT_DETACH);
+    std::filesystem::remove_all(work_dir_);
+  }
+
+  std::string directory(const std::string& name) const { return work_dir_ + "/" + name; }
+  std::string base() const { return work_dir_ + "/run/mount"; }
+  std::string control(const std::string& pool, const std::string& file) const {
+    return base() + "/" + pool + "/.pool/" + file;
+  }
+
+  std::vector<std::string> command(const std::string& pool, const std::string& where,
+                                   const std::string& options) {
+    std::string all = "runtime_dir=" + work_dir_ + "/run";
+    if (mode() == Mode::kDaemonIo) all += ",no_passthrough";
+    if (mode() == Mode::kIoUring) all += ",io_uring";
+    if (!options.empty()) all += "," + options;
+    return {"mount.kvcachefs", pool, where, "-o", all};
+  }
+  Outcome mount_pool(const std::string& pool, const std::string& where, const std::string& options) {
+    return run(command(pool, where, options));
+  }
+
+  std::vector<MountEntry> mounts_at(const std::string& where) {
+    std::vector<MountEntry> found = mounts_below(where);
+    std::erase_if(found, [&](const MountEntry& entry) { return entry.mount_point != where; });
+    return found;
+  }
+  pid_t daemon_pid() {
+    return static_cast<pid_t>(std::stoi(parse_stats(read_file(base() + "/.kvcachefs/stats")).at("pid")));
+  }
+
+  void end_daemon() {
+    if (mounts_at(base()).empty()) return;
+    const pid_t pid = daemon_pid();
+    ::kill(pid, SIGTERM);
+    int status = -1;
+    EXPECT_TRUE(
+        eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }, std::chrono::seconds(30)));
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+
+  std::string work_dir_;
+};
+
+TEST_F(MountHelperTest, StartsADaemonAndBindsThePool) {
+  const Outcome outcome = mount_pool("llama", directory("a"), "size=64M,policy=lfu,mode=0750,nofail,_netdev");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  ASSERT_EQ(mounts_at(directory("a")).size(), 1u);
+  EXPECT_EQ(mounts_at(directory("a")).front().file_system, "fuse.kvcachefs");
+  EXPECT_EQ(list(base()), std::vector<std::string>{"llama"});
+  EXPECT_EQ(read_file(control("llama", "policy")), "lfu\n");
+  struct statvfs usage {};
+  ASSERT_EQ(::statvfs(directory("a").c_str(), &usage), 0);
+  EXPECT_EQ(usage.f_blocks * usage.f_frsize, uint64_t{64} << 20);
+  struct stat status {};
+  ASSERT_EQ(::stat(directory("a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0750u);
+
+  ASSERT_EQ(store(directory("a") + "/entry", pattern(1, 100000)), 0);
+  EXPECT_EQ(difference(1, read_file(base() + "/llama/entry")), "");
+  EXPECT_EQ(read_file(directory("a") + "/.pool/size"), "64M\n");
+
+  ASSERT_EQ(::umount(directory("a").c_str()), 0);
+  EXPECT_FALSE(exists(directory("a") + "/entry"));
+  EXPECT_EQ(difference(1, read_file(base() + "/llama/entry")), "");
+  ASSERT_EQ(mount_pool("llama", directory("a"), "").exit_code, 0);
+  EXPECT_EQ(difference(1, read_file(directory("a") + "/entry")), "");
+}
+
+TEST_F(MountHelperTest, DoesNothingTwice) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M").exit_code, 0);
+  const pid_t pid = daemon_pid();
+  const Outcome again = mount_pool("llama", directory("a"), "size=64M");
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_EQ(again.error, "");
+  EXPECT_EQ(mounts_at(directory("a")).size(), 1u);
+  EXPECT_EQ(mounts_at(base()).size(), 1u);
+  EXPECT_EQ(daemon_pid(), pid);
+}
+
+TEST_F(MountHelperTest, AddsPoolsToARunningDaemon) {
+  ASSERT_EQ(mount_pool("one", directory("a"), "size=64M").exit_code, 0);
+  const pid_t pid = daemon_pid();
+  const Outcome outcome =
+      mount_pool("two", directory("b"), "size=32M,policy=fifo,watermarks=50:60,mode=0700,uid=1000,gid=1001");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(daemon_pid(), pid);
+  EXPECT_EQ(read_file(control("two", "size")), "32M\n");
+  EXPECT_EQ(read_file(control("two", "policy")), "fifo\n");
+  EXPECT_EQ(read_file(control("two", "watermarks")), "50:60\n");
+  struct stat status {};
+  ASSERT_EQ(::stat(directory("b").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0700u);
+  EXPECT_EQ(status.st_uid, 1000u);
+  EXPECT_EQ(status.st_gid, 1001u);
+  // Two directories may show one pool.
+  make_directory(directory("c"));
+  EXPECT_EQ(mount_pool("one", directory("c"), "").exit_code, 0);
+  ASSERT_EQ(store(directory("c") + "/entry", "bytes"), 0);
+  EXPECT_EQ(read_file(directory("a") + "/entry"), "bytes");
+}
+
+TEST_F(MountHelperTest, LeavesAPoolThatExistsAsItIs) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M,policy=lfu").exit_code, 0);
+  const Outcome outcome = mount_pool("llama", directory("b"), "size=32M,policy=lfu,mode=0700");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.error,
+            "mount.kvcachefs: warning: pool llama is left as it is: size is 64M, not 32M\n"
+            "mount.kvcachefs: warning: pool llama is left as it is: mode is 1777, not 0700\n");
+  EXPECT_EQ(read_file(control("llama", "size")), "64M\n");
+  EXPECT_EQ(mounts_at(directory("b")).size(), 1u);
+}
+
+TEST_F(MountHelperTest, TakesTurnsWithOthers) {
+  constexpr int kHelpers = 6;
+  std::vector<std::unique_ptr<Program>> helpers;
+  for (int i = 0; i < kHelpers; ++i) {
+    // Each pool twice, at the same directory.
+    const std::string name = "p" + std::to_string(i / 2);
+    if (i % 2 == 0) make_directory(directory(name));
+    helpers.push_back(std::make_unique<Program>(command(name, directory(name), "size=16M")));
+  }
+  for (const auto& helper : helpers) {
+    const Outcome outcome = helper->wait();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  }
+  EXPECT_EQ(mounts_at(base()).size(), 1u);
+  for (const char* name : {"p0", "p1", "p2"}) {
+    EXPECT_EQ(mounts_at(directory(name)).size(), 1u);
+    EXPECT_EQ(read_file(directory(name) + "/.pool/size"), "16M\n");
+  }
+}
+
+TEST_F(MountHelperTest, MountsAgainAfterTheDaemonDied) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M").exit_code, 0);
+  const pid_t pid = daemon_pid();
+  ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  std::string content;
+  EXPECT_EQ(load(directory("a") + "/entry", &content), ENOTCONN);
+  const Outcome outcome = mount_pool("llama", directory("a"), "size=64M");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_NE(daemon_pid(), pid);
+  EXPECT_EQ(mounts_at(base()).size(), 1u);
+  EXPECT_EQ(mounts_at(directory("a")).size(), 1u);
+  EXPECT_EQ(store(directory("a") + "/entry", "bytes"), 0);
+}
+
+TEST_F(MountHelperTest, MountsForReadingOnly) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M").exit_code, 0);
+  ASSERT_EQ(store(directory("a") + "/entry", "bytes"), 0);
+  const Outcome outcome = mount_pool("llama", directory("b"), "ro,noexec");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(read_file(directory("b") + "/entry"), "bytes");
+  EXPECT_EQ(store(directory("b") + "/other", "bytes"), EROFS);
+  EXPECT_EQ(store(directory("a") + "/other", "bytes"), 0);
+  EXPECT_THAT(mounts_at(directory("b")).front().options, HasSubstr("nosuid"));
+}
+
+TEST_F(MountHelperTest, NamesMistakesAndMountsNothing) {
+  Outcome outcome = mount_pool("llama", directory("a"), "colour=red");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.error, "mount.kvcachefs: colour=red: unknown option\n");
+  outcome = mount_pool("llama", directory("a"), "size=lots");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("size: 'lots'"));
+  outcome = mount_pool("llama", directory("missing"), "size=64M");
+  EXPECT_EQ(outcome.exit_code, 32);
+  EXPECT_THAT(outcome.error, HasSubstr("missing: No such file"));
+  outcome = mount_pool("llama", directory("a"), "size=1000T");
+  EXPECT_EQ(outcome.exit_code, 32);
+  EXPECT_THAT(outcome.error, HasSubstr("size 1000T is beyond the memory"));
+  outcome = mount_pool("llama", directory("a"), "size=64M,config=" + directory("none.toml"));
+  EXPECT_EQ(outcome.exit_code, 32);
+  EXPECT_TRUE(mounts_below(work_dir_).empty());
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M").exit_code, 0);
+  outcome = mount_pool("huge", directory("b"), "size=1000T");
+  EXPECT_EQ(outcome.exit_code, 32);
+  EXPECT_FALSE(exists(base() + "/huge"));
+  EXPECT_TRUE(mounts_at(directory("b")).empty());
+}
+
+TEST_F(MountHelperTest, ReadsAConfigurationFile) {
+  write_file(directory("kv.toml"),
+             "[pools.one]\nsize = \"48M\"\npolicy = \"fifo\"\n[pools.two]\nsize = \"32M\"\n");
+  const Outcome outcome = mount_pool("one", directory("a"), "policy=lfu,config=" + directory("kv.toml"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(read_file(control("one", "size")), "48M\n");
+  EXPECT_EQ(read_file(control("one", "policy")), "lfu\n");
+  EXPECT_EQ(mount_pool("two", directory("b"), "").exit_code, 0);
+  EXPECT_EQ(read_file(directory("b") + "/.pool/size"), "32M\n");
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
