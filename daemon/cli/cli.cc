@@ -8,10 +8,10 @@
 #include <ostream>
 
 #include "base/clock.h"
+#include "base/mountinfo.h"
 #include "base/sys.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/mount_tree.h"
-#include "base/mountinfo.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
 #include "tier/policies/policy.h"
@@ -37,7 +37,8 @@ std::unexpected<CliError> stop(int exit_code, std::string message) {
 template <class T>
 std::unexpected<CliError> failed(Result<T>& result) {
   // The mount may go away at any time, not only before the first look.
-  return stop(result.error().code == ENOTCONN ? kNotMounted : kFailure, std::move(result.error().message));
+  return stop(is_daemon_gone(result.error().code) ? kNotMounted : kFailure,
+              std::move(result.error().message));
 }
 
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
@@ -55,7 +56,7 @@ CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironme
   }
   MountTree tree(root);
   if (Result<void> good = tree.check(); !good) {
-    if (good.error().code == ENOTCONN)
+    if (is_daemon_gone(good.error().code))
       return stop(kNotMounted, fmt::format("the daemon of {} is gone", root));
     return stop(kNotMounted, good.error().message);
   }
@@ -163,7 +164,7 @@ CliResult<void> pin(const CliArguments& arguments, const CliEnvironment& environ
     if (code == ENOSPC) message += " (the pool's pinned_max is reached)";
     if (code == EOPNOTSUPP) message = fmt::format("{}: not on a kvcachefs", path);
     if (first) {
-      first = stop(code == ENOTCONN ? kNotMounted : kFailure, std::move(message));
+      first = stop(is_daemon_gone(code) ? kNotMounted : kFailure, std::move(message));
     } else {
       environment.error << "kvcachefs: " << message << '\n';
     }

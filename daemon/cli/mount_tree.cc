@@ -43,6 +43,10 @@ std::string error_text(int code) {
   return std::generic_category().message(code);
 }
 
+bool is_daemon_gone(int code) {
+  return code == ENOTCONN || code == ECONNABORTED;
+}
+
 bool is_live_setting(std::string_view key) {
   return std::ranges::find(kLiveSettings, key) != kLiveSettings.end();
 }

@@ -36,7 +36,7 @@ class MountTree {
  public:
   explicit MountTree(std::filesystem::path root) : root_(std::move(root)) {}
 
-  // ENOTCONN: the daemon is gone. Anything else: this is no kvcachefs.
+  // is_daemon_gone() tells a mount whose daemon has died from a directory that is no kvcachefs.
   Result<void> check() const;
 
   const std::filesystem::path& root() const { return root_; }
@@ -63,6 +63,9 @@ class MountTree {
 
 // What errno means, without its name.
 std::string error_text(int code);
+// What calls on a mount whose daemon has died fail with; over io_uring it is ECONNABORTED while its rings
+// come down.
+bool is_daemon_gone(int code);
 // True for the settings that a control file changes while the pool serves.
 bool is_live_setting(std::string_view key);
 

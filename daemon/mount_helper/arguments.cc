@@ -83,7 +83,7 @@ Result<std::filesystem::path> resolve(std::string_view text) {
   const std::filesystem::path path = std::filesystem::absolute(text, error);
   std::filesystem::path resolved = std::filesystem::canonical(path, error);
   if (!error) return resolved;
-  if (error.value() == ENOTCONN) {
+  if (is_daemon_gone(error.value())) {
     const std::filesystem::path plain = path.has_filename() ? path : path.parent_path();
     resolved = std::filesystem::canonical(plain.parent_path(), error);
     if (!error) return resolved / plain.filename();

@@ -121,9 +121,9 @@ Result<void> bind_pool(const MountArguments& arguments) {
   const MountPoint* there = find_mount(*mounts, directory);
   if (there != nullptr && there->type == kFileSystemType) {
     std::error_code error;
-    (void)std::filesystem::status(arguments.directory, error);
-    // What an earlier daemon that is gone has left here.
-    if (error.value() == ENOTCONN) {
+    // What an earlier daemon that is gone has left here. Its attributes may be cached still; this never is.
+    (void)std::filesystem::space(arguments.directory, error);
+    if (is_daemon_gone(error.value())) {
       if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
     }
   }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/mountinfo.h"
 #include "base/result.h"
 #include "daemon/cli/mount_tree.h"
-#include "base/mountinfo.h"
 #include "daemon/mount_helper/arguments.h"
 
 namespace kvcachefs {

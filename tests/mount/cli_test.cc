@@ -166,14 +166,14 @@ TEST_F(CliMountTest, ShowsTop) {
 
 TEST_F(CliMountTest, FindsTheMountByItself) {
   const std::string root = mount().root();
-  // Other kvcachefs may be mounted on this machine; then the tool asks which.
-  size_t mounted = 0;
-  for (const MountEntry& one : mount_entries()) mounted += one.file_system == "fuse.kvcachefs" ? 1u : 0u;
-  const Outcome outcome = run({"kvcachefs", "version"});
-  if (mounted == 1) {
-    EXPECT_EQ(outcome.out, "kvcachefs 0.1.0\n" + root + ": kvcachefs 0.1.0\n");
-  } else {
+  const Outcome outcome = run({"kvcachefs", "status"});
+  if (outcome.exit_code == 0) {
+    EXPECT_THAT(outcome.out, StartsWith("kvcachefs 0.1.0 at " + root));
+    EXPECT_EQ(run({"kvcachefs", "version"}).out, "kvcachefs 0.1.0\n" + root + ": kvcachefs 0.1.0\n");
+  } else {  // others are mounted on this machine
+    EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.error, HasSubstr(root));
+    EXPECT_THAT(outcome.error, HasSubstr("say which with --mount"));
   }
 }
 
