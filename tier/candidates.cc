@@ -74,6 +74,11 @@ std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
   return ino;
 }
 
+bool Candidates::has_fresh() const {
+  MutexLock lock(mutex_);
+  return !fresh_.empty();
+}
+
 std::string Candidates::policy() const {
   MutexLock lock(mutex_);
   return name_;

@@ -34,6 +34,8 @@ class Candidates {
   // Fresh entries that have become old enough to be published by their owner.
   std::optional<uint64_t> next_grown(uint64_t now_ms) EXCLUDES(mutex_);
 
+  bool has_fresh() const EXCLUDES(mutex_);
+
   std::string policy() const EXCLUDES(mutex_);
   // Keeps what every entry has earned: entries in the policy's hands move over.
   void set_policy(std::string_view name) EXCLUDES(mutex_);

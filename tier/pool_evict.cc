@@ -2,7 +2,9 @@
 // discarding.
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,6 +17,7 @@ constexpr uint64_t kRecentMs = 10;        // between a client's lookup and its o
 constexpr uint64_t kMappedRetryMs = 100;  // a mapping can end without any sign to us
 constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
 constexpr uint64_t kOrderNs = 30'000'000'000;
+constexpr auto kGrowPause = std::chrono::milliseconds(20);
 constexpr uint64_t kInodeReserve = 50;  // 1/50 of the inodes stay free
 
 }  // namespace
@@ -205,8 +208,14 @@ EvictResult Pool::evict_now(EvictOrder order) {
   retry_parked(true);
   EvictResult result;
   const uint64_t deadline_ns = now_ns() + kOrderNs;
-  while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns)
-    if (discard_one({.even_fresh = false, .even_recent = true}, result) == Attempt::kNothing) break;
+  while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
+    if (discard_one({.even_fresh = false, .even_recent = true}, result) != Attempt::kNothing) continue;
+    // A client may be about to rename what it has just closed: better to wait for the second than to take it
+    // away.
+    if (!candidates_.has_fresh()) break;
+    std::this_thread::sleep_for(kGrowPause);
+    publish_grown();
+  }
   MutexLock lock(settings_mutex_);
   last_evict_ = result;
   return result;
