@@ -13,17 +13,6 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 4096;
 
-// A daemon with CAP_FSETID keeps the bits that the client's own call would clear.
-Result<void> drop_set_id_bits(int fd) {
-  auto attributes = sys::stat_of(fd);
-  if (!attributes || !S_ISREG(attributes->st_mode)) return {};
-  mode_t mode = attributes->st_mode & 07777;
-  mode &= ~static_cast<mode_t>(S_ISUID);
-  if ((mode & S_IXGRP) != 0) mode &= ~static_cast<mode_t>(S_ISGID);
-  if (mode == (attributes->st_mode & 07777)) return {};
-  return sys::change_mode(fd, mode);
-}
-
 timespec time_to_set(int valid, int now_bit, int set_bit, const timespec& time) {
   if ((valid & now_bit) != 0) return {0, UTIME_NOW};
   if ((valid & set_bit) != 0) return time;
@@ -54,6 +43,16 @@ Result<void> set_attributes(const Node& node, const struct stat& wanted, int val
 }
 
 }  // namespace
+
+Result<void> drop_set_id_bits(int fd) {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes || !S_ISREG(attributes->st_mode)) return {};
+  mode_t mode = attributes->st_mode & 07777;
+  mode &= ~static_cast<mode_t>(S_ISUID);
+  if ((mode & S_IXGRP) != 0) mode &= ~static_cast<mode_t>(S_ISGID);
+  if (mode == (attributes->st_mode & 07777)) return {};
+  return sys::change_mode(fd, mode);
+}
 
 void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   const NodeId id{ino};

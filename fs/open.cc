@@ -22,6 +22,10 @@ void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   if (!node) return reply_error(request, std::move(node.error()));
   auto backing = node->pool->begin_open(node->ino, writes(file));
   if (!backing) return reply_error(request, std::move(backing.error()));
+  // A passthrough write never comes here, so set-ID bits go when a user who may not keep them opens for
+  // writing.
+  if (writes(file) && server_of(request).backing.passthrough() && fuse_req_ctx(request)->uid != 0)
+    if (auto fd = node->pool->open_inode(node->ino, O_PATH)) (void)drop_set_id_bits(fd->get());
   answer_open(request, *backing, file);
   const bool writer = writes(file);
   // Interrupted: the kernel will never release what it did not get.
