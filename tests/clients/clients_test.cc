@@ -55,8 +55,13 @@ class Process {
   std::string run() {
     judge(client_->start());
     test::Random random(number_ + 1);
-    for (uint64_t ask = 0; ask < plan_.run_loads && counts_.failures == 0; ++ask)
-      ask_for_run(random.below(plan_.runs));
+    uint64_t last = random.below(plan_.runs);
+    // Every third is asked for twice, as a conversation goes on: else a third of the pool would be all the
+    // hits.
+    for (uint64_t ask = 0; ask < plan_.run_loads && counts_.failures == 0; ++ask) {
+      ask_for_run(last);
+      if (!random.one_in(3)) last = random.below(plan_.runs);
+    }
     return report();
   }
 
