@@ -249,6 +249,8 @@ class Pool {
   uint64_t pressure_bytes();  // how much must go now; 0: nothing
   void publish_grown();
   void retry_parked(bool even_recent);
+  bool claim(int fd, uint64_t bytes);  // waits for the evictor, with no lock held
+  void reserve_again(uint64_t ino, uint64_t bytes);
   bool extend_reservations();
   uint64_t extend_reservation(
       uint64_t ino);  // bytes it may grow by before the next round; 0: it keeps within

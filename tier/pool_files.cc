@@ -178,7 +178,7 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
       reserve_bytes = expected_entry_bytes();
     }
   }
-  if (reserve_bytes > 0) extend_reservation(ino);
+  if (reserve_bytes > 0) reserve_again(ino, reserve_bytes);
   return {};
 }
 

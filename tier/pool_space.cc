@@ -39,19 +39,26 @@ Result<Pool::Reservation> Pool::reserve(int fd, int caller_thread) {
   }
   if (expected == 0) return reservation;
 
+  if (claim(fd, expected)) {
+    reservation.end = expected;
+  } else if (arena_.usage().free_bytes == 0) {
+    return fail(ENOSPC);
+  }
+  return reservation;
+}
+
+bool Pool::claim(int fd, uint64_t bytes) {
   count(counters_.reservations);
   const uint64_t begun_ns = now_ns();
+  bool claimed = false;
   bool waited = false;
   for (;;) {
     const Room::Ticket ticket = room_.ticket();
-    auto claimed = sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, expected);
-    if (claimed) {
-      reservation.end = expected;
-      break;
-    }
-    if (claimed.error().code != ENOSPC || now_ns() - begun_ns > kReserveWaitNs) break;
+    const auto allocated = sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes);
+    claimed = allocated.has_value();
+    if (claimed || allocated.error().code != ENOSPC || now_ns() - begun_ns > kReserveWaitNs) break;
     waited = true;
-    Room::Demand demand(room_, expected + kCountingSlackBytes);
+    Room::Demand demand(room_, bytes + kCountingSlackBytes);
     surroundings_.evictor->wake();
     if (room_.wait(ticket, kReservePatience) == Room::Answer::kNothingToEvict) break;
   }
@@ -59,11 +66,28 @@ Result<Pool::Reservation> Pool::reserve(int fd, int caller_thread) {
     count(counters_.reservation_waits);
     count(counters_.reservation_wait_ns, now_ns() - begun_ns);
   }
-  if (reservation.end == 0) {
-    count(counters_.reservation_failures);
-    if (arena_.usage().free_bytes == 0) return fail(ENOSPC);
+  if (!claimed) count(counters_.reservation_failures);
+  return claimed;
+}
+
+void Pool::reserve_again(uint64_t ino, uint64_t bytes) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  UniqueFd fd;
+  {
+    MutexLock lock(shard.mutex);
+    const Entry* entry = shard.find(ino);
+    if (entry == nullptr) return;
+    auto opened = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
+    if (!opened) return;
+    fd = std::move(*opened);
   }
-  return reservation;
+  if (!claim(fd.get(), bytes)) return;
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  entry->reserved_end = std::max(entry->reserved_end, bytes);
+  // Closed while this waited: nobody else would give it back.
+  if (entry->writer_count == 0) (void)trim(*entry, fd.get());
 }
 
 bool Pool::extend_reservations() {
