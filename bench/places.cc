@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "bench/timing.h"
 
 namespace kvcachefs::bench {
@@ -87,8 +88,13 @@ Server::Server(std::vector<std::string> words, const std::string& mount_point,
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  const std::string log = mount_point + ".log";
+  const UniqueFd output(static_cast<int>(
+      must(::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644), "open", log)));
   pid_ = static_cast<pid_t>(must(::fork(), "fork", words[0]));
   if (pid_ == 0) {
+    ::dup2(output.get(), STDOUT_FILENO);
+    ::dup2(output.get(), STDERR_FILENO);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     ::execv(arguments[0], arguments.data());
     ::_exit(127);
@@ -101,7 +107,7 @@ Server::Server(std::vector<std::string> words, const std::string& mount_point,
   if (ended) pid_ = -1;
   if (ended || !serves) {
     end();
-    throw BenchError(words[0] + " does not serve " + mount_point);
+    throw BenchError(words[0] + " does not serve " + mount_point + "\n" + read_text(log));
   }
 }
 

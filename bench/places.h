@@ -37,7 +37,8 @@ class Tmpfs {
   std::string directory_;
 };
 
-// A program that serves a mount point until it gets SIGTERM.
+// A program that serves a mount point until it gets SIGTERM. What it says goes to MOUNTPOINT.log, and into
+// the error where it does not come to serve.
 class Server {
  public:
   Server(std::vector<std::string> words, const std::string& mount_point, const std::string& awaited_file);

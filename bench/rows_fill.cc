@@ -23,6 +23,17 @@ constexpr uint64_t kTimes = 4;
 constexpr uint64_t kEntryBytes = uint64_t{2} << 20;
 constexpr useconds_t kSampleUs = 2000;
 
+// mountinfo writes white space and backslashes as three octal digits.
+std::string unescaped(const std::string& word) {
+  std::string text;
+  for (size_t at = 0; at < word.size(); ++at) {
+    const bool escaped = word[at] == '\\' && at + 3 < word.size();
+    text += escaped ? static_cast<char>(std::stoi(word.substr(at + 1, 3), nullptr, 8)) : word[at];
+    at += escaped ? 3 : 0;
+  }
+  return text;
+}
+
 // Where the daemon keeps the pool: what is used there is what the pool really takes.
 std::string memory_of(const Kvcachefs& mount) {
   std::istringstream lines(read_text("/proc/self/mountinfo"));
@@ -30,6 +41,7 @@ std::string memory_of(const Kvcachefs& mount) {
     std::istringstream words(line);
     std::string word;
     for (int field = 0; field < 5; ++field) words >> word;
+    word = unescaped(word);
     if (word.starts_with(mount.runtime_dir() + "/") && line.find(" - tmpfs ") != std::string::npos)
       return word;
   }
