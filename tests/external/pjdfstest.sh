@@ -24,5 +24,5 @@ status=$?
 # Their scripts find the tree by the folder they are run in.
 sed "s,$tree/tests/,," "$work/results"
 echo "pjdfstest ($mode): $(grep -E '^Files=' "$work/results" || echo 'no result'), $(
-  grep -cE 'Failed: [0-9]+\)|Wstat: [1-9]' "$work/results") files with failures"
+  grep -cE 'Failed: [1-9][0-9]*\)|Wstat: [1-9]' "$work/results") files with failures"
 exit "$status"

@@ -14,7 +14,7 @@
 namespace kvcachefs::test {
 namespace {
 
-constexpr int kSteps = 2500;
+constexpr int kSteps = 4000;
 constexpr int kTreeEvery = 100;
 constexpr size_t kHistory = 25;
 
@@ -58,7 +58,7 @@ class ModelTest : public SharedMount<ModelTest> {
 TEST_F(ModelTest, RandomStreams) {
   const PlainTmpfs plain("size=256M");
   const long first = number_from("KVCACHEFS_SEED", 1);
-  const long count = number_from("KVCACHEFS_SEEDS", 8);
+  const long count = number_from("KVCACHEFS_SEEDS", 12);
   for (long seed = first; seed < first + count; ++seed) {
     std::printf("seed %ld\n", seed);
     remove_content(mount().path());

@@ -51,11 +51,25 @@ std::string file_digest(const std::string& path) {
   return error == 0 ? digest(content) : error_name(error);
 }
 
-// A few names in a few directories, so that operations meet.
-std::string draw_name(Random& random) {
+// A few names in a few directories, so that operations meet; one in ten is of the wrong kind on purpose.
+std::string draw_name(Random& random, char kind) {
   static constexpr const char* kFolders[] = {"", "", "", "d0/", "d1/", "d0/d2/"};
-  static constexpr const char* kNames[] = {"f0", "f1", "f2", "f3", "f4", "d0", "d1", "d2", "s0"};
-  return std::string(kFolders[random.below(std::size(kFolders))]) + kNames[random.below(std::size(kNames))];
+  static constexpr char kKinds[] = {'f', 'd', 's'};
+  const char letter = random.one_in(10) ? kKinds[random.below(std::size(kKinds))] : kind;
+  const uint64_t names = letter == 'f' ? 5 : letter == 'd' ? 3 : 1;
+  return std::string(kFolders[random.below(std::size(kFolders))]) + letter +
+         std::to_string(random.below(names));
+}
+
+char kind_of_name(Kind kind) {
+  switch (kind) {
+    case Kind::kMakeDirectory:
+    case Kind::kRemoveDirectory:
+    case Kind::kList:
+      return 'd';
+    default:
+      return 'f';
+  }
 }
 
 // Borders of pages, their neighbours, and anything else.
@@ -119,8 +133,10 @@ Operation draw(Random& random) {
   Operation operation;
   operation.kind = random.one_in(3) ? kOften[random.below(std::size(kOften))]
                                     : static_cast<Kind>(random.below(static_cast<uint64_t>(Kind::kCount)));
-  operation.name = draw_name(random);
-  operation.other = draw_name(random);
+  operation.name = draw_name(
+      random, random.one_in(8) && operation.kind == Kind::kRename ? 'd' : kind_of_name(operation.kind));
+  operation.other = draw_name(
+      random, operation.kind == Kind::kSymlink ? 's' : operation.name[operation.name.find_last_of('/') + 1]);
   operation.slot = static_cast<int>(random.below(kSlots));
   operation.other_slot = static_cast<int>(random.below(kSlots));
   operation.flags = draw_flags(operation.kind, random);
@@ -133,7 +149,6 @@ Operation draw(Random& random) {
 std::string Side::apply(const Operation& operation) {
   switch (operation.kind) {
     case Kind::kOpen: {
-      open_[operation.slot].reset();
       const int fd = ::open(path(operation.name).c_str(), operation.flags | O_CLOEXEC, 0644);
       if (fd < 0) return error_name(error_of(fd));
       open_[operation.slot].emplace(fd);

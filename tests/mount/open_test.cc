@@ -41,8 +41,21 @@ PARITY_TEST(AppendFromTwoDescriptors) {
   // POSIX: pwrite goes to its offset; Linux appends all the same.
   transcript.call("pwrite", ::pwrite(one.fd(), "end", 3, 0));
   transcript.content("content", name);
-  transcript.call("F_SETFL takes O_APPEND away", ::fcntl(one.fd(), F_SETFL, 0));
-  transcript.call("pwrite", ::pwrite(one.fd(), "ONE", 3, 0));
+}
+
+PARITY_TEST(AppendGivenAndTakenAway) {
+  const std::string name = directory + "/file";
+  const File file(name, O_RDWR | O_CREAT);
+  transcript.call("write", ::write(file.fd(), "12345", 5));
+  transcript.call("F_SETFL gives O_APPEND", ::fcntl(file.fd(), F_SETFL, O_APPEND));
+  transcript.call("pwrite", ::pwrite(file.fd(), "end", 3, 0));
+  transcript.content("content", name);
+  transcript.call("F_SETFL takes it away", ::fcntl(file.fd(), F_SETFL, 0));
+  transcript.call("pwrite", ::pwrite(file.fd(), "ONE", 3, 0));
+  transcript.content("content", name);
+  const File appending(name, O_WRONLY | O_APPEND);
+  transcript.call("F_SETFL takes away what open gave", ::fcntl(appending.fd(), F_SETFL, 0));
+  transcript.call("pwrite", ::pwrite(appending.fd(), "two", 3, 0));
   transcript.content("content", name);
 }
 
