@@ -258,7 +258,7 @@ TEST_F(ControlTest, EntriesAreListed) {
   EXPECT_EQ(read_file(path("folder/one")).size(), 5000u);
   std::vector<std::string> lines = lines_of(read_file(control("entries")));
   ASSERT_EQ(lines.size(), 3u) << read_file(control("entries"));
-  EXPECT_EQ(lines[0], "name\tsize\ttier\tnode\thits\tage_s\tpriority\tpinned");
+  EXPECT_EQ(lines[0], "name size tier node hits age_s priority pinned");
   std::sort(lines.begin() + 1, lines.end());
   EXPECT_TRUE(std::regex_match(lines[1], std::regex("folder/one\t5000\tdirty\t[0-9]+\t1\t[0-9]+\t7\t1")))
       << lines[1];
