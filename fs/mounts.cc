@@ -28,9 +28,12 @@ Result<void> clean_dead_mount(const std::string& mountpoint) {
     const MountPoint* mount = find_mount(mounts, mountpoint);
     if (mount == nullptr || mount->type != kFileSystemType) return {};
     // Attributes are cached and outlive the daemon; what a file system has free is always asked for.
+    // ENOTCONN it is in the end; the others come over io_uring, while the rings come down.
     std::error_code code;
     (void)std::filesystem::space(mountpoint, code);
-    if (code.value() != ENOTCONN) return fail(EBUSY, mountpoint + ": a kvcachefs serves there already");
+    const int error = code.value();
+    if (error != ENOTCONN && error != ECONNABORTED && error != ECANCELED)
+      return fail(EBUSY, mountpoint + ": a kvcachefs serves there already");
     log_info("{}: cleaning up the mount of a daemon that died", mountpoint);
     if (auto done = sys::unmount(mountpoint.c_str(), MNT_DETACH); !done) return done;
   }

@@ -44,7 +44,7 @@ std::string error_text(int code) {
 }
 
 bool is_daemon_gone(int code) {
-  return code == ENOTCONN || code == ECONNABORTED;
+  return code == ENOTCONN || code == ECONNABORTED || code == ECANCELED;
 }
 
 bool is_live_setting(std::string_view key) {

@@ -63,8 +63,8 @@ class MountTree {
 
 // What errno means, without its name.
 std::string error_text(int code);
-// What calls on a mount whose daemon has died fail with; over io_uring it is ECONNABORTED while its rings
-// come down.
+// What calls on a mount whose daemon has died fail with: ENOTCONN; over io_uring, while its rings come down,
+// ECONNABORTED and ECANCELED too.
 bool is_daemon_gone(int code);
 // True for the settings that a control file changes while the pool serves.
 bool is_live_setting(std::string_view key);

@@ -53,8 +53,25 @@ Result<UniqueFd> take_lock(const MountArguments& arguments) {
   return file;
 }
 
+// Its own output, not the helper's: what waits for the end of the helper's output must not wait for the
+// daemon.
+struct DaemonLog {
+  std::filesystem::path path;
+  uint64_t start_bytes = 0;  // where the lines of this start begin
+
+  explicit DaemonLog(const MountArguments& arguments) : path(arguments.runtime_dir / "mount.log") {
+    if (Result<struct stat> there = sys::stat_at(AT_FDCWD, path.c_str()); there) {
+      start_bytes = static_cast<uint64_t>(there->st_size);
+    }
+  }
+  void show() const {
+    const std::string text = sys::read_text(path.c_str()).value_or("");
+    if (text.size() > start_bytes) fmt::print(stderr, "{}", text.substr(start_bytes));
+  }
+};
+
 // The daemon that was installed with this helper, else the one that the search path has.
-Result<pid_t> start_process(const std::vector<std::string>& command) {
+Result<pid_t> start_process(const std::vector<std::string>& command, const DaemonLog& log) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path sibling = self.parent_path() / command.front();
@@ -62,9 +79,16 @@ Result<pid_t> start_process(const std::vector<std::string>& command) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.path.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                     0600);
+  ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   pid_t pid = 0;
-  const int code =
-      ::posix_spawnp(&pid, beside ? sibling.c_str() : argv[0], nullptr, nullptr, argv.data(), environ);
+  const char* program = beside ? sibling.c_str() : argv[0];
+  const int code = ::posix_spawnp(&pid, program, &actions, nullptr, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
   if (code != 0)
     return fail(code, fmt::format("{} cannot be started: {}", command.front(), error_text(code)));
   return pid;
@@ -76,7 +100,8 @@ Result<void> start_daemon(const MountArguments& arguments) {
   if (Result<void> made = sys::make_directories(base, 0755); !made) return made;
   const std::vector<std::string> command = daemon_command(arguments);
   if (arguments.verbose) say(fmt::format("starting {}", fmt::join(command, " ")));
-  Result<pid_t> pid = start_process(command);
+  const DaemonLog log(arguments);
+  Result<pid_t> pid = start_process(command, log);
   if (!pid) return pass(pid);
   int status = 0;
   while (::waitpid(*pid, &status, 0) < 0) {
@@ -84,6 +109,7 @@ Result<void> start_daemon(const MountArguments& arguments) {
     if (error.code != EINTR) return std::unexpected(std::move(error));
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    log.show();
     return fail(EIO, fmt::format("kvcachefsd did not start on {}", base));
   }
   return {};
