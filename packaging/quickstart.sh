@@ -74,32 +74,37 @@ mount_pool() {
   [ -e /dev/fuse ] || modprobe fuse || fail "the kernel has no FUSE (/dev/fuse is missing)"
   # A mount whose daemon is gone answers nothing, not even stat: the daemon itself clears it away.
   [ -n "$(findmnt -n --mountpoint "$mount_point" 2>/dev/null)" ] || mkdir -p "$mount_point"
-  show "$bin/kvcachefsd" --daemonize --pool "demo:size=${size:-$(default_size)}" \
-    -o "runtime_dir=/run/kvcachefs${mount_point//\//-}" "$mount_point"
+  show "$bin/kvcachefsd" --daemonize --pool "demo:size=${size:-$(default_size)}" "$mount_point"
   serves || fail "kvcachefsd returned, but $mount_point does not serve"
 }
 
 # As clients do: a name of its own first, then the entry appears whole.
 store_and_read() {
-  mkdir -p "$pool/model/layer-0"
-  show dd if=/dev/urandom of="$work/block" bs=1M count=32 status=none
-  show cp "$work/block" "$pool/model/layer-0/block.bin.tmp"
-  show mv "$pool/model/layer-0/block.bin.tmp" "$pool/model/layer-0/block.bin"
-  show cmp "$work/block" "$pool/model/layer-0/block.bin"
+  local block entry
+  mkdir -p "$pool/model"
+  # The pool learns the size of its entries from the first; from then on it has huge pages ready for them.
+  for block in 0 1 2 3; do
+    entry=$pool/model/block-$block.bin
+    show dd if=/dev/urandom of="$work/block" bs=1M count=32 status=none
+    show cp "$work/block" "$entry.tmp"
+    show mv "$entry.tmp" "$entry"
+    show cmp "$work/block" "$entry"
+  done
   # Existing files of this very source tree, small and large.
   rm -rf "${pool:?}/source" "${pool:?}/bin"
   show cp -r packaging "$pool/source"
   show diff -r packaging "$pool/source"
   show cp -r "$bin" "$pool/bin"
   show diff -r "$bin" "$pool/bin"
-  show setfattr -n user.kv.priority -v 10 "$pool/model/layer-0/block.bin"
+  show setfattr -n user.kv.priority -v 10 "$pool/model/block-0.bin"
 }
 
 tell() {
   show df -h "$pool"
-  show ls -ls "$pool/model/layer-0"
-  show getfattr -d -m - "$pool/model/layer-0/block.bin"
+  show ls -ls "$pool/model"
+  show getfattr -d -m - "$pool/model/block-0.bin"
   show cat "$pool/.pool/stats"
+  show cat "$pool/.pool/numa"
   show cat "$mount_point/.kvcachefs/stats"
   show "$bin/kvcachefs" --mount "$mount_point" status
 }
