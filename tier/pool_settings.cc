@@ -1,6 +1,7 @@
 // Settings of a pool that change while it serves.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
@@ -11,6 +12,9 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
+
+// One freak must not make every create empty the pool: what is learned stays below an eighth of it.
+constexpr uint64_t kLearnedShare = 8;
 
 }  // namespace
 
@@ -87,7 +91,7 @@ uint64_t Pool::expected_entry_bytes() const {
     MutexLock lock(settings_mutex_);
     if (options_.entry_size_bytes > 0) return options_.entry_size_bytes;
   }
-  return learner_.expected_bytes();
+  return std::min(learner_.expected_bytes(), size_bytes_ / kLearnedShare);
 }
 
 }  // namespace kvcachefs
