@@ -121,6 +121,10 @@ Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, 
   if (!directory) return pass(directory);
   arguments.directory = std::move(*directory);
   if (arguments.base.empty()) arguments.base = arguments.runtime_dir / "mount";
+  // As the mount table names it, also where it does not exist yet.
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::weakly_canonical(arguments.base.parent_path(), error);
+  if (!error) arguments.base = parent / arguments.base.filename();
   return std::move(arguments);
 }
 

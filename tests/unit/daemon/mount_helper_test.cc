@@ -48,6 +48,14 @@ TEST(MountArguments, TakesWhatMountPassesOn) {
   EXPECT_TRUE(parse({"a", "/", "-s", "-o", "colour=red"}));
 }
 
+TEST(MountArguments, NamesTheBaseAsTheMountTableDoes) {
+  test::FakeMount directory;
+  std::filesystem::create_directory_symlink(directory.root(), directory.root() / "link");
+  const std::string options = "runtime_dir=" + (directory.root() / "link").native() + "/new";
+  EXPECT_EQ(parse({"a", "/", "-o", options.c_str()})->base,
+            std::filesystem::canonical(directory.root()) / "new/mount");
+}
+
 TEST(MountArguments, NamesMistakes) {
   const std::pair<std::vector<const char*>, const char*> cases[] = {
       {{}, "usage"},
