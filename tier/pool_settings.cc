@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
 
-// One freak must not make every create empty the pool: what is learned stays below an eighth of it.
-constexpr uint64_t kLearnedShare = 8;
+// One freak must not make every create empty the pool: what is learned stays below a sixteenth of it.
+constexpr uint64_t kLearnedShare = 16;
 
 }  // namespace
 
