@@ -20,7 +20,8 @@ constexpr uint64_t kOrderNs = 30'000'000'000;
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 // Of a small pool no more than this may stay empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
-constexpr uint64_t kInodeReserve = 50;  // 1/50 of the inodes stay free
+constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
+constexpr uint64_t kInodeReserve = 50;        // 1/50 of the inodes stay free
 
 }  // namespace
 
@@ -79,7 +80,8 @@ uint64_t Pool::pressure_bytes() {
   // Free space arrives before writers need it: room for a few entries beyond what the watermarks leave.
   const uint64_t expected = expected_entry_bytes();
   const uint64_t headroom =
-      std::min(now.size_bytes / kHeadroomShare, 4 * expected + growth_bytes_.load(std::memory_order_relaxed));
+      std::min(now.size_bytes / kHeadroomShare, 4 * expected) +
+      std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed));
   const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
   const uint64_t low =
       std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));
