@@ -13,7 +13,7 @@
 #include "alloc/numa_topology.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/size.h"
+#include "base/sys.h"
 #include "daemon/command_line.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/workers.h"
@@ -45,12 +45,21 @@ void raise_descriptor_limit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Tells who waits for a daemonized start how it went.
+// Tells who waits for a daemonized start that it serves, and lets go of that one's terminal or pipes: whoever
+// reads them to the end would wait for the daemon's.
 class Announcement {
  public:
   explicit Announcement(int fd) : fd_(fd) {}
-  void ready() {
-    if (fd_) (void)!write(fd_.get(), "1", 1);
+  void ready(const std::string& runtime_dir) {
+    if (!fd_) return;
+    const std::string log = runtime_dir + "/kvcachefsd.log";
+    if (auto file = sys::open_at(AT_FDCWD, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0640))
+      (void)dup2(file->get(), STDERR_FILENO);
+    if (auto null = sys::open_at(AT_FDCWD, "/dev/null", O_RDWR)) {
+      (void)dup2(null->get(), STDIN_FILENO);
+      (void)dup2(null->get(), STDOUT_FILENO);
+    }
+    (void)!write(fd_.get(), "1", 1);
     fd_.reset();
   }
 
@@ -126,7 +135,7 @@ int serve(const Config& config, Announcement& announcement) {
     session.control().describe(info);
     log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
              config.mountpoint.string(), info.io_mode, info.transport, pools.list().size());
-    announcement.ready();
+    announcement.ready(config.runtime_dir.string());
     wait_for_end(session);
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
