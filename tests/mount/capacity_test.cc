@@ -198,8 +198,10 @@ TEST_F(CapacityTest, EntrySizeIsLearned) {
 TEST(EntrySizeGuess, AFewLargeFilesDoNotMakeSmallOnesEvict) {
   KVCACHEFS_NEED_DAEMON();
   Mount mount({.pools = {"p:size=64M"}});
-  for (const std::string& name : fill(mount.path(), "large", 3, 20 * kMiB))
-    ASSERT_EQ(::unlink(name.c_str()), 0);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(store(mount.path() + "/large", pattern(i, 20 * kMiB)), 0);
+    ASSERT_EQ(::unlink((mount.path() + "/large").c_str()), 0);
+  }
   const auto names = fill(mount.path(), "small", 50);
   EXPECT_EQ(survivors(names).size(), 50u) << "of 64M only 50M are used";
   EXPECT_EQ(mount.stat_value("discards"), 0);

@@ -149,7 +149,7 @@ PARITY_TEST(SeekWhileEntriesAreRemoved) {
 }
 
 PARITY_TEST(RemoveAllWhileReading) {
-  fill(directory, 5000);
+  fill(directory, 2500);
   const Stream stream = open_stream(directory);
   int removed = 0;
   for (std::string name = next_name(stream); !name.empty(); name = next_name(stream)) {

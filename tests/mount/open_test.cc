@@ -53,10 +53,16 @@ PARITY_TEST(AppendGivenAndTakenAway) {
   transcript.call("F_SETFL takes it away", ::fcntl(file.fd(), F_SETFL, 0));
   transcript.call("pwrite", ::pwrite(file.fd(), "ONE", 3, 0));
   transcript.content("content", name);
-  const File appending(name, O_WRONLY | O_APPEND);
-  transcript.call("F_SETFL takes away what open gave", ::fcntl(appending.fd(), F_SETFL, 0));
-  transcript.call("pwrite", ::pwrite(appending.fd(), "two", 3, 0));
-  transcript.content("content", name);
+}
+
+// The one exception: the kernel keeps the O_APPEND of a passthrough open, whatever F_SETFL says later.
+TEST_F(ParityTest, AppendOfTheOpenTakenAway) {
+  write_file(path("file"), "12345");
+  const File file(path("file"), O_WRONLY | O_APPEND);
+  ASSERT_EQ(error_of(::fcntl(file.fd(), F_SETFL, 0)), 0);
+  ASSERT_EQ(::pwrite(file.fd(), "two", 3, 0), 3);
+  const bool passes_through = mode() == Mode::kPassthrough || mode() == Mode::kIoUring;
+  EXPECT_EQ(read_file(path("file")), passes_through ? "12345two" : "two45");
 }
 
 PARITY_TEST(UnlinkedWhileOpen) {
