@@ -48,7 +48,10 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
 
   CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
   set->add_option("NAME", arguments.pool, "The pool")->required();
-  set->add_option("KEY=VALUE", raw.pairs, "size policy watermarks entry_size pinned_max")->required();
+  // CLI11 2.4 takes no `=` in a name.
+  set->add_option("SETTING", raw.pairs, "size policy watermarks entry_size pinned_max")
+      ->required()
+      ->type_name("KEY=VALUE");
 
   CLI::App* remove = app.add_subcommand("delete", "Delete a pool");
   remove->add_option("NAME", arguments.pool, "The pool")->required();

@@ -225,7 +225,7 @@ TEST_F(CliTest, NamesMistakes) {
       {{"create", "c", "--size", "1G", "--watermarks", "9:1"}, "--watermarks: watermarks: '9:1'"},
       {{"create", "c", "--size", "1G", "--entry-size", "0"}, "--entry-size"},
       {{"create", "c", "--size", "1G", "--policy", "best"}, "there are lru"},
-      {{"set", "a"}, "KEY=VALUE"},
+      {{"set", "a"}, "SETTING"},
       {{"set", "a", "size"}, "'size' is not key=value"},
       {{"set", "a", "colour=red"}, "unknown pool option 'colour'"},
       {{"set", "a", "mode=0700"}, "chmod and chown"},
