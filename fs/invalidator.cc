@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "fs/fuse.h"
 #include "fs/nodeid.h"
 
@@ -12,6 +13,7 @@ void Invalidator::discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, st
     MutexLock lock(mutex_);
     queue_.push_back(
         {NodeId::of_inode(pool, parent_ino).value, NodeId::of_inode(pool, ino).value, std::move(name)});
+    ++queued_;
   }
   condition_.notify_one();
 }
@@ -26,6 +28,19 @@ void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most)
   // ENOENT means that the kernel has forgotten the name by itself; nothing else can be mended from here.
   for (const Vanished& name : batch)
     (void)fuse_lowlevel_notify_delete(session, name.parent, name.child, name.name.c_str(), name.name.size());
+  if (batch.empty()) return;
+  {
+    MutexLock lock(mutex_);
+    told_ += batch.size();
+  }
+  told_condition_.notify_all();
+}
+
+void Invalidator::wait_until_told(std::chrono::milliseconds at_most) {
+  const uint64_t deadline_ms = now_coarse_ms() + static_cast<uint64_t>(at_most.count());
+  MutexLock lock(mutex_);
+  const uint64_t goal = queued_;
+  while (told_ < goal && now_coarse_ms() < deadline_ms) told_condition_.wait_for(mutex_, at_most);
 }
 
 void Invalidator::wake() {

@@ -21,6 +21,7 @@ class Invalidator : public DiscardListener {
  public:
   void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) override
       EXCLUDES(mutex_);
+  void wait_until_told(std::chrono::milliseconds at_most) override EXCLUDES(mutex_);
   // Handles what is queued, waiting at most so long for something.
   void step(fuse_session* session, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
@@ -34,6 +35,9 @@ class Invalidator : public DiscardListener {
   Mutex mutex_;
   Condition condition_;
   std::deque<Vanished> queue_ GUARDED_BY(mutex_);
+  Condition told_condition_;
+  uint64_t queued_ GUARDED_BY(mutex_) = 0;
+  uint64_t told_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvcachefs

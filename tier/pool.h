@@ -12,6 +12,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,12 +46,15 @@ class BackingStore {
   virtual bool needs_write_access() const = 0;  // of the descriptor given to acquire
 };
 
-// Is told what the daemon made vanish, so that the kernel hears of it. Called with a shard held: must only
-// queue.
+// Is told what the daemon made vanish, so that the kernel hears of it.
 class DiscardListener {
  public:
   virtual ~DiscardListener() = default;
+  // Called with a shard held: must only queue.
   virtual void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) = 0;
+  // Returns when the kernel has heard of all that was queued, or after that time. Not to be called from a
+  // request that the kernel holds a directory for: it could not hear.
+  virtual void wait_until_told(std::chrono::milliseconds at_most) = 0;
 };
 
 struct PoolUsage {

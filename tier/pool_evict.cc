@@ -17,6 +17,8 @@ constexpr uint64_t kRecentMs = 10;        // between a client's lookup and its o
 constexpr uint64_t kMappedRetryMs = 100;  // a mapping can end without any sign to us
 constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
 constexpr uint64_t kOrderNs = 30'000'000'000;
+// Who gave the order finds the names gone, unless the kernel is busy in their directories all that time.
+constexpr auto kTellingTime = std::chrono::seconds(1);
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 // Of a small pool no more than this may stay empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
@@ -220,6 +222,7 @@ EvictResult Pool::evict_now(EvictOrder order) {
     std::this_thread::sleep_for(kGrowPause);
     publish_grown();
   }
+  surroundings_.listener->wait_until_told(kTellingTime);
   MutexLock lock(settings_mutex_);
   last_evict_ = result;
   return result;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -12,9 +13,10 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
+constexpr auto kTellingTime = std::chrono::seconds(1);
 
-// One freak must not make every create empty the pool: what is learned stays below a sixteenth of it.
-constexpr uint64_t kLearnedShare = 16;
+// One freak must not make every create empty the pool: what is learned stays below an eighth of it.
+constexpr uint64_t kLearnedShare = 8;
 
 }  // namespace
 
@@ -48,6 +50,7 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
       }
     }
   }
+  surroundings_.listener->wait_until_told(kTellingTime);
   MutexLock lock(settings_mutex_);
   options_.size_bytes = size_bytes;
   return {};
