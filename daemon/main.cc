@@ -121,7 +121,8 @@ int serve(const Config& config, Announcement& announcement) {
     return kExitFailure;
   }
   Workers workers(session, pools, evictor_wakeup);
-  const unsigned threads = config.threads > 0 ? config.threads : Workers::default_server_threads();
+  const unsigned by_cores = config.threads > 0 ? config.threads : Workers::default_server_threads();
+  const unsigned threads = config.io_uring ? 1 : by_cores;
   workers.start(threads);
   const bool negotiated = session.wait_until_negotiated(kNegotiationTime);
   if (negotiated) {

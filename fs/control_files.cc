@@ -96,7 +96,9 @@ void ControlFiles::getattr(fuse_req_t request, NodeId id) {
 std::unique_ptr<ControlledPool> ControlFiles::pool_of(NodeId id) const {
   auto pool = pools_.find(id.pool_number());
   if (pool == nullptr) return nullptr;
-  return std::make_unique<PoolAdapter>(std::move(pool), pools_, server_.info.io_mode);
+  // Over io_uring this thread answers for its processor: an order that waits would hold up everybody there.
+  const bool patient = server_.info.transport != "io_uring";
+  return std::make_unique<PoolAdapter>(std::move(pool), pools_, server_.info.io_mode, patient);
 }
 
 Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {

@@ -202,6 +202,19 @@ bool Session::poll_for_request(uint64_t until_ns) {
 }
 
 void Session::serve() {
+  if (options_.io_uring)
+    // Requests come to libfuse's own threads, which only its own loop takes down again at the end.
+    (void)fuse_session_loop(session_);
+  else
+    serve_device();
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  condition_.notify_all();
+}
+
+void Session::serve_device() {
   fuse_buf buffer{};
   while (fuse_session_exited(session_) == 0) {
     const int received = fuse_session_receive_buf(session_, &buffer);
@@ -213,11 +226,6 @@ void Session::serve() {
     if (options_.poll_us > 0) (void)poll_for_request(now_ns() + uint64_t{options_.poll_us} * 1000);
   }
   std::free(buffer.mem);
-  {
-    MutexLock lock(mutex_);
-    ended_ = true;
-  }
-  condition_.notify_all();
 }
 
 void Session::notify() {

@@ -34,7 +34,7 @@ class Session {
   // Cleans a dead mount of ours off the mount point first. Serving threads must be started next: the kernel's
   // INIT waits for them.
   Result<void> mount();
-  // One thread's work until the connection ends.
+  // One thread's work until the connection ends; over io_uring that of the only one.
   void serve();
   // One thread's work until stop_notifying().
   void notify();
@@ -57,6 +57,7 @@ class Session {
 
  private:
   void negotiate(fuse_conn_info* connection);
+  void serve_device();
   bool poll_for_request(uint64_t until_ns);
 
   const Options options_;

@@ -72,6 +72,9 @@ struct EvictOrder {
   enum class Unit { kPercent, kBytes, kEntries };
   Unit unit = Unit::kBytes;
   uint64_t amount = 0;
+  // False where the thread that carries the order out must not be held up: then what was closed this second
+  // stays, and names may be gone a moment after the answer.
+  bool patient = true;
 };
 
 struct EvictResult {

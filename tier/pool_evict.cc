@@ -18,7 +18,8 @@ constexpr uint64_t kMappedRetryMs = 100;  // a mapping can end without any sign 
 constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
 constexpr uint64_t kOrderNs = 30'000'000'000;
 // Who gave the order finds the names gone, unless the kernel is busy in their directories all that time.
-constexpr auto kTellingTime = std::chrono::seconds(1);
+constexpr auto kTellingTime = std::chrono::milliseconds(1000);
+constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 // Of a small pool no more than this may stay empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
@@ -218,11 +219,11 @@ EvictResult Pool::evict_now(EvictOrder order) {
     if (discard_one({.even_fresh = false, .even_recent = true}, result) != Attempt::kNothing) continue;
     // A client may be about to rename what it has just closed: better to wait for the second than to take it
     // away.
-    if (!candidates_.has_fresh()) break;
+    if (!order.patient || !candidates_.has_fresh()) break;
     std::this_thread::sleep_for(kGrowPause);
     publish_grown();
   }
-  surroundings_.listener->wait_until_told(kTellingTime);
+  surroundings_.listener->wait_until_told(order.patient ? kTellingTime : kShortTellingTime);
   MutexLock lock(settings_mutex_);
   last_evict_ = result;
   return result;

@@ -10,7 +10,7 @@ PoolReport PoolAdapter::report() {
 std::vector<PoolReport> report_pools(Pools& pools, const std::string& io_mode) {
   std::vector<PoolReport> reports;
   for (std::shared_ptr<Pool>& pool : pools.list()) {
-    reports.push_back(PoolAdapter(std::move(pool), pools, io_mode).report());
+    reports.push_back(PoolAdapter(std::move(pool), pools, io_mode, true).report());
   }
   return reports;
 }

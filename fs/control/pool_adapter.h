@@ -15,8 +15,8 @@ namespace kvcachefs {
 
 class PoolAdapter final : public ControlledPool {
  public:
-  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, std::string io_mode)
-      : pool_(std::move(pool)), pools_(pools), io_mode_(std::move(io_mode)) {}
+  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, std::string io_mode, bool patient)
+      : pool_(std::move(pool)), pools_(pools), io_mode_(std::move(io_mode)), patient_(patient) {}
 
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
@@ -34,12 +34,16 @@ class PoolAdapter final : public ControlledPool {
     return pool_->set_entry_size(entry_size_bytes);
   }
   Result<void> set_pinned_max(unsigned percent) override { return pool_->set_pinned_max(percent); }
-  EvictResult evict_now(EvictOrder order) override { return pool_->evict_now(order); }
+  EvictResult evict_now(EvictOrder order) override {
+    order.patient = patient_;
+    return pool_->evict_now(order);
+  }
 
  private:
   const std::shared_ptr<Pool> pool_;
   Pools& pools_;
   const std::string io_mode_;
+  const bool patient_;
 };
 
 // Of every pool, by name.
