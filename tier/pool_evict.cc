@@ -216,7 +216,8 @@ EvictResult Pool::evict_now(EvictOrder order) {
   EvictResult result;
   const uint64_t deadline_ns = now_ns() + kOrderNs;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
-    if (discard_one({.even_fresh = false, .even_recent = true}, result) != Attempt::kNothing) continue;
+    if (discard_one({.even_fresh = !order.patient, .even_recent = true}, result) != Attempt::kNothing)
+      continue;
     // A client may be about to rename what it has just closed: better to wait for the second than to take it
     // away.
     if (!order.patient || !candidates_.has_fresh()) break;
