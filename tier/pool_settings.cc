@@ -13,7 +13,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
-constexpr auto kTellingTime = std::chrono::seconds(1);
+constexpr auto kTellingTime = std::chrono::milliseconds(50);
 
 // One freak must not make every create empty the pool: what is learned stays below an eighth of it.
 constexpr uint64_t kLearnedShare = 8;
