@@ -15,7 +15,10 @@ namespace {
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
 constexpr auto kTellingTime = std::chrono::milliseconds(50);
 
-// One freak must not make every create empty the pool: what is learned stays below an eighth of it.
+// Wrong guesses must cost little: what is learned stays below an eighth of the pool, and below what fallocate
+// takes half a millisecond for (54 us for 32 MiB, spikes/README.md). Larger entries grow into what is kept
+// free.
+constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
 constexpr uint64_t kLearnedShare = 8;
 
 }  // namespace
@@ -94,7 +97,7 @@ uint64_t Pool::expected_entry_bytes() const {
     MutexLock lock(settings_mutex_);
     if (options_.entry_size_bytes > 0) return options_.entry_size_bytes;
   }
-  return std::min(learner_.expected_bytes(), size_bytes_ / kLearnedShare);
+  return std::min({learner_.expected_bytes(), size_bytes_ / kLearnedShare, kLearnedMaxBytes});
 }
 
 }  // namespace kvcachefs
