@@ -319,7 +319,7 @@ TEST_F(MixedSizesTest, UpToWhatIsLearned) {
   store_mixed(3 * kMiB);
 }
 
-// Beyond a sixteenth of the pool the size has to be given: so much is never kept free for a guess.
+// Beyond an eighth of the pool the size has to be given: so much is never kept free for a guess.
 TEST_F(MixedSizesTest, UpToWhatIsGiven) {
   set("entry_size", "8M");
   store_mixed(8 * kMiB);
