@@ -136,7 +136,7 @@ class Pool {
   Result<void> set_entry_size(uint64_t entry_size_bytes);
   Result<void> set_pinned_max(unsigned percent);
   uint64_t expected_entry_bytes() const;
-  uint64_t learned_entry_bytes() const { return learner_.expected_bytes(); }
+  uint64_t learned_entry_bytes() const;  // within what a guess may cost; 0: nothing yet
 
   // --- insight (pool_insight.cc) ---
   PoolUsage usage() const;

@@ -97,6 +97,10 @@ uint64_t Pool::expected_entry_bytes() const {
     MutexLock lock(settings_mutex_);
     if (options_.entry_size_bytes > 0) return options_.entry_size_bytes;
   }
+  return learned_entry_bytes();
+}
+
+uint64_t Pool::learned_entry_bytes() const {
   return std::min({learner_.expected_bytes(), size_bytes_ / kLearnedShare, kLearnedMaxBytes});
 }
 
