@@ -17,6 +17,8 @@ constexpr auto kIdlePause = std::chrono::milliseconds(100);
 constexpr auto kLullPause = std::chrono::milliseconds(10);
 // Writers that keep their files open without writing must not cost a processor a thousand wake-ups a second.
 constexpr int kQuietRounds = 256;
+// After the last writer's close the next create is often a moment away.
+constexpr int kLingerRounds = 64;
 
 void become_helper(const char* name) {
   pthread_setname_np(pthread_self(), name);
@@ -54,6 +56,7 @@ void Workers::start(unsigned server_threads) {
 
 void Workers::evict() {
   int quiet_rounds = 0;
+  int idle_rounds = 0;
   while (!stopping_) {
     bool busy = false;
     uint64_t activity = 0;
@@ -64,7 +67,8 @@ void Workers::evict() {
     pools_.reap();
     quiet_rounds = activity == last_activity_ ? quiet_rounds + 1 : 0;
     last_activity_ = activity;
-    if (!busy)
+    idle_rounds = busy ? 0 : idle_rounds + 1;
+    if (idle_rounds > kLingerRounds)
       evictor_wakeup_.wait(kIdlePause);
     else
       evictor_wakeup_.wait(quiet_rounds < kQuietRounds ? kWritingPause : kLullPause);

@@ -12,10 +12,10 @@ namespace {
 
 Result<void> give_to_caller(fuse_req_t request, int directory, int fd, mode_t mode) {
   const fuse_ctx* caller = fuse_req_ctx(request);
+  if (caller->uid == 0 && caller->gid == 0) return {};  // it is root's already, or of the directory's group
   auto parent = sys::stat_of(directory);
   if (!parent) return pass(parent);
   const gid_t gid = (parent->st_mode & S_ISGID) != 0 ? static_cast<gid_t>(-1) : caller->gid;
-  if (caller->uid == 0 && (gid == 0 || gid == static_cast<gid_t>(-1))) return {};
   if (auto done = sys::change_owner(fd, caller->uid, gid); !done) return done;
   // A change of owner clears them on a regular file, whoever asks.
   if ((mode & (S_ISUID | S_ISGID)) != 0 && S_ISREG(mode)) return sys::change_mode(fd, mode & 07777);

@@ -221,9 +221,12 @@ void Session::serve_device() {
     if (received == -EINTR || received == -EAGAIN) continue;
     if (received <= 0) break;
     fuse_session_process_buf(session_, &buffer);
-    // Most of an open's cost is this thread's waking up. Another thread may take what is seen here: then the
-    // next receive sleeps as it would have.
-    if (options_.poll_us > 0) (void)poll_for_request(now_ns() + uint64_t{options_.poll_us} * 1000);
+    // Most of an open's cost is this thread's waking up. One thread at a time looks for the next request, the
+    // others sleep: should one of them take what is seen here, the next receive sleeps as it would have.
+    if (options_.poll_us > 0 && !polling_.exchange(true)) {
+      (void)poll_for_request(now_ns() + uint64_t{options_.poll_us} * 1000);
+      polling_ = false;
+    }
   }
   std::free(buffer.mem);
 }

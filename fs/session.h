@@ -68,6 +68,7 @@ class Session {
   fuse_session* session_ = nullptr;
   std::atomic<bool> over_io_uring_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> polling_{false};  // a thread is
   std::string refusal_;
 
   Mutex mutex_;

@@ -212,7 +212,7 @@ void Pool::add_writer(uint64_t ino) {
     first = writers_.empty();
     writers_.insert(ino);
   }
-  if (first) surroundings_.evictor->wake();
+  if (first) surroundings_.evictor->wake_if_idle();
 }
 
 void Pool::drop_writer(uint64_t ino) {

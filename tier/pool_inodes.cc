@@ -46,6 +46,8 @@ Result<UniqueFd> Pool::open_inode(uint64_t ino, int flags) {
 }
 
 Result<struct stat> Pool::attributes(uint64_t ino) {
+  // The kernel asks for it again after every create and rename in it, to check permissions.
+  if (ino == root_ino()) return sys::stat_of(arena_.tree_fd());
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   auto attributes = sys::stat_of(fd->get());

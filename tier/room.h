@@ -20,13 +20,21 @@ class Wakeup {
     }
     condition_.notify_one();
   }
+  // For what can wait for the next round where rounds come every few milliseconds: a wake-up at each create
+  // took a fifth of a 2 MiB store on two cores.
+  void wake_if_idle() EXCLUDES(mutex_) {
+    if (!frequent_.load(std::memory_order_acquire)) wake();
+  }
   void wait(std::chrono::milliseconds at_most) EXCLUDES(mutex_) {
+    frequent_.store(at_most <= kFrequent, std::memory_order_release);
     MutexLock lock(mutex_);
     if (!woken_) condition_.wait_for(mutex_, at_most);
     woken_ = false;
   }
 
  private:
+  static constexpr auto kFrequent = std::chrono::milliseconds(2);
+  std::atomic<bool> frequent_{false};
   Mutex mutex_;
   Condition condition_;
   bool woken_ GUARDED_BY(mutex_) = false;
