@@ -21,7 +21,12 @@ void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   auto backing = node->pool->begin_open(node->ino, writes(file));
-  if (!backing) return reply_error(request, std::move(backing.error()));
+  if (!backing) {
+    // To one who means to write, ENOENT would be a failure and not a miss: the kernel may look again in any
+    // case.
+    if (writes(file) && backing.error().code == ESTALE) return (void)fuse_reply_err(request, ESTALE);
+    return reply_error(request, std::move(backing.error()));
+  }
   // A passthrough write never comes here, so set-ID bits go when a user who may not keep them opens for
   // writing.
   if (writes(file) && server_of(request).backing.passthrough() && fuse_req_ctx(request)->uid != 0)

@@ -21,11 +21,7 @@ void reply_error(fuse_req_t request, Error error) {
   StaleCallers& stale_callers = server_of(request).stale_callers;
   const pid_t thread = fuse_req_ctx(request)->pid;
   int code = error.code;
-  if (code == ESTALE) {
-    if (stale_callers.again(thread)) code = ENOENT;
-  } else {
-    stale_callers.settled(thread);
-  }
+  if (code == ESTALE && stale_callers.again(thread)) code = ENOENT;
   (void)fuse_reply_err(request, code);
 }
 
@@ -49,14 +45,12 @@ void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
 }
 
 void reply_no_entry(fuse_req_t request) {
-  server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
   fuse_entry_param entry{};
   entry.entry_timeout = kLongTimeoutS;
   (void)fuse_reply_entry(request, &entry);
 }
 
 void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes) {
-  server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
   attributes.st_ino = nodeid;
   (void)fuse_reply_attr(request, &attributes, kLongTimeoutS);
 }
