@@ -194,12 +194,14 @@ TEST_F(CapacityTest, ReservationsAreTrimmedAtClose) {
   EXPECT_EQ(difference(1, read_file(path("file"))), "");
 }
 
-TEST_F(CapacityTest, EntrySizeIsLearned) {
-  // More than the pool remembers of what other tests stored.
-  fill(mount().path(), "e", 140, 2 * kMiB);
-  ASSERT_TRUE(all_closed(mount()));
-  EXPECT_EQ(read_file(mount().control("entry_size")), "auto 2M\n");
-  EXPECT_EQ(mount().stat_value("entry_size_bytes"), static_cast<int64_t>(2 * kMiB));
+TEST(EntrySizeGuess, IsLearned) {
+  KVCACHEFS_NEED_DAEMON();
+  Mount mount({.pools = {"p:size=64M"}});
+  EXPECT_EQ(read_file(mount.control("entry_size")), "auto\n");
+  fill(mount.path(), "e", 40, 2 * kMiB);
+  EXPECT_EQ(read_file(mount.control("entry_size")), "auto 2M\n");
+  EXPECT_EQ(mount.stat_value("entry_size_bytes"), static_cast<int64_t>(2 * kMiB));
+  mount.stop();
 }
 
 // What is reserved for the next entry is a guess: a wrong one must not cost entries that have room.
