@@ -25,6 +25,10 @@ namespace {
 // Asking sysfs costs tens of microseconds a node, which is too much for every create.
 constexpr uint64_t kFreeBytesAgeMaxMs = 100;
 
+// More than any entry, so that what grows beyond its expected size stays on its node: a policy costs the same
+// for a page and for all of these.
+constexpr uint64_t kPlacedBytes = uint64_t{64} << 30;
+
 uint64_t system_free_bytes(int node) {
   long long free_bytes = 0;
   if (numa_available() < 0 || numa_node_size64(node, &free_bytes) < 0) {
@@ -156,25 +160,30 @@ uint64_t NumaTopology::free_bytes(int node) const {
 
 int NumaTopology::node_with_room(int near, uint64_t bytes) const {
   if (ids_.size() == 1) return ids_.front();
+  int roomiest = nodes_by_distance(near).front();
+  uint64_t most_bytes = 0;
   for (const int node : nodes_by_distance(near)) {
-    if (free_bytes(node) >= bytes) return node;
+    const uint64_t free = free_bytes(node);
+    if (free >= bytes) return node;
+    if (free > most_bytes) roomiest = node;
+    most_bytes = std::max(most_bytes, free);
   }
-  return nodes_by_distance(near).front();
+  return roomiest;
 }
 
-Result<void> NumaTopology::place_file(int fd, int node, uint64_t bytes) const {
-  if (ids_.size() == 1 || bytes == 0) return {};
+Result<void> NumaTopology::place_file(int fd, int node) const {
+  if (ids_.size() == 1) return {};
   // The policy of a shared mapping of a tmpfs file belongs to the file and outlives the mapping.
-  void* mapping = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+  void* mapping = ::mmap(nullptr, kPlacedBytes, PROT_NONE, MAP_SHARED, fd, 0);
   if (mapping == MAP_FAILED) return std::unexpected(sys::last_error("mmap to place a file"));
   bitmask* nodes = numa_allocate_nodemask();
   numa_bitmask_setbit(nodes, static_cast<unsigned>(node));
   Result<void> result;
-  if (::mbind(mapping, bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0) != 0) {
+  if (::mbind(mapping, kPlacedBytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0) != 0) {
     result = std::unexpected(sys::last_error("mbind"));
   }
   numa_free_nodemask(nodes);
-  ::munmap(mapping, bytes);
+  ::munmap(mapping, kPlacedBytes);
   return result;
 }
 

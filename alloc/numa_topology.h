@@ -50,12 +50,13 @@ class NumaTopology {
 
   uint64_t free_bytes(int node) const;
 
-  // The nearest node to `near` with that much free; `near` itself if none has, or if there is no choice.
+  // The nearest node to `near` with that much free; if none has, the one with the most: what prefers a full
+  // node gets no huge pages anywhere.
   int node_with_room(int near, uint64_t bytes) const;
 
-  // Asks the kernel to put the pages that the file gets in its first `bytes` on the node, while that has
-  // room; pages it has already stay. Needs a readable fd. Does nothing where there is one node.
-  Result<void> place_file(int fd, int node, uint64_t bytes) const;
+  // Asks the kernel to put the pages that the file gets from now on on the node, while that has room, whoever
+  // writes them. Needs a readable fd. Does nothing where there is one node.
+  Result<void> place_file(int fd, int node) const;
 
  private:
   struct Remembered {

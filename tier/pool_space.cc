@@ -35,7 +35,7 @@ Result<Pool::Reservation> Pool::reserve(int fd, int caller_thread) {
     const int near = surroundings_.topology->node_of_thread(caller_thread);
     reservation.node = surroundings_.topology->node_with_room(near, std::max(expected, kGrowthBytes));
     // Best effort: a file that is not placed lies where its writer runs.
-    (void)surroundings_.topology->place_file(fd, reservation.node, std::max(expected, kGrowthBytes));
+    (void)surroundings_.topology->place_file(fd, reservation.node);
   }
   if (expected == 0) return reservation;
 

@@ -58,7 +58,15 @@ TEST_F(ThreeNodes, RoomIsSoughtNearby) {
   EXPECT_EQ(topology_.node_with_room(0, 101), 1);
   EXPECT_EQ(topology_.node_with_room(0, 201), 4);
   EXPECT_EQ(topology_.node_with_room(1, 201), 4);
-  EXPECT_EQ(topology_.node_with_room(1, 301), 1);  // no room anywhere
+}
+
+TEST_F(ThreeNodes, WhereNoNodeHasTheRoomTheRoomiestIsTaken) {
+  EXPECT_EQ(topology_.node_with_room(0, 301), 4);
+  free_[1] = 300;
+  EXPECT_EQ(topology_.node_with_room(0, 301), 1);  // the nearer of two
+  EXPECT_EQ(topology_.node_with_room(4, 301), 4);
+  free_ = {{0, 0}, {1, 0}, {4, 0}};
+  EXPECT_EQ(topology_.node_with_room(1, 1), 1);
 }
 
 TEST_F(ThreeNodes, FreeBytesAreAskedForEachTimeUnlessRemembered) {
@@ -87,7 +95,7 @@ TEST(NumaTopology, OneNodeLeavesNoChoice) {
   EXPECT_EQ(topology.node_of_calling_thread(), 3);
   EXPECT_EQ(topology.node_of_thread(1), 3);
   EXPECT_EQ(topology.node_with_room(3, 1000), 3);
-  EXPECT_TRUE(topology.place_file(-1, 3, 4096).has_value());
+  EXPECT_TRUE(topology.place_file(-1, 3).has_value());
 }
 
 TEST(NumaTopology, ThisMachineHasNodes) {
@@ -132,9 +140,9 @@ TEST(NumaTopology, AFileIsPlacedWhereTheSystemHasTheNode) {
       [](int) { return uint64_t{0}; });
   const UniqueFd file(memfd_create("placed", MFD_CLOEXEC));
   ASSERT_TRUE(file);
-  EXPECT_TRUE(topology.place_file(file.get(), 0, 10'000).has_value());
-  EXPECT_FALSE(topology.place_file(file.get(), 1000, 10'000).has_value());
-  EXPECT_FALSE(topology.place_file(-1, 0, 10'000).has_value());
+  EXPECT_TRUE(topology.place_file(file.get(), 0).has_value());
+  EXPECT_FALSE(topology.place_file(file.get(), 1000).has_value());
+  EXPECT_FALSE(topology.place_file(-1, 0).has_value());
 }
 
 TEST(NumaTopology, StatLinesAreReadBehindTheName) {
