@@ -77,9 +77,14 @@ private_apt() {
   (cd "$work/apt" && APT_CONFIG=$work/apt/apt.conf "$@")
 }
 
+# The packages linux-{$2}-VERSION that package $1 depends on.
+depends_of() {
+  private_apt apt-cache depends "$1" | awk -v kind="^linux-($2)-[0-9]" '$1 == "Depends:" && $2 ~ kind { print $2 }'
+}
+
 # Leaves $cache/vmlinuz, and $cache/fuse.ko where FUSE is a module.
 fetch_kernel() {
-  local uri package
+  local uri image package kernel_file module
   uri=$(apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' |
     awk -F'|' '$1 == "Debian" && $2 == "Debian" { print $3; exit }')
   [ -n "$uri" ] || fail "apt knows no Debian mirror to fetch a kernel from (apt-get update may help)"
@@ -97,23 +102,27 @@ Dir::State::lists "$work/apt/lists";
 Dir::Cache "$work/apt/cache";
 TEXT
   private_apt apt-get update -q -o APT::Update::Error-Mode=any >&2 || fail "$suite of $uri does not answer"
-  # linux-image-amd64 only names the newest one.
-  package=$(private_apt apt-cache depends linux-image-amd64 |
-    awk '$1 == "Depends:" && $2 ~ /^linux-image-[0-9]/ { print $2; exit }')
-  [ -n "$package" ] || fail "$suite has no linux-image-amd64"
-  private_apt apt-get download -q "$package" >&2 || fail "fetching $package failed"
-  dpkg-deb --fsys-tarfile "$work/apt/$package"_*.deb |
-    tar -C "$work/apt/tree" -xf - --wildcards './boot/vmlinuz-*' './usr/lib/modules/*/kernel/fs/fuse/*'
+  # linux-image-amd64 only names the newest one, which newer suites split in several packages.
+  image=$(depends_of linux-image-amd64 'image')
+  [ -n "$image" ] || fail "$suite has no linux-image-amd64"
+  # shellcheck disable=SC2046
+  private_apt apt-get download -q "$image" $(depends_of "$image" 'binary|modules') >&2 ||
+    fail "fetching $image failed"
+  for package in "$work"/apt/linux-*.deb; do
+    dpkg-deb --fsys-tarfile "$package" | tar -C "$work/apt/tree" -xf - --wildcards \
+      '*/vmlinuz*' '*/kernel/fs/fuse/*' 2>/dev/null || true  # one of them has neither
+  done
+  kernel_file=$(find "$work/apt/tree" -name 'vmlinuz*' -type f)
+  [ -f "$kernel_file" ] || fail "no kernel in $image"
   mkdir -p "$cache"
   rm -f "$cache"/*
-  local module
   module=$(find "$work/apt/tree" -name 'fuse.ko*')
   case $module in
     '') ;;
     *.xz) xz -dc "$module" >"$cache/fuse.ko" ;;
     *) cp "$module" "$cache/fuse.ko" ;;
   esac
-  mv "$work"/apt/tree/boot/vmlinuz-* "$cache/vmlinuz"
+  mv "$kernel_file" "$cache/vmlinuz"
   rm -rf "$work/apt"
 }
 
