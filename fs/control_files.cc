@@ -24,12 +24,23 @@ bool is_file(NodeId id) {
 }  // namespace
 
 ControlFiles::ControlFiles(Pools& pools) : pools_(pools) {
-  server_.pool_count = [&pools] { return pools.list().size(); };
-  server_.pool_reports = [this] { return report_pools(pools_, server_.info.io_mode); };
+  describe({});
 }
 
 void ControlFiles::describe(const ServerInfo& info) {
-  server_.info = info;
+  auto described = std::make_shared<ControlledServer>();
+  described->info = info;
+  described->pool_count = [&pools = pools_] { return pools.list().size(); };
+  described->pool_reports = [&pools = pools_, io_mode = info.io_mode] {
+    return report_pools(pools, io_mode);
+  };
+  MutexLock lock(mutex_);
+  server_ = std::move(described);
+}
+
+std::shared_ptr<const ControlledServer> ControlFiles::server() const {
+  MutexLock lock(mutex_);
+  return server_;
 }
 
 std::vector<std::string> ControlFiles::names(NodeId directory) const {
@@ -97,8 +108,10 @@ std::unique_ptr<ControlledPool> ControlFiles::pool_of(NodeId id) const {
   auto pool = pools_.find(id.pool_number());
   if (pool == nullptr) return nullptr;
   // Over io_uring this thread answers for its processor: an order that waits would hold up everybody there.
-  const bool patient = server_.info.transport != "io_uring";
-  return std::make_unique<PoolAdapter>(std::move(pool), pools_, server_.info.io_mode, patient);
+  const auto described = server();
+  const ServerInfo& info = described->info;
+  const bool patient = info.transport != "io_uring";
+  return std::make_unique<PoolAdapter>(std::move(pool), pools_, info.io_mode, patient);
 }
 
 Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {
@@ -107,7 +120,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   const size_t index = id.control_index() - 1;
   if (id.is_mount_control()) {
     if (index >= server_files().size()) return fail(ESTALE);
-    auto reader = server_files()[index].open(server_);
+    auto reader = server_files()[index].open(*server());
     if (!reader) return pass(reader);
     result->reader = std::move(*reader);
     return result;

@@ -23,7 +23,7 @@ class ControlFiles {
  public:
   explicit ControlFiles(Pools& pools);
 
-  // Once, before the mount is announced; until then .kvcachefs says what it can.
+  // Once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
 
   // Directories have index 0, of pool number 0 the mount's own.
@@ -51,9 +51,11 @@ class ControlFiles {
   std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
 
   Pools& pools_;
-  ControlledServer server_;
 
-  Mutex mutex_;
+  std::shared_ptr<const ControlledServer> server() const EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  std::shared_ptr<const ControlledServer> server_ GUARDED_BY(mutex_);  // replaced, never changed
   uint64_t next_handle_ GUARDED_BY(mutex_) = 1;
   std::unordered_map<uint64_t, std::shared_ptr<OpenFile>> open_files_ GUARDED_BY(mutex_);
 };
