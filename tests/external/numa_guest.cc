@@ -226,8 +226,8 @@ Names store_on(int cpu, const std::string& prefix, int count, uint64_t length = 
   return names;
 }
 
-// The first entry of a pool comes before its size is known, and Linux 6.12 and 7.2 give what is written without a
-// reservation small pages.
+// The first entry of a pool comes before its size is known, and Linux 6.12 and 7.2 give what is written
+// without a reservation small pages.
 void check_preference(Names& all) {
   for (const int node : kNodes) {
     const std::string processor = std::to_string(node);
