@@ -1,0 +1,17 @@
+// A run of units of a device. A unit is the grain of allocation (64 KiB where nothing else is said). A value;
+// any thread.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace kvcachefs {
+
+struct Extent {
+  uint64_t start = 0;  // in units
+  uint64_t count = 0;
+
+  auto operator<=>(const Extent&) const = default;
+};
+
+}  // namespace kvcachefs
