@@ -1,0 +1,46 @@
+// System calls of the disk tier as values, beside base/sys.h and with the same rules: any thread; an Error
+// carries the call's errno; EINTR is retried. Only sync_data and the directory walk of disk_node touch a
+// disk.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace kvcachefs::sys {
+
+struct DirectAlignment {
+  uint32_t memory_bytes = 0;
+  uint32_t offset_bytes = 0;
+};
+
+// What O_DIRECT asks for on this file. ENODATA: kernel or file system do not say (STATX_DIOALIGN, Linux 6.1);
+// EINVAL: the file cannot be read and written by O_DIRECT.
+Result<DirectAlignment> direct_alignment(int fd);
+
+Result<void> sync_data(int fd);   // fdatasync
+Result<void> lock_whole(int fd);  // flock, exclusive; EWOULDBLOCK if another open file has it
+Result<uint64_t> device_size_bytes(int fd);
+Result<uint32_t> device_sector_bytes(int fd);
+
+Result<UniqueFd> make_event();  // an eventfd whose read waits
+void raise_event(int fd);
+// Waits until the descriptor can be read; early for a signal.
+void wait_readable(int fd, int at_most_ms);
+
+Result<std::array<std::byte, 16>> random_uuid();
+
+// The NUMA node of the block device with that number; -1 where the kernel does not say (virtual devices,
+// machines with one node). `sysfs` is /sys but in tests.
+int disk_node(dev_t device, const std::string& sysfs = "/sys");
+
+// The sentence strerror has for an errno.
+std::string error_text(int code);
+
+}  // namespace kvcachefs::sys

@@ -1,0 +1,25 @@
+// The disk behind io_uring: a block device or a regular file, opened with O_DIRECT, so that bytes go between
+// the disk and the caller's memory (the mapped pages of a pool's file) without a copy. Each channel has a
+// ring of its own; a batch of requests is one system call. Threads as tier/block_io.h says. Failures: ENOSYS
+// or EPERM with a message that names io_uring where it is not to be had; EINVAL where the file system has no
+// O_DIRECT; else what open(2) says, naming the path. A thread that ends while its requests are with the disk
+// costs those a second try, nothing else.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tier/block_io.h"
+
+namespace kvcachefs {
+
+Result<std::unique_ptr<BlockDevice>> open_uring_device(const std::string& path);
+
+// Takes a file that is open for reading and writing with O_DIRECT, with the locks that it holds; `path` is
+// for messages. `size_bytes`: no request goes beyond; at most what the file has.
+Result<std::unique_ptr<BlockDevice>> uring_device_on(UniqueFd fd, const std::string& path,
+                                                     uint64_t size_bytes = UINT64_MAX);
+
+}  // namespace kvcachefs
