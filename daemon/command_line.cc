@@ -45,7 +45,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_flag("--print-config", arguments.print_config, "Print the configuration as TOML and exit");
   app.add_flag("--version", arguments.version, "Print the version and exit");
   app.add_option("MOUNTPOINT", arguments.mountpoint, "Where to mount");
-  app.footer("Keys of a pool: size policy watermarks entry_size pinned_max mode uid gid. See kvcachefsd(8).");
+  app.footer(fmt::format("Keys of a pool: {}. See kvcachefsd(8).", fmt::join(pool_option_keys(), " ")));
 }
 
 Result<std::filesystem::path> absolute_path(std::string_view option, const std::string& text) {
@@ -134,6 +134,7 @@ Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, u
   }
   if (config.pools.empty()) config.pools.push_back(default_pool("default", memory_bytes));
   if (Result<void> checked = check_pools(config.pools, origins, memory_bytes); !checked) return pass(checked);
+  if (Result<void> checked = check_transport(config, origins); !checked) return pass(checked);
   if (!arguments.mountpoint.empty()) {
     Result<std::filesystem::path> path = absolute_path("MOUNTPOINT", arguments.mountpoint);
     if (!path) return pass(path);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/size.h"
@@ -30,6 +31,42 @@ std::string origin_of(const PoolOrigins& origins, std::string_view name) {
   return found == origins.end() ? "--pool" : found->second;
 }
 
+// All that it may turn out to be: whether the spill path is a device is seen when it is opened.
+std::vector<std::string> catalogs_of(const PoolOptions& pool) {
+  if (pool.spill_path.empty()) return {};
+  if (!pool.catalog_path.empty()) return {pool.catalog_path};
+  return {default_catalog_path(pool, false), default_catalog_path(pool, true)};
+}
+
+bool contains(const std::vector<std::string>& paths, const std::string& path) {
+  return std::ranges::find(paths, path) != paths.end();
+}
+
+Result<void> check_disks_apart(const PoolOptions& pool, const PoolOptions& other) {
+  if (pool.spill_path.empty() || other.spill_path.empty()) return {};
+  if (pool.spill_path == other.spill_path) {
+    return fail(EINVAL, fmt::format("spill={} is pool {}'s", pool.spill_path, other.name));
+  }
+  const std::vector<std::string> others = catalogs_of(other);
+  if (contains(others, pool.spill_path)) {
+    return fail(EINVAL, fmt::format("spill={} is pool {}'s catalog", pool.spill_path, other.name));
+  }
+  for (const std::string& catalog : catalogs_of(pool)) {
+    if (catalog != other.spill_path && !contains(others, catalog)) continue;
+    return fail(EINVAL, fmt::format("catalog={} is pool {}'s", catalog, other.name));
+  }
+  return {};
+}
+
+Result<void> check_disks(const std::vector<PoolOptions>& pools, const PoolOptions& pool) {
+  if (Result<void> good = check_spill_options(pool); !good) return good;
+  for (const PoolOptions& earlier : pools) {
+    if (&earlier == &pool) break;
+    if (Result<void> apart = check_disks_apart(pool, earlier); !apart) return apart;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigins& origins,
@@ -48,6 +85,20 @@ Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigin
                                       format_size(memory_bytes)));
     }
     left_bytes -= pool.size_bytes;
+    if (Result<void> good = check_disks(pools, pool); !good) {
+      return fail(EINVAL, fmt::format("{}: pool {}: {}", origin, pool.name, good.error().message));
+    }
+  }
+  return {};
+}
+
+Result<void> check_transport(const Config& config, const PoolOrigins& origins) {
+  if (!config.io_uring) return {};
+  for (const PoolOptions& pool : config.pools) {
+    if (pool.spill_path.empty()) continue;
+    return fail(EINVAL, fmt::format("{}: pool {}: spill={} would block an open over io_uring (leave out "
+                                    "spill or io_uring)",
+                                    origin_of(origins, pool.name), pool.name, pool.spill_path));
   }
   return {};
 }
@@ -64,7 +115,8 @@ std::string format_config(const Config& config) {
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
     for (const std::string_view key : pool_option_keys()) {
-      out += fmt::format("{} = {}\n", key, toml_string(pool_option_text(pool, key)));
+      const std::string value = pool_option_text(pool, key);
+      if (!value.empty()) out += fmt::format("{} = {}\n", key, toml_string(value));
     }
   }
   return out;

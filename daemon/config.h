@@ -31,9 +31,13 @@ inline constexpr unsigned kMaximumThreads = 1024;
 // Where each pool's settings were last changed: `FILE:LINE` or `--pool`.
 using PoolOrigins = std::map<std::string, std::string, std::less<>>;
 
-// What no single setting shows: all pools together fit in the memory, an entry fits in its pool.
+// What no single setting shows: all pools together fit in the memory, an entry fits in its pool, no two have
+// the same disk tier.
 Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigins& origins,
                          uint64_t memory_bytes);
+
+// Over io_uring no open may wait, as that of an entry that is only on disk has to.
+Result<void> check_transport(const Config& config, const PoolOrigins& origins);
 
 // daemon/config_file.cc. Changes `config` and `origins` only on success.
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,

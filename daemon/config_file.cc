@@ -99,7 +99,7 @@ class Reader {
                                  "in quotes: [pools.\"{}.{}\"])",
                                  key.str(), options.name, key.str()));
       }
-      const std::optional<std::string> text = text_of(node);
+      const std::optional<std::string> text = text_of(node, is_pool_switch(key.str()));
       if (!text) return wrong(node.source(), fmt::format("{} is neither text nor a number", key.str()));
       if (Result<void> set = set_pool_option(options, key.str(), *text, memory_bytes_); !set) {
         return wrong(key.source(), set.error().message);
@@ -108,8 +108,10 @@ class Reader {
     return {};
   }
 
-  // A number as it would be typed on the command line; 0o1777 is the mode 1777.
-  static std::optional<std::string> text_of(const toml::node& node) {
+  // A number as it would be typed on the command line; 0o1777 is the mode 1777. A switch may be true or
+  // false.
+  static std::optional<std::string> text_of(const toml::node& node, bool is_switch) {
+    if (const auto flag = node.value_exact<bool>(); flag && is_switch) return *flag ? "on" : "off";
     if (const auto text = node.value_exact<std::string>()) return text;
     const toml::value<int64_t>* number = node.as_integer();
     if (number == nullptr) return std::nullopt;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <limits>
 
 #include "base/size.h"
@@ -64,10 +66,75 @@ Result<std::string> parse_policy(std::string_view text) {
   return std::string(text);
 }
 
+constexpr std::array<std::pair<std::string_view, Durability>, 3> kDurabilities{
+    {{"none", Durability::kNone}, {"writeback", Durability::kWriteback}, {"sync", Durability::kSync}}};
+constexpr std::array<std::pair<std::string_view, Admission>, 3> kAdmissions{
+    {{"all", Admission::kAll},
+     {"second_access", Admission::kSecondAccess},
+     {"tinylfu", Admission::kTinyLfu}}};
+constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitches{{{"on", true}, {"off", false}}};
+
+template <class T, size_t N>
+Result<T> parse_word(std::string_view text, const std::array<std::pair<std::string_view, T>, N>& words) {
+  std::string names;
+  for (const auto& [name, value] : words) {
+    if (name == text) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  }
+  return fail(EINVAL, fmt::format("'{}' is none of {}", text, names));
+}
+
+template <class T, size_t N>
+std::string_view word_of(T value, const std::array<std::pair<std::string_view, T>, N>& words) {
+  const auto found = std::ranges::find(words, value, [](const auto& word) { return word.second; });
+  return found == words.end() ? std::string_view{} : found->first;
+}
+
+Result<std::string> parse_path(std::string_view text) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::ranges::any_of(text, is_control)) return fail(EINVAL, "a path with control characters");
+  // The daemon's directory when it reads this is nobody's business.
+  if (!text.starts_with('/')) return fail(EINVAL, fmt::format("'{}' is not an absolute path", text));
+  std::string path = std::filesystem::path(text).lexically_normal().native();
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+Result<uint64_t> parse_spill_unit(std::string_view text) {
+  Result<uint64_t> unit = parse_size(text);
+  if (!unit) return unit;
+  if (!std::has_single_bit(*unit) || *unit < kMinimumSpillUnitBytes || *unit > kMaximumSpillUnitBytes) {
+    return fail(EINVAL,
+                fmt::format("'{}' is not a power of two from {} to {}", text,
+                            format_size(kMinimumSpillUnitBytes), format_size(kMaximumSpillUnitBytes)));
+  }
+  return unit;
+}
+
+Result<uint64_t> parse_spill_size(std::string_view text) {
+  Result<uint64_t> size = parse_size(text);
+  if (size && *size == 0) return fail(EINVAL, "a disk tier of 0 bytes is none (spill=none)");
+  return size;
+}
+
 template <class T, class Field>
 Result<void> assign(Field& field, Result<T> value) {
   if (!value) return pass(value);
   field = std::move(*value);
+  return {};
+}
+
+// `none` takes back all that was said before of a disk tier, so that the command line can undo a file's.
+Result<void> set_spill(PoolOptions& options, std::string_view value) {
+  if (value != "none") return assign(options.spill_path, parse_path(value));
+  options.spill_path.clear();
+  options.spill_size_bytes = 0;
+  options.spill_unit_bytes = kDefaultSpillUnitBytes;
+  options.catalog_path.clear();
+  options.durability.reset();
+  options.admission = Admission::kAll;
+  options.prefetch = true;
+  options.spill_force = false;
   return {};
 }
 
@@ -77,7 +144,7 @@ struct OptionKey {
   std::string (*get)(const PoolOptions& options);
 };
 
-constexpr std::array<OptionKey, 8> kKeys{{
+constexpr std::array<OptionKey, 16> kKeys{{
     {"size",
      [](PoolOptions& o, std::string_view v, uint64_t memory_bytes) {
        return assign(o.size_bytes, parse_pool_size(v, memory_bytes));
@@ -104,6 +171,45 @@ constexpr std::array<OptionKey, 8> kKeys{{
      [](const PoolOptions& o) { return std::to_string(o.uid); }},
     {"gid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.gid, parse_id(v)); },
      [](const PoolOptions& o) { return std::to_string(o.gid); }},
+    {"spill", [](PoolOptions& o, std::string_view v, uint64_t) { return set_spill(o, v); },
+     [](const PoolOptions& o) { return o.spill_path.empty() ? std::string("none") : o.spill_path; }},
+    {"spill_size",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.spill_size_bytes, parse_spill_size(v));
+     },
+     [](const PoolOptions& o) {
+       return o.spill_size_bytes == 0 ? std::string() : format_size_exact(o.spill_size_bytes);
+     }},
+    {"spill_unit",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.spill_unit_bytes, parse_spill_unit(v));
+     },
+     [](const PoolOptions& o) { return format_size_exact(o.spill_unit_bytes); }},
+    {"catalog",
+     [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.catalog_path, parse_path(v)); },
+     [](const PoolOptions& o) { return o.catalog_path; }},
+    {"durability",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.durability, parse_word(v, kDurabilities));
+     },
+     [](const PoolOptions& o) {
+       return o.durability ? std::string(durability_name(*o.durability)) : std::string();
+     }},
+    {"admission",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.admission, parse_word(v, kAdmissions));
+     },
+     [](const PoolOptions& o) { return std::string(admission_name(o.admission)); }},
+    {"prefetch",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.prefetch, parse_word(v, kSwitches));
+     },
+     [](const PoolOptions& o) { return std::string(word_of(o.prefetch, kSwitches)); }},
+    {"spill_force",
+     [](PoolOptions& o, std::string_view v, uint64_t) {
+       return assign(o.spill_force, parse_word(v, kSwitches));
+     },
+     [](const PoolOptions& o) { return std::string(word_of(o.spill_force, kSwitches)); }},
 }};
 
 constexpr auto kKeyNames = [] {
@@ -144,6 +250,49 @@ Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::st
   return {};
 }
 
+Result<void> check_spill_options(const PoolOptions& options) {
+  if (options.spill_path.empty()) {
+    const PoolOptions defaults;
+    for (const std::string_view key :
+         {"spill_size", "spill_unit", "catalog", "durability", "admission", "prefetch", "spill_force"}) {
+      const std::string value = pool_option_text(options, key);
+      if (value == pool_option_text(defaults, key)) continue;
+      return fail(EINVAL, fmt::format("{}={} needs a disk tier: spill=PATH", key, value));
+    }
+    return {};
+  }
+  if (options.catalog_path == options.spill_path) {
+    return fail(EINVAL, fmt::format("catalog={} is the spill path itself", options.catalog_path));
+  }
+  // The first unit holds what tells whose the disk is.
+  if (options.spill_size_bytes != 0 && options.spill_size_bytes < 2 * options.spill_unit_bytes) {
+    return fail(EINVAL, fmt::format("spill_size={} is less than two units of {}",
+                                    format_size_exact(options.spill_size_bytes),
+                                    format_size_exact(options.spill_unit_bytes)));
+  }
+  return {};
+}
+
+Durability durability_of(const PoolOptions& options) {
+  return options.durability.value_or(options.spill_path.empty() ? Durability::kNone : Durability::kWriteback);
+}
+
+std::string default_catalog_path(const PoolOptions& options, bool spill_is_device) {
+  return spill_is_device ? "/var/lib/kvcachefs/" + options.name : options.spill_path + ".catalog";
+}
+
+std::string_view durability_name(Durability durability) {
+  return word_of(durability, kDurabilities);
+}
+
+std::string_view admission_name(Admission admission) {
+  return word_of(admission, kAdmissions);
+}
+
+bool is_pool_switch(std::string_view key) {
+  return key == "prefetch" || key == "spill_force";
+}
+
 std::span<const std::string_view> pool_option_keys() {
   return kKeyNames;
 }
@@ -167,15 +316,24 @@ PoolOptions default_pool(std::string name, uint64_t memory_bytes) {
 
 Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes) {
   PoolOptions changed = options;
+  bool after_path = false;
   while (!pairs.empty()) {
     const size_t comma = pairs.find(',');
     const std::string_view pair = pairs.substr(0, comma);
     pairs = comma == std::string_view::npos ? std::string_view{} : pairs.substr(comma + 1);
     const size_t equals = pair.find('=');
-    if (equals == std::string_view::npos) return fail(EINVAL, fmt::format("'{}' is not key=value", pair));
-    Result<void> set =
-        set_pool_option(changed, pair.substr(0, equals), pair.substr(equals + 1), memory_bytes);
+    if (equals == std::string_view::npos) {
+      return fail(
+          EINVAL,
+          fmt::format("'{}' is not key=value{}", pair,
+                      after_path ? " (a path with a comma in it can be given in the configuration file"
+                                   " only)"
+                                 : ""));
+    }
+    const std::string_view key = pair.substr(0, equals);
+    Result<void> set = set_pool_option(changed, key, pair.substr(equals + 1), memory_bytes);
     if (!set) return set;
+    after_path = key == "spill" || key == "catalog";
   }
   options = std::move(changed);
   return {};

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,20 @@ struct Watermarks {
   unsigned high_percent = 98;
 };
 
+// When what is closed is written to the disk tier.
+enum class Durability : uint8_t {
+  kNone,       // when memory is short
+  kWriteback,  // within seconds, in order
+  kSync,       // before the rename or close of a written entry returns
+};
+
+// What an entry must show before it may cost a disk write.
+enum class Admission : uint8_t { kAll, kSecondAccess, kTinyLfu };
+
+inline constexpr uint64_t kDefaultSpillUnitBytes = uint64_t{64} << 10;
+inline constexpr uint64_t kMinimumSpillUnitBytes = 4096;
+inline constexpr uint64_t kMaximumSpillUnitBytes = uint64_t{4} << 20;
+
 struct PoolOptions {
   std::string name;
   uint64_t size_bytes = 0;  // a multiple of 4096
@@ -30,6 +45,16 @@ struct PoolOptions {
   mode_t mode = 01777;  // of the pool's root directory
   uid_t uid = 0;
   gid_t gid = 0;
+
+  // The disk tier. Without a path there is none, and the rest must be as it is here.
+  std::string spill_path;         // of a block device or a file; absolute
+  uint64_t spill_size_bytes = 0;  // 0: all of the device, or of the file that is there
+  uint64_t spill_unit_bytes = kDefaultSpillUnitBytes;
+  std::string catalog_path;              // a directory; empty: default_catalog_path()
+  std::optional<Durability> durability;  // see durability_of()
+  Admission admission = Admission::kAll;
+  bool prefetch = true;      // of an entry's learned successors
+  bool spill_force = false;  // onto a device that carries something we did not make
 };
 
 // Less holds no entry worth the name, next to the directories themselves.
@@ -37,17 +62,25 @@ inline constexpr uint64_t kMinimumPoolBytes = uint64_t{1} << 20;
 // What a pool gets, in percent of the memory, when nobody says its size.
 inline constexpr uint64_t kDefaultPoolPercent = 25;
 
+Durability durability_of(const PoolOptions& options);  // what is not set: writeback with a disk tier
+// Beside the file; a device's own is under /var/lib/kvcachefs.
+std::string default_catalog_path(const PoolOptions& options, bool spill_is_device);
+
 Result<void> check_pool_name(std::string_view name);
 Result<void> check_policy_name(std::string_view policy);
 
 // `memory_bytes` is what a size in percent refers to.
 Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::string_view value,
                              uint64_t memory_bytes);
+// What no single key shows: nothing of a disk tier is set for a pool that has none, the size holds something.
+Result<void> check_spill_options(const PoolOptions& options);
 bool is_pool_option(std::string_view key);
+bool is_pool_switch(std::string_view key);  // `on` or `off`
 std::span<const std::string_view> pool_option_keys();
-// The text that set_pool_option turns into the same value; empty for a key that there is not.
+// The text that set_pool_option turns into the same value; empty for a value that is not set and for a key
+// that there is not.
 std::string pool_option_text(const PoolOptions& options, std::string_view key);
-// `key=value,key=value`: all of them or, on a mistake, none.
+// `key=value,key=value`: all of them or, on a mistake, none. No value can have a comma.
 Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes);
 
 struct PoolSpec {
@@ -64,6 +97,8 @@ Result<Watermarks> parse_watermarks(std::string_view text);  // `95:98`
 std::string format_watermarks(Watermarks watermarks);
 Result<uint64_t> parse_entry_size(std::string_view text);  // `auto` is 0
 std::string format_entry_size(uint64_t entry_size_bytes);
+std::string_view durability_name(Durability durability);
+std::string_view admission_name(Admission admission);
 Result<unsigned> parse_percent(std::string_view text, unsigned minimum);  // `50%` or `50`, to 100
 
 }  // namespace kvcachefs

@@ -17,6 +17,7 @@ constexpr double kShortestIntervalS = 0.1;
 
 struct Raw {
   std::string size, policy, watermarks, entry_size, pinned_max;
+  std::string spill, spill_size, spill_unit, catalog, durability, admission;
   std::string percent, bytes, entries;
   std::vector<std::string> pairs;
 };
@@ -33,6 +34,13 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   create->add_option("--watermarks", raw.watermarks, "LOW:HIGH in percent: evict above HIGH, down to LOW");
   create->add_option("--entry-size", raw.entry_size, "Expected size of an entry, or auto");
   create->add_option("--pinned-max", raw.pinned_max, "Most that may be pinned, in percent of the size");
+  create->add_option("--spill", raw.spill, "Disk tier: a block device or a file")->type_name("PATH");
+  create->add_option("--spill-size", raw.spill_size, "How much of it; a device's default is all");
+  create->add_option("--spill-unit", raw.spill_unit, "Grain of its space, 4K to 4M (64K)");
+  create->add_option("--catalog", raw.catalog, "Where to keep what is where on it")->type_name("DIR");
+  create->add_option("--durability", raw.durability, "none, writeback or sync");
+  create->add_option("--admission", raw.admission, "What may go to disk: all, second_access or tinylfu");
+  create->add_flag("--force", arguments.force, "Take the device whatever it carries");
 
   CLI::App* status = app.add_subcommand("status", "Show all pools, or one in full");
   status->add_option("NAME", arguments.pool, "The pool");
@@ -49,7 +57,9 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
   set->add_option("NAME", arguments.pool, "The pool")->required();
   // CLI11 2.4 takes no `=` in a name.
-  set->add_option("SETTING", raw.pairs, "size policy watermarks entry_size pinned_max")
+  set->add_option(
+         "SETTING", raw.pairs,
+         "size policy watermarks entry_size pinned_max spill spill_size durability admission prefetch")
       ->required()
       ->type_name("KEY=VALUE");
 
@@ -92,19 +102,38 @@ Result<void> add_setting(PoolSettings& settings, std::string_view option, std::s
   return {};
 }
 
-Result<void> create_settings(const Raw& raw, PoolSettings& settings) {
+// A pool that has none yet, as far as this tells, is not to get parts of a disk tier.
+Result<void> check_disk(const PoolSettings& settings) {
+  PoolOptions scratch;
+  for (const auto& [key, value] : settings) {
+    if (key != "size") (void)set_pool_option(scratch, key, value, 0);
+  }
+  Result<void> good = check_spill_options(scratch);
+  if (!good) return usage(good.error().message);
+  return {};
+}
+
+Result<void> create_settings(const Raw& raw, bool force, PoolSettings& settings) {
+  const std::string forced = force ? "on" : "";
   // The size comes first: what is relative to it is checked against the pool's own.
   const std::tuple<const char*, const char*, const std::string*> given[] = {
       {"--size", "size", &raw.size},
       {"--policy", "policy", &raw.policy},
       {"--watermarks", "watermarks", &raw.watermarks},
       {"--entry-size", "entry_size", &raw.entry_size},
-      {"--pinned-max", "pinned_max", &raw.pinned_max}};
+      {"--pinned-max", "pinned_max", &raw.pinned_max},
+      {"--spill", "spill", &raw.spill},
+      {"--spill-size", "spill_size", &raw.spill_size},
+      {"--spill-unit", "spill_unit", &raw.spill_unit},
+      {"--catalog", "catalog", &raw.catalog},
+      {"--force", "spill_force", &forced},
+      {"--durability", "durability", &raw.durability},
+      {"--admission", "admission", &raw.admission}};
   for (const auto& [option, key, value] : given) {
     if (value->empty()) continue;
     if (Result<void> added = add_setting(settings, option, key, *value); !added) return added;
   }
-  return {};
+  return check_disk(settings);
 }
 
 Result<void> set_settings(const Raw& raw, PoolSettings& settings) {
@@ -142,7 +171,7 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
   if (!arguments.pool.empty()) {
     if (Result<void> good = check_pool_name(arguments.pool); !good) return good;
   }
-  if (arguments.command == Command::kCreate) return create_settings(raw, arguments.settings);
+  if (arguments.command == Command::kCreate) return create_settings(raw, arguments.force, arguments.settings);
   if (arguments.command == Command::kSet) return set_settings(raw, arguments.settings);
   if (arguments.command == Command::kEvict) {
     Result<std::string> order = evict_order(raw);

@@ -144,9 +144,7 @@ CliResult<void> evict(const MountTree& tree, const CliArguments& arguments,
 }
 
 CliResult<void> set(const MountTree& tree, const CliArguments& arguments) {
-  for (const auto& [key, value] : arguments.settings) {
-    if (Result<void> done = tree.write_control(arguments.pool, key, value); !done) return failed(done);
-  }
+  if (Result<void> done = tree.write_settings(arguments.pool, arguments.settings); !done) return failed(done);
   return {};
 }
 

@@ -11,12 +11,41 @@
 #include "base/size.h"
 #include "base/sys.h"
 #include "tier/pool_options.h"
+#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr std::array<std::string_view, 5> kLiveSettings{"size", "policy", "watermarks", "entry_size",
-                                                        "pinned_max"};
+struct LiveSetting {
+  std::string_view key;
+  std::string_view file;
+  bool shown;  // by itself
+};
+
+constexpr std::string_view kSpillFile = "spill";
+constexpr std::array<LiveSetting, 13> kLiveSettings{{{"size", "size", true},
+                                                     {"policy", "policy", true},
+                                                     {"watermarks", "watermarks", true},
+                                                     {"entry_size", "entry_size", true},
+                                                     {"pinned_max", "pinned_max", true},
+                                                     {"spill", kSpillFile, true},
+                                                     {"spill_size", kSpillFile, true},
+                                                     {"spill_unit", kSpillFile, false},
+                                                     {"catalog", kSpillFile, false},
+                                                     {"spill_force", kSpillFile, false},
+                                                     {"durability", "durability", true},
+                                                     {"admission", "admission", true},
+                                                     {"prefetch", "auto_prefetch", true}}};
+
+const LiveSetting* live_setting(std::string_view key) {
+  const auto found = std::ranges::find(kLiveSettings, key, &LiveSetting::key);
+  return found == kLiveSettings.end() ? nullptr : &*found;
+}
+
+bool is_spill_setting(std::string_view key) {
+  const LiveSetting* setting = live_setting(key);
+  return setting != nullptr && setting->file == kSpillFile;
+}
 
 std::unexpected<Error> failed(int code, std::string_view what) {
   return fail(code, fmt::format("{}: {}", what, error_text(code)));
@@ -48,7 +77,7 @@ bool is_daemon_gone(int code) {
 }
 
 bool is_live_setting(std::string_view key) {
-  return std::ranges::find(kLiveSettings, key) != kLiveSettings.end();
+  return live_setting(key) != nullptr;
 }
 
 StatsReading StatsReading::parse(std::string_view text) {
@@ -110,10 +139,49 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
   Result<void> written = write_file(pool_path(pool) / ".pool" / file, value);
   if (!written && written.error().code == EINVAL) {
-    return fail(EINVAL,
-                fmt::format("pool {}: {}={} is refused; the daemon's log says why", pool, file, value));
+    return fail(EINVAL, fmt::format("pool {}: {}={} is refused; the daemon's log says why", pool, file,
+                                    value.substr(0, value.find('\n'))));
   }
   return written;
+}
+
+Result<std::string> MountTree::read_setting(std::string_view pool, std::string_view key) const {
+  const LiveSetting* setting = live_setting(key);
+  if (setting == nullptr || !setting->shown) return fail(EINVAL, fmt::format("{} is not shown", key));
+  Result<std::string> text = read_control(pool, setting->file);
+  if (!text) return text;
+  if (setting->file != kSpillFile) {
+    // `auto 2M`: what was learned is no setting.
+    return text->substr(0, text->find_first_of(" \n"));
+  }
+  PoolOptions options;
+  if (Result<void> set = set_spill_order(options, *text); !set) return pass(set);
+  return pool_option_text(options, key);
+}
+
+Result<void> MountTree::order_spill(std::string_view pool, const PoolSettings& settings) const {
+  Result<std::string> present = read_control(pool, kSpillFile);
+  if (!present) return pass(present);
+  PoolOptions options;
+  if (Result<void> set = set_spill_order(options, *present); !set) return set;
+  for (const auto& [key, value] : settings) {
+    if (!is_spill_setting(key)) continue;
+    if (Result<void> set = set_pool_option(options, key, value, 0); !set) return set;
+  }
+  if (Result<void> good = check_spill_options(options); !good) return good;
+  return write_control(pool, kSpillFile, spill_order_text(options));
+}
+
+Result<void> MountTree::write_settings(std::string_view pool, const PoolSettings& settings) const {
+  bool spill_ordered = false;
+  for (const auto& [key, value] : settings) {
+    const bool of_spill = is_spill_setting(key);
+    if (of_spill && spill_ordered) continue;
+    Result<void> done = of_spill ? order_spill(pool, settings) : make_setting(pool, key, value);
+    if (!done) return done;
+    spill_ordered |= of_spill;
+  }
+  return {};
 }
 
 Result<StatsReading> MountTree::daemon_stats() const {
@@ -130,7 +198,7 @@ Result<StatsReading> MountTree::pool_stats(std::string_view pool) const {
 
 Result<void> MountTree::make_setting(std::string_view pool, std::string_view key,
                                      std::string_view value) const {
-  if (is_live_setting(key)) return write_control(pool, key, value);
+  if (const LiveSetting* live = live_setting(key)) return write_control(pool, live->file, value);
   // The root directory's own attributes. The caller has checked the value; what it is relative to does not
   // matter.
   PoolOptions options;
@@ -155,13 +223,9 @@ Result<void> MountTree::create_pool(std::string_view pool, const PoolSettings& s
   // it.
   PoolSettings all = settings;
   all.insert(all.begin(), {"mode", pool_option_text(PoolOptions{}, "mode")});
-  for (const auto& [key, value] : all) {
-    Result<void> set = make_setting(pool, key, value);
-    if (set) continue;
-    (void)sys::remove_directory(path.c_str());
-    return set;
-  }
-  return {};
+  Result<void> set = write_settings(pool, all);
+  if (!set) (void)sys::remove_directory(path.c_str());
+  return set;
 }
 
 Result<void> MountTree::delete_pool(std::string_view pool, bool with_content) const {

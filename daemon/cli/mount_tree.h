@@ -49,6 +49,10 @@ class MountTree {
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
   Result<StatsReading> daemon_stats() const;
   Result<StatsReading> pool_stats(std::string_view pool) const;
+  // The value of a setting that a control file shows, as the key takes it; `none` and the like included.
+  Result<std::string> read_setting(std::string_view pool, std::string_view key) const;
+  // Those of the disk tier go as one order.
+  Result<void> write_settings(std::string_view pool, const PoolSettings& settings) const;
 
   // EEXIST if there is one. A pool whose settings are refused is taken away again.
   Result<void> create_pool(std::string_view pool, const PoolSettings& settings) const;
@@ -56,6 +60,7 @@ class MountTree {
   Result<void> delete_pool(std::string_view pool, bool with_content) const;
 
  private:
+  Result<void> order_spill(std::string_view pool, const PoolSettings& settings) const;
   Result<void> make_setting(std::string_view pool, std::string_view key, std::string_view value) const;
 
   std::filesystem::path root_;
@@ -66,7 +71,7 @@ std::string error_text(int code);
 // What calls on a mount whose daemon has died fail with: ENOTCONN; over io_uring, while its rings come down,
 // ECONNABORTED and ECANCELED too.
 bool is_daemon_gone(int code);
-// True for the settings that a control file changes while the pool serves.
+// True for the settings that a control file changes while the pool serves, by itself or with others.
 bool is_live_setting(std::string_view key);
 
 }  // namespace kvcachefs

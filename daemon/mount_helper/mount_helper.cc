@@ -201,10 +201,8 @@ std::vector<std::string> differing_settings(const MountTree& tree, const MountAr
     present.uid = attributes.st_uid;
     present.gid = attributes.st_gid;
     if (is_live_setting(key)) {
-      Result<std::string> text = tree.read_control(arguments.pool, key);
-      if (!text) continue;
-      // `auto 2M`: what was learned is no setting.
-      if (!set_pool_option(present, key, text->substr(0, text->find_first_of(" \n")), memory_bytes)) continue;
+      Result<std::string> text = tree.read_setting(arguments.pool, key);
+      if (!text || !set_pool_option(present, key, *text, memory_bytes)) continue;
     }
     const std::string is = pool_option_text(present, key);
     const std::string asked = pool_option_text(wanted, key);

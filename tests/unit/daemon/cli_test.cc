@@ -109,6 +109,29 @@ TEST_F(CliTest, WritesControlFiles) {
   EXPECT_EQ(mount_.read("a/.pool/pinned_max"), "10%");
 }
 
+TEST_F(CliTest, WritesADiskTierAsOneOrder) {
+  mount_.add_pool("a");
+  for (const char* file : {"durability", "admission", "auto_prefetch"}) {
+    mount_.write("a/.pool/" + std::string(file), "");
+  }
+  Outcome result = run({"set", "a", "durability=sync", "spill_size=8G", "spill=/data/a b", "prefetch=off",
+                        "catalog=/c", "admission=tinylfu"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(mount_.read("a/.pool/spill"), "/data/a b 8G\ncatalog=/c");
+  EXPECT_EQ(mount_.read("a/.pool/durability"), "sync");
+  EXPECT_EQ(mount_.read("a/.pool/admission"), "tinylfu");
+  EXPECT_EQ(mount_.read("a/.pool/auto_prefetch"), "off");
+  // What is there stays but for what is set.
+  mount_.write("a/.pool/spill", "/data/a b 8G");
+  EXPECT_EQ(run({"set", "a", "spill_size=9G"}).exit_code, 0);
+  EXPECT_EQ(mount_.read("a/.pool/spill"), "/data/a b 9G");
+  mount_.write("a/.pool/spill", "none\n");
+  result = run({"set", "a", "spill_size=9G"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.error.find("spill_size=9G needs a disk tier"), std::string::npos) << result.error;
+  EXPECT_EQ(mount_.read("a/.pool/spill"), "none\n");
+}
+
 TEST_F(CliTest, OrdersEvictions) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--percent", "25"}, "25%"}, {{"--percent", "25%"}, "25%"},  {{"--bytes", "10G"}, "10485760K"},
@@ -225,6 +248,11 @@ TEST_F(CliTest, NamesMistakes) {
       {{"create", "c", "--size", "1G", "--watermarks", "9:1"}, "--watermarks: watermarks: '9:1'"},
       {{"create", "c", "--size", "1G", "--entry-size", "0"}, "--entry-size"},
       {{"create", "c", "--size", "1G", "--policy", "best"}, "there are lru"},
+      {{"create", "c", "--size", "1G", "--spill", "x"}, "--spill: spill: 'x' is not an absolute path"},
+      {{"create", "c", "--size", "1G", "--spill-size", "1G"}, "spill_size=1G needs a disk tier"},
+      {{"create", "c", "--size", "1G", "--durability", "sync"}, "durability=sync needs a disk tier"},
+      {{"create", "c", "--size", "1G", "--spill", "/x", "--durability", "fast"}, "--durability"},
+      {{"create", "c", "--size", "1G", "--force"}, "spill_force=on needs a disk tier"},
       {{"set", "a"}, "SETTING"},
       {{"set", "a", "size"}, "'size' is not key=value"},
       {{"set", "a", "colour=red"}, "unknown pool option 'colour'"},

@@ -99,6 +99,23 @@ TEST_F(CommandLineTest, NamesTheOptionThatIsWrong) {
       {{"--pool", "a:size=40G", "--pool", "b:size=40G", "/a"},
        "--pool: pool b: size 40G is beyond the memory: 24G"},
       {{"--pool", "a:size=1G,entry_size=2G", "/a"}, "--pool: pool a: entry_size 2G is beyond"},
+      {{"--pool", "a:spill=x", "/a"}, "--pool: pool a: spill: 'x' is not an absolute path"},
+      {{"--pool", "a:size=1G,spill_size=2G", "/a"}, "--pool: pool a: spill_size=2G needs a disk tier"},
+      {{"--pool", "a:size=1G,durability=sync", "/a"}, "--pool: pool a: durability=sync needs a disk tier"},
+      {{"--pool", "a:size=1G,spill=/x", "--pool", "b:size=1G,spill=//x/", "/a"},
+       "--pool: pool b: spill=/x is pool a's"},
+      {{"--pool", "a:size=1G,spill=/x,catalog=/c", "--pool", "b:size=1G,spill=/y,catalog=/c", "/a"},
+       "--pool: pool b: catalog=/c is pool a's"},
+      {{"--pool", "a:size=1G,spill=/x", "--pool", "b:size=1G,spill=/y,catalog=/x.catalog", "/a"},
+       "--pool: pool b: catalog=/x.catalog is pool a's"},
+      {{"--pool", "a:size=1G,spill=/x", "--pool", "b:size=1G,spill=/y,catalog=/var/lib/kvcachefs/a", "/a"},
+       "--pool: pool b: catalog=/var/lib/kvcachefs/a is pool a's"},
+      {{"--pool", "a:size=1G,spill=/x", "--pool", "b:size=1G,spill=/x.catalog", "/a"},
+       "--pool: pool b: spill=/x.catalog is pool a's catalog"},
+      {{"--pool", "a:size=1G,spill=/x", "--pool", "b:size=1G,spill=/y,catalog=/x", "/a"},
+       "--pool: pool b: catalog=/x is pool a's"},
+      {{"-o", "io_uring", "--pool", "a:size=1G,spill=/x", "/a"},
+       "--pool: pool a: spill=/x would block an open over io_uring"},
       {{"-o", "fast", "/a"}, "-o fast: unknown option"},
       {{"-o", "poll_us", "/a"}, "-o poll_us: needs a value"},
       {{"-o", "poll_us=1000001", "/a"}, "-o poll_us: '1000001' is not a number from 0 to 1000000"},
@@ -175,6 +192,10 @@ TEST_F(CommandLineTest, NamesTheLineThatIsWrong) {
       {"[pools.a]\nsize = \"1G\"\nsize = \"2G\"\n", ":3: "},
       {"[pools.llama-3.1]\nsize = \"1G\"\n", "[pools.\"llama-3.1\"]"},
       {"[pools.a]\nsize = \"40G\"\n[pools.b]\nsize = \"40G\"\n", ":3: pool b: size 40G is beyond the memory"},
+      {"[pools.a]\nsize = \"1G\"\nspill = \"x\"\n", ":3: spill: 'x' is not an absolute path"},
+      {"[pools.a]\nsize = \"1G\"\nspill_size = \"1G\"\n", ":1: pool a: spill_size=1G needs a disk tier"},
+      {"[pools.a]\nsize = true\n", ":2: size is neither"},
+      {"io_uring = true\n[pools.a]\nspill = \"/x\"\n", ":2: pool a: spill=/x would block an open"},
       {"io_uring = \n", ":1: "},
       {"io_uring\n", ":1: "},
       {"a = \"\xff\"\n", ":1: "},
@@ -227,6 +248,37 @@ TEST_F(CommandLineTest, PrintsWhatItReads) {
   EXPECT_EQ(checked->config.pools[0].entry_size_bytes, 4097u);
   EXPECT_EQ(checked->config.pools[1].mode, 04755u);
   EXPECT_EQ(parse({"--config", file_, "--print-config"})->output, printed->output);
+}
+
+TEST_F(CommandLineTest, ReadsDiskTiers) {
+  const std::string text = R"([pools."a"]
+size = "1G"
+spill = "/data/a, b"
+spill_size = "200G"
+catalog = "/data/c"
+durability = "sync"
+prefetch = false
+spill_force = true
+)";
+  Result<CommandLine> line = parse_file(text);
+  ASSERT_TRUE(line) << line.error().message;
+  const PoolOptions& pool = line->config.pools[0];
+  EXPECT_EQ(pool.spill_path, "/data/a, b");
+  EXPECT_EQ(pool.spill_size_bytes, 200 * kG);
+  EXPECT_EQ(pool.catalog_path, "/data/c");
+  EXPECT_EQ(pool.durability, Durability::kSync);
+  EXPECT_FALSE(pool.prefetch);
+  EXPECT_TRUE(pool.spill_force);
+  // What is printed is read back as it is, with a tier and without.
+  for (const std::string& spec : {std::string("a:policy=lfu"), std::string("a:spill=none")}) {
+    write(text);
+    const Result<CommandLine> printed = parse({"--config", file_, "--pool", spec, "--print-config"});
+    ASSERT_TRUE(printed) << printed.error().message;
+    write(printed->output);
+    const Result<CommandLine> again = parse({"--config", file_, "--print-config"});
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(again->output, printed->output);
+  }
 }
 
 TEST_F(CommandLineTest, ChecksWithoutAMountpoint) {

@@ -47,6 +47,10 @@ class FakeMount {
     write(name + "/.pool/entry_size", "auto 2M\n");
     write(name + "/.pool/pinned_max", "50%\n");
     write(name + "/.pool/evict", "");
+    write(name + "/.pool/spill", "none\n");
+    write(name + "/.pool/durability", "none\n");
+    write(name + "/.pool/admission", "all\n");
+    write(name + "/.pool/auto_prefetch", "on\n");
   }
   void write(const std::string& file, std::string_view text) { std::ofstream(root_ / file) << text; }
   std::string read(const std::string& file) const {

@@ -68,6 +68,7 @@ TEST(MountArguments, NamesMistakes) {
       {{"a", "/", "-o", "size=x"}, "size: 'x'"},
       {{"a", "/", "-o", "size"}, "size: ''"},
       {{"a", "/", "-o", "mountpoint=kv"}, "mountpoint: 'kv' is not an absolute path"},
+      {{"a", "/", "-o", "spill=kv.spill"}, "spill: 'kv.spill' is not an absolute path"},
       {{"a", "/nowhere/at/all"}, "/nowhere/at/all: No such file"},
   };
   for (const auto& [arguments, reason] : cases) {
@@ -91,6 +92,12 @@ TEST(MountHelper, TellsWhatDiffers) {
       differences("size=16G,policy=lru,watermarks=95:98,entry_size=auto,pinned_max=50,mode=750").empty());
   EXPECT_TRUE(differences("size=25%").empty());
   EXPECT_TRUE(differences("uid=" + owner).empty());
+  mount.write("a/.pool/spill", "/data/s 8G\n");
+  mount.write("a/.pool/durability", "sync\n");
+  EXPECT_TRUE(differences("spill=/data/s,spill_size=8G,spill_unit=64K,durability=sync,prefetch=on").empty());
+  EXPECT_EQ(differences("spill=/data/t,spill_size=9G,admission=tinylfu"),
+            (std::vector<std::string>{"spill is /data/s, not /data/t", "spill_size is 8G, not 9G",
+                                      "admission is all, not tinylfu"}));
   EXPECT_EQ(differences("size=8G,policy=lru,entry_size=2M,mode=1777"),
             (std::vector<std::string>{"size is 16G, not 8G", "entry_size is auto, not 2M",
                                       "mode is 0750, not 1777"}));

@@ -71,6 +71,22 @@ TEST(PoolSpec, NamesWhatIsWrong) {
       {"a:mode=17777", "mode"},
       {"a:uid=root", "uid"},
       {"a:gid=4294967295", "gid"},
+      {"a:spill=kv.spill", "spill: 'kv.spill' is not an absolute path"},
+      {"a:spill=", "spill: '' is not an absolute path"},
+      {"a:spill=/a\nb", "spill: a path with control characters"},
+      {"a:spill=/x,y", "'y' is not key=value (a path with a comma in it can be given in the configuration"},
+      {"a:catalog=/x,y,size=1G", "'y' is not key=value (a path with a comma"},
+      {"a:catalog=x", "catalog: 'x' is not an absolute path"},
+      {"a:spill_size=lots", "spill_size: 'lots'"},
+      {"a:spill_size=0", "spill_size: a disk tier of 0 bytes"},
+      {"a:spill_unit=48K", "spill_unit: '48K' is not a power of two from 4K to 4M"},
+      {"a:spill_unit=2K", "spill_unit"},
+      {"a:spill_unit=8M", "spill_unit"},
+      {"a:spill_unit=0", "spill_unit"},
+      {"a:durability=fast", "durability: 'fast' is none of none, writeback, sync"},
+      {"a:admission=some", "admission: 'some' is none of all, second_access, tinylfu"},
+      {"a:prefetch=true", "prefetch: 'true' is none of on, off"},
+      {"a:spill_force=1", "spill_force: '1'"},
   };
   for (const auto& [spec, reason] : cases) {
     Result<PoolOptions> pool = parse_pool_spec(spec, kMemory);
@@ -79,6 +95,70 @@ TEST(PoolSpec, NamesWhatIsWrong) {
     EXPECT_NE(pool.error().message.find(reason), std::string::npos) << pool.error().message;
     EXPECT_EQ(pool.error().message.find('\n'), std::string::npos);
   }
+}
+
+TEST(PoolSpec, DescribesADiskTier) {
+  Result<PoolOptions> pool = parse_pool_spec(
+      "a:spill=/dev//nvme0n1/,spill_size=200G,spill_unit=1M,catalog=/var/lib/x/,durability=sync,"
+      "admission=tinylfu,prefetch=off,spill_force=on",
+      kMemory);
+  ASSERT_TRUE(pool) << pool.error().message;
+  EXPECT_EQ(pool->spill_path, "/dev/nvme0n1");
+  EXPECT_EQ(pool->spill_size_bytes, 200 * kG);
+  EXPECT_EQ(pool->spill_unit_bytes, 1u << 20);
+  EXPECT_EQ(pool->catalog_path, "/var/lib/x");
+  EXPECT_EQ(pool->durability, Durability::kSync);
+  EXPECT_EQ(pool->admission, Admission::kTinyLfu);
+  EXPECT_FALSE(pool->prefetch);
+  EXPECT_TRUE(pool->spill_force);
+  EXPECT_TRUE(check_spill_options(*pool));
+  ASSERT_TRUE(set_pool_option(*pool, "spill", "none", kMemory));
+  EXPECT_TRUE(check_spill_options(*pool));
+  for (const std::string_view key : pool_option_keys()) {
+    if (key != "size") {
+      EXPECT_EQ(pool_option_text(*pool, key), pool_option_text(PoolOptions{}, key)) << key;
+    }
+  }
+}
+
+TEST(PoolOption, DurabilityGoesByTheDiskTier) {
+  PoolOptions options;
+  EXPECT_EQ(durability_of(options), Durability::kNone);
+  EXPECT_EQ(pool_option_text(options, "durability"), "");
+  EXPECT_EQ(pool_option_text(options, "spill"), "none");
+  options.spill_path = "/x";
+  EXPECT_EQ(durability_of(options), Durability::kWriteback);
+  options.durability = Durability::kNone;
+  EXPECT_EQ(durability_of(options), Durability::kNone);
+  options.name = "llama";
+  EXPECT_EQ(default_catalog_path(options, false), "/x.catalog");
+  EXPECT_EQ(default_catalog_path(options, true), "/var/lib/kvcachefs/llama");
+}
+
+TEST(PoolOption, PartsOfADiskTierNeedOne) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"spill_size=1G", "spill_size=1G needs a disk tier: spill=PATH"},
+      {"spill_unit=1M", "spill_unit=1M needs"},
+      {"catalog=/c", "catalog=/c needs"},
+      {"durability=none", "durability=none needs"},
+      {"admission=second_access", "admission=second_access needs"},
+      {"prefetch=off", "prefetch=off needs"},
+      {"spill_force=on", "spill_force=on needs"},
+      {"spill=/x,catalog=/x", "catalog=/x is the spill path itself"},
+      {"spill=/x,spill_size=64K", "spill_size=64K is less than two units of 64K"},
+      {"spill=/x,spill_size=4M,spill_unit=4M", "less than two units of 4M"},
+  };
+  for (const auto& [pairs, reason] : cases) {
+    PoolOptions options;
+    ASSERT_TRUE(set_pool_options(options, pairs, kMemory)) << pairs;
+    const Result<void> good = check_spill_options(options);
+    ASSERT_FALSE(good) << pairs;
+    EXPECT_EQ(good.error().code, EINVAL);
+    EXPECT_NE(good.error().message.find(reason), std::string::npos) << good.error().message;
+  }
+  PoolOptions options;
+  ASSERT_TRUE(set_pool_options(options, "spill_unit=64K,admission=all,prefetch=on", kMemory));
+  EXPECT_TRUE(check_spill_options(options));
 }
 
 TEST(PoolName, IsShortAndPlain) {
