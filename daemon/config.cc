@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "base/size.h"
+#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 namespace {
@@ -31,38 +31,11 @@ std::string origin_of(const PoolOrigins& origins, std::string_view name) {
   return found == origins.end() ? "--pool" : found->second;
 }
 
-// All that it may turn out to be: whether the spill path is a device is seen when it is opened.
-std::vector<std::string> catalogs_of(const PoolOptions& pool) {
-  if (pool.spill_path.empty()) return {};
-  if (!pool.catalog_path.empty()) return {pool.catalog_path};
-  return {default_catalog_path(pool, false), default_catalog_path(pool, true)};
-}
-
-bool contains(const std::vector<std::string>& paths, const std::string& path) {
-  return std::ranges::find(paths, path) != paths.end();
-}
-
-Result<void> check_disks_apart(const PoolOptions& pool, const PoolOptions& other) {
-  if (pool.spill_path.empty() || other.spill_path.empty()) return {};
-  if (pool.spill_path == other.spill_path) {
-    return fail(EINVAL, fmt::format("spill={} is pool {}'s", pool.spill_path, other.name));
-  }
-  const std::vector<std::string> others = catalogs_of(other);
-  if (contains(others, pool.spill_path)) {
-    return fail(EINVAL, fmt::format("spill={} is pool {}'s catalog", pool.spill_path, other.name));
-  }
-  for (const std::string& catalog : catalogs_of(pool)) {
-    if (catalog != other.spill_path && !contains(others, catalog)) continue;
-    return fail(EINVAL, fmt::format("catalog={} is pool {}'s", catalog, other.name));
-  }
-  return {};
-}
-
 Result<void> check_disks(const std::vector<PoolOptions>& pools, const PoolOptions& pool) {
   if (Result<void> good = check_spill_options(pool); !good) return good;
   for (const PoolOptions& earlier : pools) {
     if (&earlier == &pool) break;
-    if (Result<void> apart = check_disks_apart(pool, earlier); !apart) return apart;
+    if (Result<void> apart = check_spills_apart(pool, earlier); !apart) return apart;
   }
   return {};
 }

@@ -21,6 +21,12 @@ bool is_file(NodeId id) {
   return id.control_index() > 0;
 }
 
+const PoolFile* writable_file(NodeId id) {
+  if (id.is_mount_control() || !is_file(id) || id.control_index() > pool_files().size()) return nullptr;
+  const PoolFile& file = pool_files()[id.control_index() - 1];
+  return file.write == nullptr ? nullptr : &file;
+}
+
 }  // namespace
 
 ControlFiles::ControlFiles(Pools& pools) : pools_(pools) {
@@ -107,11 +113,9 @@ void ControlFiles::getattr(fuse_req_t request, NodeId id) {
 std::unique_ptr<ControlledPool> ControlFiles::pool_of(NodeId id) const {
   auto pool = pools_.find(id.pool_number());
   if (pool == nullptr) return nullptr;
-  // Over io_uring this thread answers for its processor: an order that waits would hold up everybody there.
   const auto described = server();
   const ServerInfo& info = described->info;
-  const bool patient = info.transport != "io_uring";
-  return std::make_unique<PoolAdapter>(std::move(pool), pools_, info.io_mode, patient);
+  return std::make_unique<PoolAdapter>(std::move(pool), pools_, info.io_mode, info.transport == "io_uring");
 }
 
 Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {
@@ -148,34 +152,49 @@ void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
   open_files_.erase(file->fh);
 }
 
+std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(const fuse_file_info* file) {
+  MutexLock lock(mutex_);
+  const auto found = open_files_.find(file->fh);
+  return found == open_files_.end() ? nullptr : found->second;
+}
+
 void ControlFiles::read(fuse_req_t request, NodeId, size_t size, off_t offset, const fuse_file_info* file) {
-  std::shared_ptr<OpenFile> open;
-  {
-    MutexLock lock(mutex_);
-    if (auto found = open_files_.find(file->fh); found != open_files_.end()) open = found->second;
-  }
+  const std::shared_ptr<OpenFile> open = find_open(file);
   if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
   const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
   (void)fuse_reply_buf(request, text.data(), text.size());
 }
 
-Result<void> ControlFiles::order(NodeId id, std::string_view text) {
-  if (id.is_mount_control() || !is_file(id) || id.control_index() > pool_files().size()) return fail(EACCES);
-  const PoolFile& file = pool_files()[id.control_index() - 1];
-  if (file.write == nullptr) return fail(EACCES);
-  if (text.size() > kMostOrderBytes) return fail(EINVAL);
+Result<void> ControlFiles::order(NodeId id, std::string_view text, OpenFile& open) {
+  const PoolFile* file = writable_file(id);
+  if (file == nullptr) return fail(EACCES);
   auto pool = pool_of(id);
   if (pool == nullptr) return fail(ESTALE);
+  if (file->takes_lines) {
+    auto lines = open.lines.add(text);
+    if (!lines) return pass(lines);
+    return file->write(*pool, *lines);
+  }
+  if (text.size() > kMostOrderBytes) return fail(EINVAL);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
-  return file.write(*pool, text);
+  return file->write(*pool, text);
 }
 
-void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t, const fuse_file_info*) {
-  if (auto done = order(id, text); !done) return reply_error(request, std::move(done.error()));
+void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t,
+                         const fuse_file_info* file) {
+  const std::shared_ptr<OpenFile> open = find_open(file);
+  if (open == nullptr) return reply_error(request, {EBADF, {}});
+  if (auto done = order(id, text, *open); !done) return reply_error(request, std::move(done.error()));
   (void)fuse_reply_write(request, text.size());
 }
 
-void ControlFiles::flush(fuse_req_t request, NodeId, const fuse_file_info*) {
+void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* file) {
+  const std::shared_ptr<OpenFile> open = find_open(file);
+  const std::string line = open == nullptr ? std::string() : open->lines.finish();
+  if (!line.empty()) {
+    auto done = order(id, line + '\n', *open);
+    if (!done) return reply_error(request, std::move(done.error()));
+  }
   (void)fuse_reply_err(request, 0);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/mutex.h"
 #include "fs/control/controlled_pool.h"
+#include "fs/control/line_buffer.h"
 #include "fs/control/server_files.h"
 #include "fs/fuse.h"
 #include "fs/nodeid.h"
@@ -42,12 +43,14 @@ class ControlFiles {
   struct OpenFile {
     std::unique_ptr<ControlledPool> pool;
     std::unique_ptr<ControlReader> reader;
+    LineBuffer lines;
   };
 
   Result<struct stat> attributes_of(NodeId id) const;
   void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
-  Result<void> order(NodeId id, std::string_view text);
+  std::shared_ptr<OpenFile> find_open(const fuse_file_info* file) EXCLUDES(mutex_);
+  Result<void> order(NodeId id, std::string_view text, OpenFile& open);
   std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
 
   Pools& pools_;

@@ -21,8 +21,27 @@ struct PoolCounters {
   std::atomic<uint64_t> reservation_wait_ns{0};
   std::atomic<uint64_t> reservation_failures{0};
   std::atomic<uint64_t> evict_orders{0};  // writes to .pool/evict
+  // The disk tier. All stay 0 without one.
+  std::atomic<uint64_t> spills{0};  // entries written to disk
+  std::atomic<uint64_t> spilled_bytes{0};
+  std::atomic<uint64_t> spill_errors{0};  // writes that failed; their entries stay dirty
+  std::atomic<uint64_t> promotes{0};      // entries read back into memory
+  std::atomic<uint64_t> promoted_bytes{0};
+  std::atomic<uint64_t> promote_errors{0};    // reads that failed; their entries are discarded
+  std::atomic<uint64_t> promote_waits{0};     // opens that waited for one
+  std::atomic<uint64_t> served_from_disk{0};  // opens without memory for the entry
+  std::atomic<uint64_t> checksum_errors{0};
+  std::atomic<uint64_t> disk_discards{0};     // entries dropped since the disk was full
+  std::atomic<uint64_t> overrun_discards{0};  // dirty ones, since the disk was slower than the writers
+  std::atomic<uint64_t> admitted_bytes{0};
+  std::atomic<uint64_t> refused_bytes{0};  // by admission
+  std::atomic<uint64_t> prefetch_useful{0};
+  std::atomic<uint64_t> prefetch_wasted{0};  // promoted ahead of an open that did not come
+  std::atomic<uint64_t> catalog_commits{0};
+  std::atomic<uint64_t> catalog_errors{0};
   Histogram open_ns;
   Histogram create_ns;
+  Histogram promote_ns;
 };
 
 inline void count(std::atomic<uint64_t>& counter, uint64_t by = 1) {

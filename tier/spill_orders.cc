@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
+#include <vector>
 
 #include "base/size.h"
 
@@ -36,6 +38,17 @@ Result<void> set_place(PoolOptions& options, std::string_view place) {
   return has_size ? set_pool_option(options, "spill_size", last, 0) : Result<void>{};
 }
 
+// All that it may turn out to be: whether the spill path is a device is seen when it is opened.
+std::vector<std::string> catalogs_of(const PoolOptions& pool) {
+  if (pool.spill_path.empty()) return {};
+  if (!pool.catalog_path.empty()) return {pool.catalog_path};
+  return {default_catalog_path(pool, false), default_catalog_path(pool, true)};
+}
+
+bool contains(const std::vector<std::string>& paths, const std::string& path) {
+  return std::ranges::find(paths, path) != paths.end();
+}
+
 }  // namespace
 
 Result<void> set_spill_order(PoolOptions& options, std::string_view text) {
@@ -54,6 +67,22 @@ Result<void> set_spill_order(PoolOptions& options, std::string_view text) {
   if (changed.spill_path.empty()) return set_pool_option(options, "spill", "none", 0);
   if (Result<void> good = check_spill_options(changed); !good) return good;
   options = std::move(changed);
+  return {};
+}
+
+Result<void> check_spills_apart(const PoolOptions& pool, const PoolOptions& other) {
+  if (pool.spill_path.empty() || other.spill_path.empty()) return {};
+  if (pool.spill_path == other.spill_path) {
+    return fail(EINVAL, fmt::format("spill={} is pool {}'s", pool.spill_path, other.name));
+  }
+  const std::vector<std::string> others = catalogs_of(other);
+  if (contains(others, pool.spill_path)) {
+    return fail(EINVAL, fmt::format("spill={} is pool {}'s catalog", pool.spill_path, other.name));
+  }
+  for (const std::string& catalog : catalogs_of(pool)) {
+    if (catalog != other.spill_path && !contains(others, catalog)) continue;
+    return fail(EINVAL, fmt::format("catalog={} is pool {}'s", catalog, other.name));
+  }
   return {};
 }
 

@@ -20,6 +20,12 @@ std::string spill_order_text(const PoolOptions& options);
 // The first line of that: `PATH SIZE`, `PATH` or `none`.
 std::string spill_place_text(const PoolOptions& options);
 
+// No two pools may have the same file, device or catalog.
+Result<void> check_spills_apart(const PoolOptions& pool, const PoolOptions& other);
+
+// Below what any NVMe reads beside its other work, so that opens hardly notice.
+inline constexpr uint64_t kDefaultScrubBytesPerSecond = uint64_t{200} << 20;
+
 // One name of .pool/prefetch: relative to the pool, higher first.
 struct PrefetchOrder {
   std::string name;

@@ -138,9 +138,13 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
                                       std::string_view value) const {
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
   Result<void> written = write_file(pool_path(pool) / ".pool" / file, value);
-  if (!written && written.error().code == EINVAL) {
-    return fail(EINVAL, fmt::format("pool {}: {}={} is refused; the daemon's log says why", pool, file,
-                                    value.substr(0, value.find('\n'))));
+  if (written || written.error().code == ENOENT || is_daemon_gone(written.error().code)) return written;
+  const std::string order = fmt::format("pool {}: {}={}", pool, file, value.substr(0, value.find('\n')));
+  const int code = written.error().code;
+  if (code == EINVAL) return fail(code, fmt::format("{} is refused; the daemon's log says why", order));
+  // What may be wrong with a disk is more than errno can say.
+  if (file == kSpillFile || code == EOPNOTSUPP) {
+    return fail(code, fmt::format("{}: {}; the daemon's log says more", order, error_text(code)));
   }
   return written;
 }

@@ -47,6 +47,9 @@ struct ControlFile {
   std::unique_ptr<ControlReader> (*stream)(Target&) = nullptr;
   // nullptr: read-only.
   Result<void> (*write)(Target&, std::string_view) = nullptr;
+  // A write is one order; with this, each line is, and one that a write leaves unfinished goes on with the
+  // next or ends with the close.
+  bool takes_lines = false;
 
   mode_t mode() const { return write != nullptr ? 0644 : 0444; }
 

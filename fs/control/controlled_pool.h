@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "fs/control/stats.h"
 #include "tier/pool.h"
 #include "tier/pool_options.h"
+#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 
@@ -34,6 +36,18 @@ class ControlledPool {
   virtual Result<void> set_entry_size(uint64_t entry_size_bytes) = 0;
   virtual Result<void> set_pinned_max(unsigned percent) = 0;
   virtual EvictResult evict_now(EvictOrder order) = 0;
+
+  // The disk tier. But for set_spill and the two that tell of progress: EOPNOTSUPP without one.
+  // Attaches the tier that the options describe or, if only the size is another, resizes the one there is.
+  virtual Result<void> set_spill(const PoolOptions& wanted) = 0;
+  virtual Result<void> set_durability(Durability durability) = 0;
+  virtual Result<void> set_admission(Admission admission) = 0;
+  virtual Result<void> set_auto_prefetch(bool on) = 0;
+  virtual Result<void> prefetch(std::span<const PrefetchOrder> orders) = 0;  // queues them
+  virtual PrefetchProgress prefetch_progress() = 0;
+  virtual Result<void> start_scrub(uint64_t rate_bytes_per_s) = 0;  // EBUSY if one runs
+  virtual Result<void> stop_scrub() = 0;
+  virtual ScrubProgress scrub_progress() = 0;
 };
 
 }  // namespace kvcachefs

@@ -60,6 +60,52 @@ constexpr std::array kPoolMetrics = {
     Metric{"evict_orders", "kvcachefs_evict_orders_total", Kind::kCounter, "Evictions ordered by hand."},
 };
 
+// Of the disk tier.
+constexpr std::array kSpillMetrics = {
+    Metric{"spill_size_bytes", "kvcachefs_spill_size_bytes", Kind::kGauge, "Disk space the pool may use."},
+    Metric{"spill_used_bytes", "kvcachefs_spill_used_bytes", Kind::kGauge, "Disk space in use."},
+    Metric{"spill_free_bytes", "kvcachefs_spill_free_bytes", Kind::kGauge, "Disk space not in use."},
+    Metric{"spill_largest_free_run_bytes", "kvcachefs_spill_largest_free_run_bytes", Kind::kGauge,
+           "Largest piece of free disk space."},
+    Metric{"dirty_entries", "kvcachefs_dirty_entries", Kind::kGauge, "Entries in memory only."},
+    Metric{"dirty_bytes", "kvcachefs_dirty_bytes", Kind::kGauge, "Bytes of entries in memory only."},
+    Metric{"clean_entries", "kvcachefs_clean_entries", Kind::kGauge, "Entries in memory and on disk."},
+    Metric{"clean_bytes", "kvcachefs_clean_bytes", Kind::kGauge, "Bytes of entries in memory and on disk."},
+    Metric{"cold_entries", "kvcachefs_cold_entries", Kind::kGauge, "Entries on disk only."},
+    Metric{"cold_bytes", "kvcachefs_cold_bytes", Kind::kGauge, "Bytes of entries on disk only."},
+    Metric{"spills", "kvcachefs_spills_total", Kind::kCounter, "Entries written to disk."},
+    Metric{"spilled_bytes", "kvcachefs_spilled_bytes_total", Kind::kCounter,
+           "Bytes of entries written to disk."},
+    Metric{"spill_errors", "kvcachefs_spill_errors_total", Kind::kCounter, "Writes to disk that failed."},
+    Metric{"promotes", "kvcachefs_promotes_total", Kind::kCounter, "Entries read back into memory."},
+    Metric{"promoted_bytes", "kvcachefs_promoted_bytes_total", Kind::kCounter,
+           "Bytes of entries read back into memory."},
+    Metric{"promote_errors", "kvcachefs_promote_errors_total", Kind::kCounter,
+           "Reads from disk that failed."},
+    Metric{"promote_waits", "kvcachefs_promote_waits_total", Kind::kCounter,
+           "Opens that waited for the disk."},
+    Metric{"served_from_disk", "kvcachefs_served_from_disk_total", Kind::kCounter,
+           "Opens that found no memory for the entry and read the disk."},
+    Metric{"checksum_errors", "kvcachefs_checksum_errors_total", Kind::kCounter,
+           "Entries whose bytes on disk were not those that were written."},
+    Metric{"disk_discards", "kvcachefs_disk_discards_total", Kind::kCounter,
+           "Entries dropped since the disk tier was full."},
+    Metric{"overrun_discards", "kvcachefs_overrun_discards_total", Kind::kCounter,
+           "Entries dropped since the disk was slower than the writers."},
+    Metric{"admitted_bytes", "kvcachefs_admitted_bytes_total", Kind::kCounter,
+           "Bytes that were let onto the disk."},
+    Metric{"refused_bytes", "kvcachefs_refused_bytes_total", Kind::kCounter,
+           "Bytes that admission kept from the disk."},
+    Metric{"prefetch_useful", "kvcachefs_prefetch_useful_total", Kind::kCounter,
+           "Entries promoted ahead of an open that came."},
+    Metric{"prefetch_wasted", "kvcachefs_prefetch_wasted_total", Kind::kCounter,
+           "Entries promoted ahead of an open that did not come."},
+    Metric{"catalog_commits", "kvcachefs_catalog_commits_total", Kind::kCounter,
+           "Transactions of the catalog."},
+    Metric{"catalog_errors", "kvcachefs_catalog_errors_total", Kind::kCounter,
+           "Transactions of the catalog that failed."},
+};
+
 // Prometheus' own escapes for a label's value.
 std::string escaped(std::string_view value) {
   std::string result;
@@ -111,6 +157,14 @@ class Writer {
 
   void head(const Metric& metric) {
     head(metric.name, metric.kind == Kind::kCounter ? "counter" : "gauge", metric.help);
+  }
+
+  void numbers(const Metric& metric, std::span<const PoolReport> pools) {
+    head(metric);
+    for (const PoolReport& pool : pools) {
+      line("{}{{pool=\"{}\"}} {}", metric.name, escaped(pool.name),
+           in_units(number(pool.stats, metric.stat), metric.divisor));
+    }
   }
 
   void histogram(std::string_view name, std::string_view help, std::span<const PoolReport> pools,
@@ -165,13 +219,8 @@ std::string render_metrics(const Stats& server, std::span<const PoolReport> pool
     writer.line("kvcachefs_policy{{pool=\"{}\",policy=\"{}\"}} 1", escaped(pool.name),
                 escaped(word(pool.stats, "policy")));
   }
-  for (const Metric& metric : kPoolMetrics) {
-    writer.head(metric);
-    for (const PoolReport& pool : pools) {
-      writer.line("{}{{pool=\"{}\"}} {}", metric.name, escaped(pool.name),
-                  in_units(number(pool.stats, metric.stat), metric.divisor));
-    }
-  }
+  for (const Metric& metric : kPoolMetrics) writer.numbers(metric, pools);
+  for (const Metric& metric : kSpillMetrics) writer.numbers(metric, pools);
   writer.nodes("kvcachefs_node_bytes", "Memory of the pool on a node.", pools, &NodeUsage::bytes);
   writer.nodes("kvcachefs_node_huge_bytes", "Memory of the pool in huge pages on a node.", pools,
                &NodeUsage::huge_bytes);
@@ -179,6 +228,8 @@ std::string render_metrics(const Stats& server, std::span<const PoolReport> pool
                    &PoolReport::open_ns);
   writer.histogram("kvcachefs_create_seconds", "Time the daemon took to answer a create.", pools,
                    &PoolReport::create_ns);
+  writer.histogram("kvcachefs_promote_seconds", "Time from asking for an entry to having it in memory.",
+                   pools, &PoolReport::promote_ns);
   return writer.take();
 }
 

@@ -15,8 +15,8 @@ namespace kvcachefs {
 
 class PoolAdapter final : public ControlledPool {
  public:
-  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, std::string io_mode, bool patient)
-      : pool_(std::move(pool)), pools_(pools), io_mode_(std::move(io_mode)), patient_(patient) {}
+  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, std::string io_mode, bool over_io_uring)
+      : pool_(std::move(pool)), pools_(pools), io_mode_(std::move(io_mode)), over_io_uring_(over_io_uring) {}
 
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
@@ -35,15 +35,28 @@ class PoolAdapter final : public ControlledPool {
   }
   Result<void> set_pinned_max(unsigned percent) override { return pool_->set_pinned_max(percent); }
   EvictResult evict_now(EvictOrder order) override {
-    order.patient = patient_;
+    // There this thread answers for its processor: an order that waits would hold up everybody on it.
+    order.patient = !over_io_uring_;
     return pool_->evict_now(order);
   }
 
+  Result<void> set_spill(const PoolOptions& wanted) override;
+  Result<void> set_durability(Durability durability) override;
+  Result<void> set_admission(Admission admission) override;
+  Result<void> set_auto_prefetch(bool on) override;
+  Result<void> prefetch(std::span<const PrefetchOrder> orders) override;
+  PrefetchProgress prefetch_progress() override;
+  Result<void> start_scrub(uint64_t rate_bytes_per_s) override;
+  Result<void> stop_scrub() override;
+  ScrubProgress scrub_progress() override;
+
  private:
+  std::unexpected<Error> no_disk_tier() const;
+
   const std::shared_ptr<Pool> pool_;
   Pools& pools_;
   const std::string io_mode_;
-  const bool patient_;
+  const bool over_io_uring_;
 };
 
 // Of every pool, by name.

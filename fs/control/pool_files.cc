@@ -5,22 +5,18 @@
 #include <array>
 #include <cerrno>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "base/size.h"
 #include "fs/control/entries_reader.h"
+#include "fs/control/orders.h"
 #include "fs/control/stats_json.h"
 
 namespace kvcachefs {
 namespace {
 
 using Setter = Result<void> (*)(ControlledPool&, const PoolOptions& wanted);
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 std::unexpected<Error> wrong_text(ControlledPool& pool, std::string message) {
   return fail(EINVAL, fmt::format("pool {}: {}", pool.options().name, message));
@@ -101,6 +97,93 @@ Result<void> write_evict(ControlledPool& pool, std::string_view text) {
   return {};
 }
 
+Result<void> need_disk(ControlledPool& pool) {
+  if (!pool.options().spill_path.empty()) return {};
+  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool.options().name));
+}
+
+Result<std::string> show_spill(ControlledPool& pool) {
+  return spill_place_text(pool.options()) + "\n";
+}
+
+Result<void> write_spill(ControlledPool& pool, std::string_view text) {
+  const PoolOptions present = pool.options();
+  PoolOptions wanted = present;
+  if (Result<void> parsed = set_spill_order(wanted, trimmed(text)); !parsed) {
+    return wrong_text(pool, parsed.error().message);
+  }
+  if (spill_order_text(wanted) == spill_order_text(present)) return {};
+  if (!wanted.spill_path.empty()) return pool.set_spill(wanted);
+  return fail(EOPNOTSUPP, fmt::format("pool {}: spill: {} cannot be taken away while the pool serves",
+                                      present.name, present.spill_path));
+}
+
+Result<std::string> show_durability(ControlledPool& pool) {
+  return fmt::format("{}\n", durability_name(durability_of(pool.options())));
+}
+
+Result<void> write_durability(ControlledPool& pool, std::string_view text) {
+  return set_option(pool, "durability", text, [](ControlledPool& target, const PoolOptions& wanted) {
+    const Durability durability = durability_of(wanted);
+    // What is so already may be said of a pool without a disk tier, too.
+    if (durability == durability_of(target.options())) return Result<void>{};
+    Result<void> disk = need_disk(target);
+    return disk ? target.set_durability(durability) : disk;
+  });
+}
+
+Result<std::string> show_admission(ControlledPool& pool) {
+  return fmt::format("{}\n", admission_name(pool.options().admission));
+}
+
+Result<void> write_admission(ControlledPool& pool, std::string_view text) {
+  return set_option(pool, "admission", text, [](ControlledPool& target, const PoolOptions& wanted) {
+    if (wanted.admission == target.options().admission) return Result<void>{};
+    Result<void> disk = need_disk(target);
+    return disk ? target.set_admission(wanted.admission) : disk;
+  });
+}
+
+Result<std::string> show_auto_prefetch(ControlledPool& pool) {
+  return pool_option_text(pool.options(), "prefetch") + "\n";
+}
+
+Result<void> write_auto_prefetch(ControlledPool& pool, std::string_view text) {
+  return set_option(pool, "prefetch", text, [](ControlledPool& target, const PoolOptions& wanted) {
+    if (wanted.prefetch == target.options().prefetch) return Result<void>{};
+    Result<void> disk = need_disk(target);
+    return disk ? target.set_auto_prefetch(wanted.prefetch) : disk;
+  });
+}
+
+Result<std::string> show_prefetch(ControlledPool& pool) {
+  const PrefetchProgress progress = pool.prefetch_progress();
+  return fmt::format("queued {}\ndone {}\nfailed {}\ndropped {}\nbytes {}\n", progress.queued, progress.done,
+                     progress.failed, progress.dropped, progress.bytes);
+}
+
+Result<void> write_prefetch(ControlledPool& pool, std::string_view text) {
+  Result<std::vector<PrefetchOrder>> orders = parse_prefetch_orders(text);
+  if (!orders) return wrong_text(pool, "prefetch: " + orders.error().message);
+  if (orders->empty()) return {};
+  Result<void> disk = need_disk(pool);
+  return disk ? pool.prefetch(*orders) : disk;
+}
+
+Result<std::string> show_scrub(ControlledPool& pool) {
+  const ScrubProgress progress = pool.scrub_progress();
+  return fmt::format("state {}\nentries_done {}\nentries_total {}\nbytes {}\ndamaged {}\n",
+                     progress.running ? "running" : "idle", progress.entries_done, progress.entries_total,
+                     progress.bytes, progress.damaged);
+}
+
+Result<void> write_scrub(ControlledPool& pool, std::string_view text) {
+  Result<ScrubOrder> order = parse_scrub_order(text);
+  if (!order) return wrong_text(pool, "scrub: " + order.error().message);
+  if (Result<void> disk = need_disk(pool); !disk) return disk;
+  return order->start ? pool.start_scrub(order->rate_bytes_per_s) : pool.stop_scrub();
+}
+
 Result<std::string> show_stats(ControlledPool& pool) {
   return render_text(pool.report().stats);
 }
@@ -129,6 +212,17 @@ constexpr std::array kFiles = {
     PoolFile{.name = "entry_size", .text = show_entry_size, .stream = nullptr, .write = write_entry_size},
     PoolFile{.name = "pinned_max", .text = show_pinned_max, .stream = nullptr, .write = write_pinned_max},
     PoolFile{.name = "evict", .text = show_evict, .stream = nullptr, .write = write_evict},
+    PoolFile{.name = "spill", .text = show_spill, .stream = nullptr, .write = write_spill},
+    PoolFile{.name = "durability", .text = show_durability, .stream = nullptr, .write = write_durability},
+    PoolFile{.name = "admission", .text = show_admission, .stream = nullptr, .write = write_admission},
+    PoolFile{
+        .name = "auto_prefetch", .text = show_auto_prefetch, .stream = nullptr, .write = write_auto_prefetch},
+    PoolFile{.name = "prefetch",
+             .text = show_prefetch,
+             .stream = nullptr,
+             .write = write_prefetch,
+             .takes_lines = true},
+    PoolFile{.name = "scrub", .text = show_scrub, .stream = nullptr, .write = write_scrub},
     PoolFile{.name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr},
     PoolFile{.name = "stats.json", .text = show_stats_json, .stream = nullptr, .write = nullptr},
     PoolFile{.name = "numa", .text = show_numa, .stream = nullptr, .write = nullptr},
@@ -139,24 +233,6 @@ constexpr std::array kFiles = {
 
 std::span<const PoolFile> pool_files() {
   return kFiles;
-}
-
-Result<EvictOrder> parse_evict_order(std::string_view text) {
-  const std::string_view order = trimmed(text);
-  if (order.ends_with('%')) {
-    Result<unsigned> percent = parse_percent(order, 0);
-    if (!percent) return pass(percent);
-    return EvictOrder{EvictOrder::Unit::kPercent, *percent};
-  }
-  constexpr std::string_view kEntries = "entries";
-  const bool entries = order.ends_with(kEntries);
-  const std::string_view amount = entries ? trimmed(order.substr(0, order.size() - kEntries.size())) : order;
-  if (Result<uint64_t> number = parse_number(amount)) return EvictOrder{EvictOrder::Unit::kEntries, *number};
-  Result<uint64_t> bytes = parse_size(amount);
-  if (entries || !bytes) {
-    return fail(EINVAL, fmt::format("'{}' is no order to evict (such as 25%, 10G or 1000 entries)", order));
-  }
-  return EvictOrder{EvictOrder::Unit::kBytes, *bytes};
 }
 
 }  // namespace kvcachefs

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
-#include "base/result.h"
 #include "fs/control/control_file.h"
 #include "fs/control/controlled_pool.h"
 
@@ -15,8 +13,5 @@ namespace kvcachefs {
 using PoolFile = ControlFile<ControlledPool>;
 
 std::span<const PoolFile> pool_files();
-
-// `25%` of what is evictable, `10G`, `1000 entries` or `1000`.
-Result<EvictOrder> parse_evict_order(std::string_view text);
 
 }  // namespace kvcachefs

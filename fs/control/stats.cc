@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace kvcachefs {
@@ -11,11 +12,43 @@ uint64_t value_of(const std::atomic<uint64_t>& counter) {
   return counter.load(std::memory_order_relaxed);
 }
 
+Stats spill_stats(const SpillUsage& usage, const PoolCounters& counters) {
+  return {
+      {"spill_size_bytes", usage.size_bytes},
+      {"spill_used_bytes", usage.used_bytes},
+      {"spill_free_bytes", usage.free_bytes},
+      {"spill_largest_free_run_bytes", usage.largest_free_run_bytes},
+      {"dirty_entries", usage.dirty_entries},
+      {"dirty_bytes", usage.dirty_bytes},
+      {"clean_entries", usage.clean_entries},
+      {"clean_bytes", usage.clean_bytes},
+      {"cold_entries", usage.cold_entries},
+      {"cold_bytes", usage.cold_bytes},
+      {"spills", value_of(counters.spills)},
+      {"spilled_bytes", value_of(counters.spilled_bytes)},
+      {"spill_errors", value_of(counters.spill_errors)},
+      {"promotes", value_of(counters.promotes)},
+      {"promoted_bytes", value_of(counters.promoted_bytes)},
+      {"promote_errors", value_of(counters.promote_errors)},
+      {"promote_waits", value_of(counters.promote_waits)},
+      {"served_from_disk", value_of(counters.served_from_disk)},
+      {"checksum_errors", value_of(counters.checksum_errors)},
+      {"disk_discards", value_of(counters.disk_discards)},
+      {"overrun_discards", value_of(counters.overrun_discards)},
+      {"admitted_bytes", value_of(counters.admitted_bytes)},
+      {"refused_bytes", value_of(counters.refused_bytes)},
+      {"prefetch_useful", value_of(counters.prefetch_useful)},
+      {"prefetch_wasted", value_of(counters.prefetch_wasted)},
+      {"catalog_commits", value_of(counters.catalog_commits)},
+      {"catalog_errors", value_of(counters.catalog_errors)},
+  };
+}
+
 }  // namespace
 
 PoolReport make_pool_report(const PoolOptions& options, const PoolUsage& usage, const PoolCounters& counters,
                             uint64_t expected_entry_bytes, std::vector<NodeUsage> nodes,
-                            std::string_view io_mode) {
+                            const SpillUsage& spill, std::string_view io_mode) {
   uint64_t huge_bytes = 0;
   for (const NodeUsage& node : nodes) huge_bytes += node.huge_bytes;
   PoolReport report;
@@ -44,10 +77,13 @@ PoolReport make_pool_report(const PoolOptions& options, const PoolUsage& usage, 
       {"evict_orders", value_of(counters.evict_orders)},
       {"entry_size_bytes", expected_entry_bytes},
       {"huge_bytes", huge_bytes},
-      {"io_mode", std::string(io_mode)},
   };
+  std::ranges::move(spill_stats(spill, counters), std::back_inserter(report.stats));
+  report.stats.push_back({"io_mode", std::string(io_mode)});
   report.open_ns = counters.open_ns.snapshot();
   report.create_ns = counters.create_ns.snapshot();
+  report.promote_ns = counters.promote_ns.snapshot();
+  report.spill = spill;
   report.nodes = std::move(nodes);
   return report;
 }

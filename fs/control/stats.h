@@ -15,6 +15,7 @@
 #include "tier/counters.h"
 #include "tier/pool.h"
 #include "tier/pool_options.h"
+#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 
@@ -42,12 +43,14 @@ struct PoolReport {
   Stats stats;
   HistogramSnapshot open_ns;
   HistogramSnapshot create_ns;
+  HistogramSnapshot promote_ns;
+  SpillUsage spill;
   std::vector<NodeUsage> nodes;
 };
 
 PoolReport make_pool_report(const PoolOptions& options, const PoolUsage& usage, const PoolCounters& counters,
                             uint64_t expected_entry_bytes, std::vector<NodeUsage> nodes,
-                            std::string_view io_mode);
+                            const SpillUsage& spill, std::string_view io_mode);
 
 Stats make_server_stats(const ServerInfo& info, size_t pools, uint64_t now_ns);
 

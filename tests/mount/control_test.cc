@@ -40,9 +40,37 @@ const std::vector<std::string> kPoolStats = {"size_bytes",
                                              "evict_orders",
                                              "entry_size_bytes",
                                              "huge_bytes",
+                                             "spill_size_bytes",
+                                             "spill_used_bytes",
+                                             "spill_free_bytes",
+                                             "spill_largest_free_run_bytes",
+                                             "dirty_entries",
+                                             "dirty_bytes",
+                                             "clean_entries",
+                                             "clean_bytes",
+                                             "cold_entries",
+                                             "cold_bytes",
+                                             "spills",
+                                             "spilled_bytes",
+                                             "spill_errors",
+                                             "promotes",
+                                             "promoted_bytes",
+                                             "promote_errors",
+                                             "promote_waits",
+                                             "served_from_disk",
+                                             "checksum_errors",
+                                             "disk_discards",
+                                             "overrun_discards",
+                                             "admitted_bytes",
+                                             "refused_bytes",
+                                             "prefetch_useful",
+                                             "prefetch_wasted",
+                                             "catalog_commits",
+                                             "catalog_errors",
                                              "io_mode"};
-const std::vector<std::string> kWritable = {"size",       "policy", "watermarks",
-                                            "entry_size", "evict",  "pinned_max"};
+const std::vector<std::string> kWritable = {"size",      "policy",        "watermarks", "entry_size",
+                                            "evict",     "pinned_max",    "spill",      "durability",
+                                            "admission", "auto_prefetch", "prefetch",   "scrub"};
 const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries"};
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -90,6 +118,41 @@ TEST_F(ControlTest, FilesAreThereAndNotListed) {
   EXPECT_EQ(list(mount().path() + "/.pool"), all);
   EXPECT_EQ(list(mount().root() + "/.kvcachefs"),
             (std::vector<std::string>{"metrics", "stats", "stats.json", "version"}));
+}
+
+TEST_F(ControlTest, APoolWithoutADiskTierRefusesItsOrders) {
+  EXPECT_EQ(read_file(control("spill")), "none\n");
+  EXPECT_EQ(read_file(control("durability")), "none\n");
+  EXPECT_EQ(read_file(control("admission")), "all\n");
+  EXPECT_EQ(read_file(control("auto_prefetch")), "on\n");
+  EXPECT_EQ(read_file(control("prefetch")), "queued 0\ndone 0\nfailed 0\ndropped 0\nbytes 0\n");
+  EXPECT_TRUE(read_file(control("scrub")).starts_with("state idle\n"));
+  const std::pair<const char*, const char*> orders[] = {{"durability", "sync"},   {"admission", "tinylfu"},
+                                                        {"auto_prefetch", "off"}, {"prefetch", "entry\n"},
+                                                        {"scrub", "start"},       {"scrub", "stop"}};
+  for (const auto& [file, value] : orders) {
+    const size_t log_before = mount().log().size();
+    EXPECT_EQ(error_name(write_once(control(file), value)), "EOPNOTSUPP") << file;
+    EXPECT_TRUE(eventually([&] {
+      return mount().log().find("pool p has no disk tier", log_before) != std::string::npos;
+    })) << file;
+  }
+  for (const char* wrong : {"relative 1G", "/x 0", "/x 1G\nsize=1G"}) refuses("spill", wrong);
+  refuses("durability", "fast");
+  refuses("admission", "some");
+  refuses("auto_prefetch", "1");
+  refuses("scrub", "start fast");
+  refuses("prefetch", "/absolute\n");
+}
+
+TEST_F(ControlTest, NoDiskTierIsAttachedOverIoUring) {
+  if (mode() != Mode::kIoUring) GTEST_SKIP() << "of io_uring alone";
+  EXPECT_EQ(error_name(write_once(control("spill"), "/var/tmp/kv-spill-nobody-makes 1G")), "EOPNOTSUPP");
+  EXPECT_TRUE(eventually([] {
+    return mount().log().find("pool p: spill=/var/tmp/kv-spill-nobody-makes would block an open") !=
+           std::string::npos;
+  }));
+  EXPECT_EQ(read_file(control("spill")), "none\n");
 }
 
 TEST_F(ControlTest, Defaults) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 
 namespace kvcachefs {
@@ -24,7 +25,7 @@ class FakePool final : public ControlledPool {
   PoolOptions options() override { return options_; }
   PoolReport report() override {
     return make_pool_report(options_, {.size_bytes = options_.size_bytes}, counters_, learned_bytes_, nodes_,
-                            "daemon");
+                            {}, "daemon");
   }
   uint64_t learned_entry_bytes() override { return learned_bytes_; }
   std::vector<NodeUsage> numa_usage() override { return nodes_; }
@@ -60,6 +61,48 @@ class FakePool final : public ControlledPool {
     return last_evict_;
   }
 
+  Result<void> set_spill(const PoolOptions& wanted) override {
+    if (wanted.spill_size_bytes > (uint64_t{100} << 30)) return fail(ENOSPC, "pool p: the disk is smaller");
+    options_ = wanted;
+    return {};
+  }
+  Result<void> set_durability(Durability durability) override {
+    options_.durability = durability;
+    return {};
+  }
+  Result<void> set_admission(Admission admission) override {
+    options_.admission = admission;
+    return {};
+  }
+  Result<void> set_auto_prefetch(bool on) override {
+    options_.prefetch = on;
+    return {};
+  }
+  Result<void> prefetch(std::span<const PrefetchOrder> orders) override {
+    prefetches_.insert(prefetches_.end(), orders.begin(), orders.end());
+    return {};
+  }
+  PrefetchProgress prefetch_progress() override { return {1, 2, 3, 4, 5}; }
+  Result<void> start_scrub(uint64_t rate_bytes_per_s) override {
+    if (scrub_.running) return fail(EBUSY, "pool p: a scrub runs");
+    scrub_ = {true, 10, 20, 4096, 1};
+    scrub_rate_ = rate_bytes_per_s;
+    return {};
+  }
+  Result<void> stop_scrub() override {
+    scrub_.running = false;
+    return {};
+  }
+  ScrubProgress scrub_progress() override { return scrub_; }
+
+  void add_disk() {
+    options_.spill_path = "/data/s";
+    options_.spill_size_bytes = uint64_t{10} << 30;
+  }
+
+  std::vector<PrefetchOrder> prefetches_;
+  ScrubProgress scrub_;
+  uint64_t scrub_rate_ = 0;
   PoolOptions options_;
   PoolCounters counters_;
   uint64_t learned_bytes_ = 0;
@@ -90,8 +133,10 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
   std::map<std::string, mode_t> modes;
   for (const PoolFile& each : pool_files()) modes.emplace(each.name, each.mode());
   const std::map<std::string, mode_t> expected = {
-      {"size", 0644},       {"policy", 0644}, {"watermarks", 0644}, {"entry_size", 0644}, {"evict", 0644},
-      {"pinned_max", 0644}, {"stats", 0444},  {"stats.json", 0444}, {"numa", 0444},       {"entries", 0444}};
+      {"size", 0644},          {"policy", 0644},     {"watermarks", 0644}, {"entry_size", 0644},
+      {"evict", 0644},         {"spill", 0644},      {"durability", 0644}, {"admission", 0644},
+      {"auto_prefetch", 0644}, {"prefetch", 0644},   {"scrub", 0644},      {"pinned_max", 0644},
+      {"stats", 0444},         {"stats.json", 0444}, {"numa", 0444},       {"entries", 0444}};
   EXPECT_EQ(modes, expected);
   EXPECT_EQ(find_control_file(pool_files(), "sizes"), nullptr);
 }
@@ -104,6 +149,13 @@ TEST_F(PoolFiles, ShowTheSettings) {
   EXPECT_EQ(shown("pinned_max"), "50%\n");
   EXPECT_EQ(shown("evict"), "evicted 0 entries 0\n");
   EXPECT_EQ(shown("numa"), "");
+  EXPECT_EQ(shown("spill"), "none\n");
+  EXPECT_EQ(shown("durability"), "none\n");
+  EXPECT_EQ(shown("admission"), "all\n");
+  EXPECT_EQ(shown("auto_prefetch"), "on\n");
+  pool_.add_disk();
+  EXPECT_EQ(shown("spill"), "/data/s 10G\n");
+  EXPECT_EQ(shown("durability"), "writeback\n");
 }
 
 TEST_F(PoolFiles, WhatIsWrittenIsShown) {
@@ -121,9 +173,80 @@ TEST_F(PoolFiles, WhatIsWrittenIsShown) {
 }
 
 TEST_F(PoolFiles, WhatIsShownCanBeWritten) {
-  for (const std::string name : {"size", "policy", "watermarks", "entry_size", "pinned_max"}) {
-    EXPECT_EQ(code_of_write(name, shown(name)), 0) << name;
+  for (const bool with_disk : {false, true}) {
+    if (with_disk) pool_.add_disk();
+    for (const std::string name : {"size", "policy", "watermarks", "entry_size", "pinned_max", "spill",
+                                   "durability", "admission", "auto_prefetch"}) {
+      EXPECT_EQ(code_of_write(name, shown(name)), 0) << name;
+    }
   }
+}
+
+TEST_F(PoolFiles, ADiskTierIsAttachedAndSet) {
+  ASSERT_EQ(code_of_write("spill", "/data/a b 20G\nspill_unit=1M\n"), 0);
+  EXPECT_EQ(shown("spill"), "/data/a b 20G\n");
+  EXPECT_EQ(pool_.options_.spill_unit_bytes, 1u << 20);
+  ASSERT_EQ(code_of_write("spill", "30G\n"), 0);
+  EXPECT_EQ(shown("spill"), "/data/a b 30G\n");
+  EXPECT_EQ(code_of_write("spill", "/data/a b 200G"), ENOSPC);
+  EXPECT_EQ(code_of_write("spill", "none"), EOPNOTSUPP);
+  EXPECT_EQ(shown("spill"), "/data/a b 30G\n");
+  ASSERT_EQ(code_of_write("durability", "sync\n"), 0);
+  EXPECT_EQ(shown("durability"), "sync\n");
+  ASSERT_EQ(code_of_write("admission", "tinylfu\n"), 0);
+  EXPECT_EQ(shown("admission"), "tinylfu\n");
+  ASSERT_EQ(code_of_write("auto_prefetch", "off\n"), 0);
+  EXPECT_EQ(shown("auto_prefetch"), "off\n");
+}
+
+TEST_F(PoolFiles, WithoutADiskTierItsOrdersAreRefused) {
+  const std::vector<std::array<std::string, 2>> orders = {{"durability", "sync"},   {"admission", "tinylfu"},
+                                                          {"auto_prefetch", "off"}, {"prefetch", "a\n"},
+                                                          {"scrub", "start"},       {"scrub", "stop"}};
+  for (const auto& [name, text] : orders) {
+    const Result<void> done = write(name, text);
+    ASSERT_FALSE(done) << name;
+    EXPECT_EQ(done.error().code, EOPNOTSUPP) << name;
+    EXPECT_EQ(done.error().message, "pool p has no disk tier");
+  }
+  EXPECT_EQ(shown("prefetch"), "queued 1\ndone 2\nfailed 3\ndropped 4\nbytes 5\n");
+  EXPECT_EQ(shown("scrub"), "state idle\nentries_done 0\nentries_total 0\nbytes 0\ndamaged 0\n");
+}
+
+TEST_F(PoolFiles, PrefetchesByName) {
+  pool_.add_disk();
+  ASSERT_EQ(code_of_write("prefetch",
+                          "a\nb/c 5\nwith blank\twords\t-7\n\n  \nx y\n./d//e/ 1\nb\\\\\\t\\n\\q 2\nlast"),
+            0);
+  std::string seen;
+  for (const PrefetchOrder& order : pool_.prefetches_)
+    seen += order.name + "|" + std::to_string(order.priority) + ";";
+  EXPECT_EQ(seen, "a|0;b/c|5;with blank\twords|-7;x y|0;d/e/|1;b\\\t\n\\q|2;last|0;");
+  for (const char* text : {"/a", "..", "../b", "a/../../b", "a 1001", "a -1001", "a\n/b\n"}) {
+    pool_.prefetches_.clear();
+    EXPECT_EQ(code_of_write("prefetch", text), EINVAL) << text;
+    EXPECT_TRUE(pool_.prefetches_.empty());
+  }
+  EXPECT_EQ(code_of_write("prefetch", ""), 0);
+  for (const std::string name : {"plain", "a\\b", "tab\t5", "line\n7", "blank 3", "\\n"}) {
+    pool_.prefetches_.clear();
+    ASSERT_EQ(code_of_write("prefetch", prefetch_line({name, -3})), 0);
+    ASSERT_EQ(pool_.prefetches_.size(), 1u);
+    EXPECT_EQ(pool_.prefetches_[0].name, name);
+    EXPECT_EQ(pool_.prefetches_[0].priority, -3);
+  }
+}
+
+TEST_F(PoolFiles, ScrubsAreStartedAndStopped) {
+  pool_.add_disk();
+  ASSERT_EQ(code_of_write("scrub", "start 50M\n"), 0);
+  EXPECT_EQ(pool_.scrub_rate_, 50u << 20);
+  EXPECT_EQ(shown("scrub"), "state running\nentries_done 10\nentries_total 20\nbytes 4096\ndamaged 1\n");
+  EXPECT_EQ(code_of_write("scrub", "start"), EBUSY);
+  ASSERT_EQ(code_of_write("scrub", "stop"), 0);
+  EXPECT_TRUE(shown("scrub").starts_with("state idle\n"));
+  ASSERT_EQ(code_of_write("scrub", "start"), 0);
+  EXPECT_EQ(pool_.scrub_rate_, kDefaultScrubBytesPerSecond);
 }
 
 TEST_F(PoolFiles, WrongValuesChangeNothing) {
@@ -149,6 +272,18 @@ TEST_F(PoolFiles, WrongValuesChangeNothing) {
       {"evict", ""},
       {"evict", "all"},
       {"evict", "101%"},
+      {"spill", ""},
+      {"spill", "relative 1G"},
+      {"spill", "/x 1G\nsize=1G"},
+      {"durability", ""},
+      {"durability", "fast"},
+      {"admission", "none"},
+      {"prefetch", "/a"},
+      {"scrub", ""},
+      {"scrub", "start 0"},
+      {"scrub", "start fast"},
+      {"scrub", "started"},
+      {"scrub", "stop 1M"},
       {"evict", "10G entries"},
       {"evict", "entries"},
       {"evict", "-1"},

@@ -28,20 +28,55 @@ PoolReport sample_report(std::string name = "llama") {
                            .pinned_max_bytes = 50,
                            .entries = 7,
                            .open_entries = 2};
+  const SpillUsage spill = {.size_bytes = 201,
+                            .used_bytes = 202,
+                            .free_bytes = 203,
+                            .largest_free_run_bytes = 204,
+                            .dirty_entries = 205,
+                            .dirty_bytes = 206,
+                            .clean_entries = 207,
+                            .clean_bytes = 208,
+                            .cold_entries = 209,
+                            .cold_bytes = 210};
   PoolCounters counters;
   uint64_t value = 100;
-  for (std::atomic<uint64_t>* counter :
-       {&counters.opens_hit, &counters.lookups_missed, &counters.creates, &counters.removes,
-        &counters.evictions, &counters.discards, &counters.discarded_bytes, &counters.reservations,
-        &counters.reservation_waits, &counters.reservation_wait_ns, &counters.reservation_failures,
-        &counters.evict_orders}) {
+  for (std::atomic<uint64_t>* counter : {&counters.opens_hit,
+                                         &counters.lookups_missed,
+                                         &counters.creates,
+                                         &counters.removes,
+                                         &counters.evictions,
+                                         &counters.discards,
+                                         &counters.discarded_bytes,
+                                         &counters.reservations,
+                                         &counters.reservation_waits,
+                                         &counters.reservation_wait_ns,
+                                         &counters.reservation_failures,
+                                         &counters.evict_orders,
+                                         &counters.spills,
+                                         &counters.spilled_bytes,
+                                         &counters.spill_errors,
+                                         &counters.promotes,
+                                         &counters.promoted_bytes,
+                                         &counters.promote_errors,
+                                         &counters.promote_waits,
+                                         &counters.served_from_disk,
+                                         &counters.checksum_errors,
+                                         &counters.disk_discards,
+                                         &counters.overrun_discards,
+                                         &counters.admitted_bytes,
+                                         &counters.refused_bytes,
+                                         &counters.prefetch_useful,
+                                         &counters.prefetch_wasted,
+                                         &counters.catalog_commits,
+                                         &counters.catalog_errors}) {
     counter->store(++value);
   }
   counters.reservation_wait_ns = 2'500'000'000;
   counters.open_ns.record(1000);
   counters.open_ns.record(5000);
   counters.create_ns.record(UINT64_MAX / 2);
-  return make_pool_report(options, usage, counters, 4096, {{0, 10, 8}, {1, 20, 16}}, "passthrough");
+  counters.promote_ns.record(3000);
+  return make_pool_report(options, usage, counters, 4096, {{0, 10, 8}, {1, 20, 16}}, spill, "passthrough");
 }
 
 ControlledServer sample_server() {
@@ -73,7 +108,15 @@ TEST(ControlStats, TextHasEveryPoolStatInOrder) {
       "entries 7\nopen_entries 2\npolicy lfu\nopens_hit 101\nlookups_missed 102\ncreates 103\nremoves 104\n"
       "evictions 105\ndiscards 106\ndiscarded_bytes 107\nreservations 108\nreservation_waits 109\n"
       "reservation_wait_ns 2500000000\nreservation_failures 111\nevict_orders 112\nentry_size_bytes 4096\n"
-      "huge_bytes 24\nio_mode passthrough\n");
+      "huge_bytes 24\n"
+      "spill_size_bytes 201\nspill_used_bytes 202\nspill_free_bytes 203\nspill_largest_free_run_bytes 204\n"
+      "dirty_entries 205\ndirty_bytes 206\nclean_entries 207\nclean_bytes 208\ncold_entries 209\n"
+      "cold_bytes 210\n"
+      "spills 113\nspilled_bytes 114\nspill_errors 115\npromotes 116\npromoted_bytes 117\n"
+      "promote_errors 118\npromote_waits 119\nserved_from_disk 120\nchecksum_errors 121\n"
+      "disk_discards 122\noverrun_discards 123\nadmitted_bytes 124\nrefused_bytes 125\n"
+      "prefetch_useful 126\nprefetch_wasted 127\ncatalog_commits 128\ncatalog_errors 129\n"
+      "io_mode passthrough\n");
 }
 
 TEST(ControlStats, ServerTextAndVersion) {
@@ -140,6 +183,9 @@ TEST(ControlMetrics, ShowEveryNumberWithItsPool) {
   EXPECT_TRUE(holds(lines, "kvcachefs_opens_hit_total{pool=\"a\"} 101"));
   EXPECT_TRUE(holds(lines, "kvcachefs_reservation_wait_seconds_total{pool=\"a\"} 2.5"));
   EXPECT_TRUE(holds(lines, "kvcachefs_node_bytes{pool=\"b\",node=\"1\"} 20"));
+  EXPECT_TRUE(holds(lines, "# TYPE kvcachefs_cold_bytes gauge"));
+  EXPECT_TRUE(holds(lines, "kvcachefs_cold_bytes{pool=\"b\"} 210"));
+  EXPECT_TRUE(holds(lines, "kvcachefs_checksum_errors_total{pool=\"b\"} 121"));
   EXPECT_TRUE(holds(lines, "kvcachefs_policy{pool=\"a\",policy=\"lfu\"} 1"));
 }
 
@@ -154,7 +200,7 @@ TEST(ControlMetrics, LeaveNoNumberOut) {
     const size_t name_end = line.find("{pool=\"llama\"} ");
     if (name_end != std::string::npos) names.insert(line.substr(0, name_end));
   }
-  EXPECT_EQ(names.size(), numbers + 4);  // and a sum and a count of each histogram
+  EXPECT_EQ(names.size(), numbers + 6);  // and a sum and a count of each histogram
 }
 
 TEST(ControlMetrics, HistogramsAreCumulative) {
@@ -168,6 +214,7 @@ TEST(ControlMetrics, HistogramsAreCumulative) {
   EXPECT_TRUE(holds(lines, "kvcachefs_open_seconds_count{pool=\"a\"} 2"));
   EXPECT_TRUE(holds(lines, "kvcachefs_create_seconds_bucket{pool=\"a\",le=\"274.877906944\"} 0"));
   EXPECT_TRUE(holds(lines, "kvcachefs_create_seconds_bucket{pool=\"a\",le=\"+Inf\"} 1"));
+  EXPECT_TRUE(holds(lines, "kvcachefs_promote_seconds_sum{pool=\"a\"} 3e-06"));
 }
 
 // Each family once: HELP, TYPE, then its samples in one piece, as the format asks.

@@ -1,0 +1,122 @@
+#include "fs/control/orders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "base/size.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
+
+std::optional<int> parse_integer(std::string_view text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || stop != end || error != std::errc{}) return std::nullopt;
+  return value;
+}
+
+// What is no escape stays as it is: most names with a backslash were never escaped.
+std::string unescaped(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char next = text[at] == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
+    const bool escape = next == 'n' || next == 't' || next == '\\';
+    result += !escape ? text[at] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    if (escape) ++at;
+  }
+  return result;
+}
+
+Result<PrefetchOrder> parse_prefetch_line(std::string_view line) {
+  PrefetchOrder order;
+  std::string_view name = line;
+  const size_t blank = line.find_last_of(" \t");
+  if (blank != std::string_view::npos && blank > 0) {
+    if (const std::optional<int> priority = parse_integer(line.substr(blank + 1))) {
+      if (std::abs(*priority) > kMaximumPrefetchPriority) {
+        return fail(EINVAL, fmt::format("{} is not a priority from -{} to {}", *priority,
+                                        kMaximumPrefetchPriority, kMaximumPrefetchPriority));
+      }
+      order.priority = *priority;
+      name = line.substr(0, blank);
+    }
+  }
+  const std::filesystem::path path = std::filesystem::path(unescaped(name)).lexically_normal();
+  if (path.empty() || path.is_absolute() || *path.begin() == ".." ||
+      path.native().find('\0') != std::string::npos) {
+    return fail(EINVAL, fmt::format("'{}' is not a name in the pool", name));
+  }
+  order.name = path.native();
+  return order;
+}
+
+}  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+Result<EvictOrder> parse_evict_order(std::string_view text) {
+  const std::string_view order = trimmed(text);
+  if (order.ends_with('%')) {
+    Result<unsigned> percent = parse_percent(order, 0);
+    if (!percent) return pass(percent);
+    return EvictOrder{EvictOrder::Unit::kPercent, *percent};
+  }
+  constexpr std::string_view kEntries = "entries";
+  const bool entries = order.ends_with(kEntries);
+  const std::string_view amount = entries ? trimmed(order.substr(0, order.size() - kEntries.size())) : order;
+  if (Result<uint64_t> number = parse_number(amount)) return EvictOrder{EvictOrder::Unit::kEntries, *number};
+  Result<uint64_t> bytes = parse_size(amount);
+  if (entries || !bytes) {
+    return fail(EINVAL, fmt::format("'{}' is no order to evict (such as 25%, 10G or 1000 entries)", order));
+  }
+  return EvictOrder{EvictOrder::Unit::kBytes, *bytes};
+}
+
+Result<std::vector<PrefetchOrder>> parse_prefetch_orders(std::string_view text) {
+  std::vector<PrefetchOrder> orders;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    if (line.find_first_not_of(kBlanks) == std::string_view::npos) continue;
+    Result<PrefetchOrder> order = parse_prefetch_line(line);
+    if (!order) return pass(order);
+    orders.push_back(std::move(*order));
+  }
+  return orders;
+}
+
+std::string prefetch_line(const PrefetchOrder& order) {
+  std::string line;
+  for (const char character : order.name) {
+    if (character == '\n' || character == '\t' || character == '\\') line += '\\';
+    line += character == '\n' ? 'n' : character == '\t' ? 't' : character;
+  }
+  return fmt::format("{}\t{}\n", line, order.priority);
+}
+
+Result<ScrubOrder> parse_scrub_order(std::string_view text) {
+  const std::string_view order = trimmed(text);
+  if (order == "stop") return ScrubOrder{};
+  constexpr std::string_view kStart = "start";
+  if (order == kStart) return ScrubOrder{true, kDefaultScrubBytesPerSecond};
+  if (order.starts_with(kStart) && kBlanks.find(order[kStart.size()]) != std::string_view::npos) {
+    Result<uint64_t> rate = parse_size(trimmed(order.substr(kStart.size())));
+    if (rate && *rate > 0) return ScrubOrder{true, *rate};
+  }
+  return fail(EINVAL, fmt::format("'{}' is no order to scrub (start, start 200M, stop)", order));
+}
+
+}  // namespace kvcachefs
