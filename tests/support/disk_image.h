@@ -33,6 +33,23 @@ class DiskImage {
       std::memcpy(own_page(number, nullptr).data() + begin, bytes.data() + done, count);
     });
   }
+  // As write and read of a disk whose other pages are those of `base`.
+  void write_over(const DiskImage& base, uint64_t offset, std::span<const std::byte> bytes) {
+    each_page(offset, bytes.size(), [&](uint64_t number, uint64_t begin, uint64_t count, uint64_t done) {
+      std::memcpy(own_page(number, base.page(number)).data() + begin, bytes.data() + done, count);
+    });
+  }
+  void read_over(const DiskImage& base, uint64_t offset, std::span<std::byte> bytes) const {
+    each_page(offset, bytes.size(), [&](uint64_t number, uint64_t begin, uint64_t count, uint64_t done) {
+      const Page* const own = page(number);
+      const Page* const found = own != nullptr ? own : base.page(number);
+      if (found != nullptr) {
+        std::memcpy(bytes.data() + done, found->data() + begin, count);
+      } else {
+        std::memset(bytes.data() + done, 0, count);
+      }
+    });
+  }
   void clear() { pages_.clear(); }
   size_t pages() const { return pages_.size(); }
 

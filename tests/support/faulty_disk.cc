@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/check.h"
 #include "tests/support/faulty_channel.h"
@@ -129,27 +128,11 @@ Result<void> FaultyDisk::flush() {
 }
 
 void FaultyDisk::put(uint64_t offset, std::span<const std::byte> bytes) {
-  DiskImage& recent = recent_;  // the analysis of locks does not look into lambdas
-  const DiskImage& durable = durable_;
-  DiskImage::each_page(
-      offset, bytes.size(), [&](uint64_t number, uint64_t begin, uint64_t count, uint64_t done) {
-        std::memcpy(recent.own_page(number, durable.page(number)).data() + begin, bytes.data() + done, count);
-      });
+  recent_.write_over(durable_, offset, bytes);
 }
 
 void FaultyDisk::get(uint64_t offset, std::span<std::byte> bytes) const {
-  const DiskImage& recent = recent_;
-  const DiskImage& durable = durable_;
-  DiskImage::each_page(offset, bytes.size(),
-                       [&](uint64_t number, uint64_t begin, uint64_t count, uint64_t done) {
-                         const DiskImage::Page* page = recent.page(number);
-                         if (page == nullptr) page = durable.page(number);
-                         if (page != nullptr) {
-                           std::memcpy(bytes.data() + done, page->data() + begin, count);
-                         } else {
-                           std::memset(bytes.data() + done, 0, count);
-                         }
-                       });
+  recent_.read_over(durable_, offset, bytes);
 }
 
 void FaultyDisk::flip(uint64_t offset, uint64_t bytes) {
