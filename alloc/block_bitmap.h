@@ -1,0 +1,36 @@
+// A set of numbers below a fixed size as a bitmap with 64-ary summaries above it: every level has a bit for
+// each word of the level below that is not zero. So each operation touches one word a level: four for 2^24
+// numbers. Thread safety: none; the owner locks. Failure: none; a number beyond the size is a programmer's
+// error and stops the process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace kvcachefs {
+
+class BlockBitmap {
+ public:
+  enum class Start : uint8_t { kEmpty, kFull };
+
+  explicit BlockBitmap(uint64_t size, Start start = Start::kEmpty);
+
+  uint64_t size() const { return size_; }
+  bool any() const { return levels_.back().front() != 0; }
+  bool test(uint64_t number) const;
+  void set(uint64_t number);
+  void clear(uint64_t number);
+  // The first member at or after `from`, which may be beyond the size.
+  std::optional<uint64_t> find_next(uint64_t from) const;
+  // The same, going on from 0 where there is none up to the end.
+  std::optional<uint64_t> find_next_around(uint64_t from) const;
+
+ private:
+  uint64_t size_;
+  // The numbers themselves first, one word last.
+  std::vector<std::vector<uint64_t>> levels_;
+};
+
+}  // namespace kvcachefs
