@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/size.h"
+#include "fs/control/orders.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
@@ -19,6 +20,8 @@ struct Raw {
   std::string size, policy, watermarks, entry_size, pinned_max;
   std::string spill, spill_size, spill_unit, catalog, durability, admission;
   std::string percent, bytes, entries;
+  std::string rate;
+  bool stop = false;
   std::vector<std::string> pairs;
 };
 
@@ -80,12 +83,28 @@ void declare_other_commands(CLI::App& app, CliArguments& arguments) {
   app.add_subcommand("version", "Show the version of the tool, and of the daemon if it is mounted");
 }
 
+void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
+  CLI::App* prefetch = app.add_subcommand("prefetch", "Bring entries from disk to memory");
+  prefetch->add_option("POOL", arguments.pool, "The pool")->required();
+  prefetch
+      ->add_option("NAME", arguments.paths,
+                   "Entries, relative to the pool or as paths; - reads them from the input, one a line")
+      ->required();
+  prefetch->add_option("--priority", arguments.priority, "Higher comes first")
+      ->check(CLI::Range(-kMaximumPrefetchPriority, kMaximumPrefetchPriority));
+  prefetch->add_flag("--no-wait", arguments.no_wait, "Return as soon as they are queued");
+  CLI::App* scrub = app.add_subcommand("scrub", "Read all that is on disk and check it");
+  scrub->add_option("POOL", arguments.pool, "The pool")->required();
+  CLI::Option* rate = scrub->add_option("--rate", raw.rate, "Bytes a second at most (200M)");
+  scrub->add_flag("--stop", raw.stop, "Stop the one that runs")->excludes(rate);
+}
+
 Command command_named(const std::string& name) {
   static const std::map<std::string, Command> commands{
-      {"create", Command::kCreate},  {"status", Command::kStatus},     {"evict", Command::kEvict},
-      {"set", Command::kSet},        {"policies", Command::kPolicies}, {"delete", Command::kDelete},
-      {"pin", Command::kPin},        {"unpin", Command::kUnpin},       {"top", Command::kTop},
-      {"version", Command::kVersion}};
+      {"create", Command::kCreate},   {"status", Command::kStatus},     {"evict", Command::kEvict},
+      {"set", Command::kSet},         {"policies", Command::kPolicies}, {"delete", Command::kDelete},
+      {"pin", Command::kPin},         {"unpin", Command::kUnpin},       {"top", Command::kTop},
+      {"version", Command::kVersion}, {"prefetch", Command::kPrefetch}, {"scrub", Command::kScrub}};
   return commands.at(name);
 }
 
@@ -167,6 +186,16 @@ Result<std::string> evict_order(const Raw& raw) {
   return fmt::format("{} entries", *entries);
 }
 
+Result<std::string> scrub_order(const Raw& raw) {
+  if (raw.stop) return "stop";
+  if (raw.rate.empty()) return "start";
+  const std::string order = "start " + raw.rate;
+  if (Result<ScrubOrder> good = parse_scrub_order(order); !good) {
+    return usage(fmt::format("--rate: '{}' is not a size a second", raw.rate));
+  }
+  return order;
+}
+
 Result<void> complete(const Raw& raw, CliArguments& arguments) {
   if (!arguments.pool.empty()) {
     if (Result<void> good = check_pool_name(arguments.pool); !good) return good;
@@ -177,6 +206,11 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
     Result<std::string> order = evict_order(raw);
     if (!order) return pass(order);
     arguments.evict = *order;
+  }
+  if (arguments.command == Command::kScrub) {
+    Result<std::string> order = scrub_order(raw);
+    if (!order) return pass(order);
+    arguments.scrub = *order;
   }
   if (arguments.command == Command::kTop && !(arguments.interval_s >= kShortestIntervalS)) {
     return usage(fmt::format("--interval: at least {} seconds", kShortestIntervalS));
@@ -196,6 +230,7 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   app.add_flag("--version", version, "The same as: kvcachefs version");
   app.fallthrough();  // so that --mount may follow the command; commands inherit it
   declare_pool_commands(app, arguments, raw);
+  declare_disk_commands(app, arguments, raw);
   declare_other_commands(app, arguments);
   app.require_subcommand(0, 1);
   try {

@@ -21,14 +21,19 @@ struct CliArguments {
     kDelete,
     kPin,
     kUnpin,
-    kTop
+    kTop,
+    kPrefetch,
+    kScrub
   };
   Command command = Command::kHelp;
   std::string mount;               // empty: the one that is mounted
   std::string pool;                // empty: all (status)
   PoolSettings settings;           // create, set
   std::string evict;               // as the control file takes it: `25%`, `10G`, `1000 entries`
-  std::vector<std::string> paths;  // pin, unpin
+  std::string scrub;               // likewise: `start 200M`, `start`, `stop`
+  std::vector<std::string> paths;  // pin, unpin, prefetch
+  int priority = 0;                // prefetch
+  bool no_wait = false;
   bool json = false;
   bool force = false;
   bool once = false;

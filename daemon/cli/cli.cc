@@ -4,14 +4,15 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <expected>
 #include <ostream>
 
 #include "base/clock.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
 #include "daemon/cli/arguments.h"
+#include "daemon/cli/disk_commands.h"
 #include "daemon/cli/mount_tree.h"
+#include "daemon/cli/result.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
 #include "tier/policies/policy.h"
@@ -20,26 +21,6 @@ namespace kvcachefs {
 namespace {
 
 using Command = CliArguments::Command;
-
-enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kNotMounted = 3 };
-
-struct CliError {
-  int exit_code = kFailure;
-  std::string message;
-};
-template <class T>
-using CliResult = std::expected<T, CliError>;
-
-std::unexpected<CliError> stop(int exit_code, std::string message) {
-  return std::unexpected<CliError>(CliError{exit_code, std::move(message)});
-}
-
-template <class T>
-std::unexpected<CliError> failed(Result<T>& result) {
-  // The mount may go away at any time, not only before the first look.
-  return stop(is_daemon_gone(result.error().code) ? kNotMounted : kFailure,
-              std::move(result.error().message));
-}
 
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
   std::string root = arguments.mount;
@@ -108,6 +89,11 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
   PoolDetails details;
   details.watermarks = without_newline(tree.read_control(arguments.pool, "watermarks").value_or(""));
   details.entry_size = without_newline(tree.read_control(arguments.pool, "entry_size").value_or(""));
+  for (const auto& [file, text] :
+       {std::pair{"spill", &details.spill}, std::pair{"durability", &details.durability},
+        std::pair{"admission", &details.admission}}) {
+    *text = without_newline(tree.read_control(arguments.pool, file).value_or(""));
+  }
   environment.out << pool_view({arguments.pool, std::move(*stats)}, details);
   return {};
 }
@@ -217,6 +203,10 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
       return top(*tree, arguments, environment);
     case Command::kEvict:
       return evict(*tree, arguments, environment);
+    case Command::kPrefetch:
+      return prefetch(*tree, arguments, environment);
+    case Command::kScrub:
+      return scrub(*tree, arguments, environment);
     case Command::kSet:
       return set(*tree, arguments);
     case Command::kCreate:

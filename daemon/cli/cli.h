@@ -9,11 +9,12 @@
 namespace kvcachefs {
 
 struct CliEnvironment {
+  std::istream& in;
   std::ostream& out;
   std::ostream& error;
   std::string mountinfo = "/proc/self/mountinfo";
   bool terminal = false;  // redraw in place
-  // Waits between two views; false ends them.
+  // Waits between two views or looks; false ends them.
   std::function<bool(double seconds)> wait;
 };
 

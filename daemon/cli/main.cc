@@ -12,7 +12,10 @@ int main(int argc, char** argv) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     return true;
   };
-  return kvcachefs::run_cli(
-      argc, argv,
-      {.out = std::cout, .error = std::cerr, .terminal = ::isatty(STDOUT_FILENO) != 0, .wait = wait});
+  return kvcachefs::run_cli(argc, argv,
+                            {.in = std::cin,
+                             .out = std::cout,
+                             .error = std::cerr,
+                             .terminal = ::isatty(STDOUT_FILENO) != 0,
+                             .wait = wait});
 }

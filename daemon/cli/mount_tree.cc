@@ -177,13 +177,20 @@ Result<void> MountTree::order_spill(std::string_view pool, const PoolSettings& s
 }
 
 Result<void> MountTree::write_settings(std::string_view pool, const PoolSettings& settings) const {
-  bool spill_ordered = false;
+  // The disk tier's own settings need the tier.
+  const auto depends_on_spill = [](std::string_view key) {
+    return key == "durability" || key == "admission" || key == "prefetch";
+  };
   for (const auto& [key, value] : settings) {
-    const bool of_spill = is_spill_setting(key);
-    if (of_spill && spill_ordered) continue;
-    Result<void> done = of_spill ? order_spill(pool, settings) : make_setting(pool, key, value);
-    if (!done) return done;
-    spill_ordered |= of_spill;
+    if (is_spill_setting(key) || depends_on_spill(key)) continue;
+    if (Result<void> made = make_setting(pool, key, value); !made) return made;
+  }
+  if (std::ranges::any_of(settings, [](const auto& setting) { return is_spill_setting(setting.first); })) {
+    if (Result<void> ordered = order_spill(pool, settings); !ordered) return ordered;
+  }
+  for (const auto& [key, value] : settings) {
+    if (!depends_on_spill(key)) continue;
+    if (Result<void> made = make_setting(pool, key, value); !made) return made;
   }
   return {};
 }

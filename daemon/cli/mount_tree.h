@@ -51,7 +51,7 @@ class MountTree {
   Result<StatsReading> pool_stats(std::string_view pool) const;
   // The value of a setting that a control file shows, as the key takes it; `none` and the like included.
   Result<std::string> read_setting(std::string_view pool, std::string_view key) const;
-  // Those of the disk tier go as one order.
+  // In their order, but those that make the disk tier as one, and what depends on the tier last.
   Result<void> write_settings(std::string_view pool, const PoolSettings& settings) const;
 
   // EEXIST if there is one. A pool whose settings are refused is taken away again.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/size.h"
 #include "daemon/cli/table.h"
@@ -37,6 +38,52 @@ std::string rate(uint64_t now, uint64_t before, double seconds) {
   return value > 0 && value < 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
 }
 
+std::string byte_rate(uint64_t now, uint64_t before, double seconds) {
+  const uint64_t difference = now >= before ? now - before : now;
+  if (seconds <= 0) return "-";
+  return format_size(static_cast<uint64_t>(static_cast<double>(difference) / seconds));
+}
+
+bool any_disk(const Sample& sample) {
+  return std::ranges::any_of(
+      sample.pools, [](const PoolSample& pool) { return pool.stats.number("spill_size_bytes") > 0; });
+}
+
+void add_cells(std::vector<std::string>& row, std::vector<std::string> cells) {
+  std::ranges::move(cells, std::back_inserter(row));
+}
+
+using Lines = std::vector<std::pair<const char*, std::string>>;
+
+Lines disk_lines(const StatsReading& stats, const PoolDetails& details) {
+  const auto kind = [&](const std::string& state) {
+    return fmt::format("{} {} ({})", count(stats, state + "_entries"), state, size(stats, state + "_bytes"));
+  };
+  return {
+      {"disk", details.spill},
+      {"disk used", fmt::format("{} ({}), largest free run {}", size(stats, "spill_used_bytes"),
+                                percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
+                                size(stats, "spill_largest_free_run_bytes"))},
+      {"durability", details.durability},
+      {"admission", fmt::format("{}: {} admitted, {} refused", details.admission,
+                                size(stats, "admitted_bytes"), size(stats, "refused_bytes"))},
+      {"copies", fmt::format("{}, {}, {}", kind("dirty"), kind("clean"), kind("cold"))},
+      {"spills", fmt::format("{} ({}), {} errors", count(stats, "spills"), size(stats, "spilled_bytes"),
+                             count(stats, "spill_errors"))},
+      {"promotes",
+       fmt::format("{} ({}), {} waited for, {} errors, {} served from disk", count(stats, "promotes"),
+                   size(stats, "promoted_bytes"), count(stats, "promote_waits"),
+                   count(stats, "promote_errors"), count(stats, "served_from_disk"))},
+      {"prefetch",
+       fmt::format("{} useful, {} wasted", count(stats, "prefetch_useful"), count(stats, "prefetch_wasted"))},
+      {"lost",
+       fmt::format("{} by checksum, {} with a full disk, {} with a slow one", count(stats, "checksum_errors"),
+                   count(stats, "disk_discards"), count(stats, "overrun_discards"))},
+      {"catalog",
+       fmt::format("{} commits, {} errors", count(stats, "catalog_commits"), count(stats, "catalog_errors"))},
+  };
+}
+
 const StatsReading& stats_before(const Sample* earlier, std::string_view pool) {
   static const StatsReading kNone;
   if (earlier == nullptr) return kNone;
@@ -67,31 +114,47 @@ std::string daemon_view(const Sample& sample) {
 }
 
 std::string status_view(const Sample& sample) {
-  Table table({{"POOL", Align::kLeft},
-               {"POLICY", Align::kLeft},
-               {"SIZE"},
-               {"USED"},
-               {"USE%"},
-               {"EVICTABLE"},
-               {"PINNED"},
-               {"ENTRIES"},
-               {"OPEN"},
-               {"HITS"},
-               {"MISSES"},
-               {"DISCARDS"}});
+  std::vector<Table::Column> columns = {{"POOL", Align::kLeft},
+                                        {"POLICY", Align::kLeft},
+                                        {"SIZE"},
+                                        {"USED"},
+                                        {"USE%"},
+                                        {"EVICTABLE"},
+                                        {"PINNED"},
+                                        {"ENTRIES"},
+                                        {"OPEN"},
+                                        {"HITS"},
+                                        {"MISSES"},
+                                        {"DISCARDS"}};
+  const bool with_disk = any_disk(sample);
+  if (with_disk) columns.insert(columns.end(), {{"DISK"}, {"ON DISK"}, {"DISK%"}, {"DIRTY"}, {"COLD"}});
+  Table table(std::move(columns));
   for (const auto& [name, stats] : sample.pools) {
-    table.add({name, stats.text("policy"), size(stats, "size_bytes"), size(stats, "used_bytes"),
-               percent(stats.number("used_bytes"), stats.number("size_bytes")),
-               size(stats, "evictable_bytes"), size(stats, "pinned_bytes"), count(stats, "entries"),
-               count(stats, "open_entries"), count(stats, "opens_hit"), count(stats, "lookups_missed"),
-               count(stats, "discards")});
+    std::vector<std::string> row{name,
+                                 stats.text("policy"),
+                                 size(stats, "size_bytes"),
+                                 size(stats, "used_bytes"),
+                                 percent(stats.number("used_bytes"), stats.number("size_bytes")),
+                                 size(stats, "evictable_bytes"),
+                                 size(stats, "pinned_bytes"),
+                                 count(stats, "entries"),
+                                 count(stats, "open_entries"),
+                                 count(stats, "opens_hit"),
+                                 count(stats, "lookups_missed"),
+                                 count(stats, "discards")};
+    if (with_disk) {
+      add_cells(row, {size(stats, "spill_size_bytes"), size(stats, "spill_used_bytes"),
+                      percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
+                      size(stats, "dirty_bytes"), size(stats, "cold_bytes")});
+    }
+    table.add(std::move(row));
   }
   return daemon_view(sample) + '\n' + table.text();
 }
 
 std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
   const StatsReading& stats = pool.stats;
-  const std::pair<const char*, std::string> lines[] = {
+  Lines lines = {
       {"pool", pool.name},
       {"policy", stats.text("policy")},
       {"watermarks", details.watermarks},
@@ -117,6 +180,8 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
                    count(stats, "reservation_failures"))},
       {"I/O", stats.text("io_mode")},
   };
+  if (stats.number("spill_size_bytes") > 0)
+    std::ranges::move(disk_lines(stats, details), std::back_inserter(lines));
   std::string out;
   for (const auto& [name, value] : lines)
     out += fmt::format("{:<12}  {}\n", name, value.empty() ? "-" : value);
@@ -124,19 +189,22 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
 }
 
 std::string top_view(const Sample& sample, const Sample* earlier) {
-  Table table({{"POOL", Align::kLeft},
-               {"SIZE"},
-               {"USED"},
-               {"USE%"},
-               {"PINNED"},
-               {"ENTRIES"},
-               {"OPEN"},
-               {"HITS/s"},
-               {"MISSES/s"},
-               {"HIT%"},
-               {"CREATES/s"},
-               {"REMOVES/s"},
-               {"DISCARDS/s"}});
+  std::vector<Table::Column> columns = {{"POOL", Align::kLeft},
+                                        {"SIZE"},
+                                        {"USED"},
+                                        {"USE%"},
+                                        {"PINNED"},
+                                        {"ENTRIES"},
+                                        {"OPEN"},
+                                        {"HITS/s"},
+                                        {"MISSES/s"},
+                                        {"HIT%"},
+                                        {"CREATES/s"},
+                                        {"REMOVES/s"},
+                                        {"DISCARDS/s"}};
+  const bool with_disk = any_disk(sample);
+  if (with_disk) columns.insert(columns.end(), {{"DISK%"}, {"SPILLED/s"}, {"PROMOTED/s"}});
+  Table table(std::move(columns));
   const double seconds = earlier == nullptr ? static_cast<double>(sample.daemon.number("uptime_s"))
                                             : sample.time_s - earlier->time_s;
   for (const auto& [name, stats] : sample.pools) {
@@ -148,11 +216,27 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
         stats.number("opens_hit") - std::min(before.number("opens_hit"), stats.number("opens_hit"));
     const uint64_t misses = stats.number("lookups_missed") -
                             std::min(before.number("lookups_missed"), stats.number("lookups_missed"));
-    table.add({name, size(stats, "size_bytes"), size(stats, "used_bytes"),
-               percent(stats.number("used_bytes"), stats.number("size_bytes")), size(stats, "pinned_bytes"),
-               count(stats, "entries"), count(stats, "open_entries"), per_second("opens_hit"),
-               per_second("lookups_missed"), hit_percent(hits, misses), per_second("creates"),
-               per_second("removes"), per_second("discards")});
+    std::vector<std::string> row{name,
+                                 size(stats, "size_bytes"),
+                                 size(stats, "used_bytes"),
+                                 percent(stats.number("used_bytes"), stats.number("size_bytes")),
+                                 size(stats, "pinned_bytes"),
+                                 count(stats, "entries"),
+                                 count(stats, "open_entries"),
+                                 per_second("opens_hit"),
+                                 per_second("lookups_missed"),
+                                 hit_percent(hits, misses),
+                                 per_second("creates"),
+                                 per_second("removes"),
+                                 per_second("discards")};
+    if (with_disk) {
+      const auto bytes_per_second = [&, &now = stats](std::string_view counter) {
+        return byte_rate(now.number(counter), before.number(counter), seconds);
+      };
+      add_cells(row, {percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
+                      bytes_per_second("spilled_bytes"), bytes_per_second("promoted_bytes")});
+    }
+    table.add(std::move(row));
   }
   return daemon_view(sample) + '\n' + table.text();
 }

@@ -26,6 +26,9 @@ struct Sample {
 struct PoolDetails {
   std::string watermarks;
   std::string entry_size;
+  std::string spill;
+  std::string durability;
+  std::string admission;
 };
 
 std::string daemon_view(const Sample& sample);

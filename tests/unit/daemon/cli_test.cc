@@ -1,51 +1,12 @@
-#include "daemon/cli/cli.h"
-
 #include <gtest/gtest.h>
-
-#include <sstream>
 
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
-#include "tests/unit/daemon/fake_mount.h"
+#include "tests/unit/daemon/cli_fixture.h"
 
 namespace kvcachefs {
 namespace {
-
-struct Outcome {
-  int exit_code = -1;
-  std::string out;
-  std::string error;
-};
-
-class CliTest : public ::testing::Test {
- protected:
-  // Against the fake mount.
-  Outcome run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"--mount", mount_.root()});
-    return run_alone(std::move(arguments));
-  }
-  Outcome run_alone(std::vector<std::string> arguments) {
-    std::vector<const char*> argv{"kvcachefs"};
-    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    std::ostringstream out, error;
-    const auto wait = [this](double) { return --views_ > 0; };
-    Outcome result;
-    result.exit_code = run_cli(static_cast<int>(argv.size()), argv.data(),
-                               {.out = out, .error = error, .mountinfo = mountinfo_, .wait = wait});
-    result.out = out.str();
-    result.error = error.str();
-    return result;
-  }
-  void write_mountinfo(const std::string& text) {
-    mountinfo_ = mount_.root() / ".mountinfo";
-    mount_.write(".mountinfo", text);
-  }
-
-  test::FakeMount mount_;
-  std::string mountinfo_ = "/dev/null";
-  int views_ = 1;
-};
 
 TEST_F(CliTest, ShowsAllPools) {
   mount_.add_pool("llama");
@@ -107,29 +68,6 @@ TEST_F(CliTest, WritesControlFiles) {
   EXPECT_EQ(mount_.read("a/.pool/watermarks"), "80:90");
   EXPECT_EQ(mount_.read("a/.pool/entry_size"), "2M");
   EXPECT_EQ(mount_.read("a/.pool/pinned_max"), "10%");
-}
-
-TEST_F(CliTest, WritesADiskTierAsOneOrder) {
-  mount_.add_pool("a");
-  for (const char* file : {"durability", "admission", "auto_prefetch"}) {
-    mount_.write("a/.pool/" + std::string(file), "");
-  }
-  Outcome result = run({"set", "a", "durability=sync", "spill_size=8G", "spill=/data/a b", "prefetch=off",
-                        "catalog=/c", "admission=tinylfu"});
-  EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_EQ(mount_.read("a/.pool/spill"), "/data/a b 8G\ncatalog=/c");
-  EXPECT_EQ(mount_.read("a/.pool/durability"), "sync");
-  EXPECT_EQ(mount_.read("a/.pool/admission"), "tinylfu");
-  EXPECT_EQ(mount_.read("a/.pool/auto_prefetch"), "off");
-  // What is there stays but for what is set.
-  mount_.write("a/.pool/spill", "/data/a b 8G");
-  EXPECT_EQ(run({"set", "a", "spill_size=9G"}).exit_code, 0);
-  EXPECT_EQ(mount_.read("a/.pool/spill"), "/data/a b 9G");
-  mount_.write("a/.pool/spill", "none\n");
-  result = run({"set", "a", "spill_size=9G"});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.error.find("spill_size=9G needs a disk tier"), std::string::npos) << result.error;
-  EXPECT_EQ(mount_.read("a/.pool/spill"), "none\n");
 }
 
 TEST_F(CliTest, OrdersEvictions) {
@@ -265,6 +203,9 @@ TEST_F(CliTest, NamesMistakes) {
       {{"evict", "a", "--bytes", "x"}, "--bytes"},
       {{"evict", "a", "--bytes", "1G", "--entries", "1"}, "2 were given"},
       {{"pin"}, "PATH"},
+      {{"prefetch", "a"}, "NAME"},
+      {{"prefetch", "a", "x", "--priority", "1001"}, "--priority"},
+      {{"scrub", "a", "--rate", "fast"}, "--rate: 'fast' is not a size a second"},
       {{"top", "--interval", "0"}, "--interval"},
       {{"top", "--interval", "nan"}, "--interval"},
   };
@@ -282,8 +223,8 @@ TEST_F(CliTest, NamesMistakes) {
 TEST_F(CliTest, HelpsWithEachCommand) {
   const Outcome help = run_alone({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command :
-       {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin", "top", "version"}) {
+  for (const char* command : {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin", "top",
+                              "version", "prefetch", "scrub"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     EXPECT_EQ(run_alone({command, "--help"}).exit_code, 0) << command;
   }
