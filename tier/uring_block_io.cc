@@ -46,7 +46,11 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
   ~Ring() {
-    if (open_) io_uring_queue_exit(&ring_);
+    if (!open_) return;
+    // The kernel takes a ring apart after the call, and its files with it: unregistered here, the file is
+    // closed (and its lock free) when its owner closes it, not some time later.
+    io_uring_unregister_files(&ring_);
+    io_uring_queue_exit(&ring_);
   }
 
   Result<void> open(unsigned entries, int fd) {
