@@ -11,6 +11,7 @@ struct Extent {
   uint64_t start = 0;  // in units
   uint64_t count = 0;
 
+  uint64_t end() const { return start + count; }
   auto operator<=>(const Extent&) const = default;
 };
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "alloc/extent.h"
 #include "alloc/free_units.h"
 #include "base/mutex.h"
 

@@ -6,22 +6,14 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "alloc/block_bitmap.h"
+#include "alloc/extent.h"
 
 namespace kvcachefs {
-
-// `count` units from `start` on.
-struct Extent {
-  uint64_t start = 0;
-  uint64_t count = 0;
-  uint64_t end() const { return start + count; }
-  auto operator<=>(const Extent&) const = default;
-};
 
 // A bitmap whose words are in classes: class c has those with 2^c adjacent bits or more, but not 2^(c+1).
 class RunClasses {
