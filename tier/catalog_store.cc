@@ -342,11 +342,9 @@ Result<void> CatalogStore::attempt(const Body& body, bool& map_full) {
   if (!transaction) return pass(transaction);
   const size_t number = mdb_txn_id((*transaction)->transaction_);
   Result<void> done = body(**transaction);
-  int rc = 0;
-  if (done) rc = (*transaction)->commit();
+  const int rc = done ? (*transaction)->commit() : 0;
   map_full = (*transaction)->map_full_;
-  if (!done) return done;
-  if (rc == 0) return {};
+  if (!done || rc == 0) return done;
   const Error error = explained(rc, "the changes cannot be written");
   transaction->reset();
   if (map_full || !took_effect(number)) return std::unexpected(error);
