@@ -20,5 +20,6 @@ void open_rows(Bench& bench);       // open + close and existence probes
 void fill_rows(Bench& bench);       // four writers and a pool too small for them
 void directory_rows(Bench& bench);  // a million entries in one directory
 void trace_rows(Bench& bench);      // requests of a chat service
+void spill_rows(Bench& bench);      // the disk tier beside fio
 
 }  // namespace kvcachefs::bench

@@ -14,7 +14,8 @@ namespace {
 using namespace kvcachefs::bench;
 
 constexpr char kUsage[] =
-    "usage: side_by_side [--quick] [--only read|write|open|fill|directory|trace]... [--json FILE] [--write "
+    "usage: side_by_side [--quick] [--only read|write|open|fill|directory|trace|spill]... [--json FILE] "
+    "[--write "
     "README]\n"
     "  --quick   little of everything, to see that it works; the figures mean nothing\n"
     "  --only    this group of rows\n"
@@ -28,8 +29,9 @@ struct Group {
   const char* name;
   void (*run)(Bench&);
 };
-constexpr Group kGroups[] = {{"read", read_rows}, {"write", write_rows},         {"open", open_rows},
-                             {"fill", fill_rows}, {"directory", directory_rows}, {"trace", trace_rows}};
+constexpr Group kGroups[] = {{"read", read_rows},  {"write", write_rows},         {"open", open_rows},
+                             {"fill", fill_rows},  {"directory", directory_rows}, {"trace", trace_rows},
+                             {"spill", spill_rows}};
 
 struct Options {
   bool quick = false;
