@@ -55,7 +55,7 @@ Result<void> CatalogLoad::run() {
   if (Result<void> found = find_directories(); !found) return found;
   if (Result<void> read = read_names(); !read) return read;
   walk_directories();
-  std::ranges::stable_sort(names_, {}, &Name::id);
+  std::ranges::sort(names_, {}, [](const Name& name) { return std::pair(name.id, name.place); });
   return visit_files();
 }
 
@@ -98,7 +98,8 @@ Result<void> CatalogLoad::read_names() {
         directory = found == directories_.end() ? nullptr : &found->second;
         if (directory != nullptr) directory->names_begin = names_.size();
       }
-      names_.push_back({*id, key.data(), static_cast<uint32_t>(key.size()), false});
+      names_.push_back(
+          {*id, key.data(), static_cast<uint32_t>(names_.size()), static_cast<uint16_t>(key.size()), false});
       if (directory != nullptr) directory->names_end = names_.size();
     }
     if (Result<void> moved = scan->next(); !moved) return moved;

@@ -43,8 +43,9 @@ class CatalogLoad {
   struct Name {
     uint64_t id;
     const char* key;
-    uint32_t key_bytes;
-    bool used;  // its directory can be reached, and its node was there
+    uint32_t place;  // in the table
+    uint16_t key_bytes;
+    bool used;  // its directory can be reached
     std::string_view view() const { return {key, key_bytes}; }
   };
   struct Directory {
