@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/sanitizer_reports.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -26,6 +27,8 @@ namespace {
 constexpr std::chrono::seconds kStartDeadline(30);
 constexpr std::chrono::seconds kStopDeadline(30);
 constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
+
+const bool watching = (watch_for_sanitizer_reports(), true);
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);

@@ -1,0 +1,47 @@
+// A sanitizer's report of a program that a test started does not get lost. Without sanitizers there is none.
+#include "tests/support/sanitizer_reports.h"
+
+#include <signal.h>
+
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "tests/support/mount.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What the program that is started does; disabled for this one.
+TEST(SanitizerReports, DISABLED_Wrong) {
+#if defined(__SANITIZE_THREAD__)
+  int shared = 0;
+  std::thread other([&] { ++shared; });
+  ++shared;
+  other.join();
+#elif defined(__SANITIZE_ADDRESS__)
+  static int* volatile lost = new int[100];
+  lost = nullptr;
+#endif
+}
+
+TEST(SanitizerReports, OfAStartedProgramAreFound) {
+  ASSERT_EQ(mode_name().empty(), false);  // links mount.cc, which starts the watch
+  run({"/proc/self/exe", "--gtest_also_run_disabled_tests",
+       "--gtest_filter=SanitizerReports.DISABLED_Wrong"});
+  const std::string reports = take_sanitizer_reports();
+#if defined(__SANITIZE_THREAD__)
+  EXPECT_THAT(reports, HasSubstr("data race"));
+#elif defined(__SANITIZE_ADDRESS__)
+  EXPECT_THAT(reports, HasSubstr("LeakSanitizer"));
+#else
+  EXPECT_EQ(reports, "");
+#endif
+  EXPECT_EQ(take_sanitizer_reports(), "") << "a report counts once";
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
