@@ -23,8 +23,11 @@ void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   auto backing = node->pool->begin_open(node->ino, writes(file));
   if (!backing) {
     // To one who means to write, ENOENT would be a failure and not a miss: the kernel may look again in any
-    // case.
-    if (writes(file) && backing.error().code == ESTALE) return (void)fuse_reply_err(request, ESTALE);
+    // case. What follows in the same call, a CREATE in a pool that has gone too, is still its second time.
+    if (writes(file) && backing.error().code == ESTALE) {
+      (void)server_of(request).stale_callers.again(fuse_req_ctx(request)->pid);
+      return (void)fuse_reply_err(request, ESTALE);
+    }
     return reply_error(request, std::move(backing.error()));
   }
   // A passthrough write never comes here, so set-ID bits go when a user who may not keep them opens for

@@ -2,7 +2,8 @@
 // more; a second one goes to the client, which expects a miss to look like ENOENT. That happens when the
 // name's entry is discarded, stored anew and discarded again within one call. Other requests of the same call
 // (a directory's attributes, to check permissions) come in between, so the mark goes by age or by the call's
-// success. Any thread; never fails.
+// success. A second ESTALE does not take it away: the kernel swallows one that answers its checking of a name
+// that it knows, and then looks the name up in earnest. Any thread; never fails.
 #pragma once
 
 #include <sys/types.h>
@@ -18,15 +19,14 @@ namespace kvcachefs {
 
 class StaleCallers {
  public:
-  // True if this is the second time within one call of the thread.
+  // True if this is not the first time within one call of the thread.
   bool again(pid_t thread) EXCLUDES(mutex_) {
-    const uint64_t now_ms = now_coarse_ms();
     MutexLock lock(mutex_);
+    const uint64_t now_ms = now_coarse_ms();  // under the lock: none is told later than now
     std::erase_if(threads_, [&](const auto& told) { return now_ms - told.second > kCallMs; });
-    const bool second = !threads_.try_emplace(thread, now_ms).second;
-    if (second) threads_.erase(thread);
-    some_.store(!threads_.empty(), std::memory_order_release);
-    return second;
+    const bool first = threads_.try_emplace(thread, now_ms).second;
+    some_.store(true, std::memory_order_release);
+    return !first;
   }
 
   // A call of the thread that could have been told ESTALE ended well.

@@ -24,6 +24,7 @@ TEST(SanitizerReports, DISABLED_Wrong) {
   other.join();
 #elif defined(__SANITIZE_ADDRESS__)
   static int* volatile lost = new int[100];
+  EXPECT_NE(lost, nullptr);
   lost = nullptr;
 #endif
 }

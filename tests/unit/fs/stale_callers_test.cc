@@ -1,0 +1,55 @@
+#include "fs/stale_callers.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvcachefs {
+namespace {
+
+TEST(StaleCallers, OnlyTheFirstOfACallIsNew) {
+  StaleCallers callers;
+  EXPECT_FALSE(callers.again(1));
+  EXPECT_TRUE(callers.again(1));
+  // The kernel swallows what answers its checking of a name, and asks again.
+  EXPECT_TRUE(callers.again(1));
+}
+
+TEST(StaleCallers, EachThreadHasItsOwn) {
+  StaleCallers callers;
+  EXPECT_FALSE(callers.again(1));
+  EXPECT_FALSE(callers.again(2));
+  EXPECT_TRUE(callers.again(1));
+}
+
+TEST(StaleCallers, ACallThatEndedWellBeginsAnew) {
+  StaleCallers callers;
+  EXPECT_FALSE(callers.again(1));
+  EXPECT_FALSE(callers.again(2));
+  callers.settled(1);
+  EXPECT_FALSE(callers.again(1));
+  EXPECT_TRUE(callers.again(2));
+}
+
+// None may take another's mark for an old one, whoever reads the clock first.
+TEST(StaleCallers, ManyAtOnceKeepTheirMarks) {
+  StaleCallers callers;
+  std::atomic<int> lost = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 1; thread <= 8; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int call = 0; call < 50'000; ++call) {
+        (void)callers.again(thread);
+        if (!callers.again(thread)) ++lost;
+        callers.settled(thread);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(lost, 0);
+}
+
+}  // namespace
+}  // namespace kvcachefs
