@@ -68,7 +68,8 @@ std::optional<uint64_t> Candidates::next_victim(bool even_fresh) {
 
 std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
   MutexLock lock(mutex_);
-  if (fresh_.empty() || now_ms - fresh_.front().since_ms < kFreshMs) return std::nullopt;
+  // Not `now_ms - since_ms`: it may have come after the caller looked at the clock.
+  if (fresh_.empty() || now_ms < fresh_.front().since_ms + kFreshMs) return std::nullopt;
   const uint64_t ino = fresh_.front().ino;
   fresh_.pop_front();
   return ino;

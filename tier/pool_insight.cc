@@ -65,11 +65,11 @@ std::vector<NodeUsage> Pool::recent_numa_usage() {
 std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
   std::vector<EntryListing> result;
   if (shard_index >= EntryTable::kShards) return result;
-  const uint64_t now_ms = now_coarse_ms();
   std::vector<std::pair<sys::Handle, EntryListing>> found;
   {
     EntryTable::Shard& shard = table_.shard_at(shard_index);
     MutexLock lock(shard.mutex);
+    const uint64_t now_ms = now_coarse_ms();  // under the lock: none of them is stored later than now
     for (const auto& [ino, entry] : shard.entries) {
       if (!entry.is_file() || entry.removed) continue;
       found.emplace_back(handle_of(entry), EntryListing{.name = {},
