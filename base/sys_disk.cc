@@ -49,6 +49,10 @@ Result<void> sync_data(int fd) {
   return done([&] { return ::fdatasync(fd); });
 }
 
+Result<void> sync_whole(int fd) {
+  return done([&] { return ::fsync(fd); });
+}
+
 Result<void> lock_whole(int fd) {
   return done([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
 }

@@ -1,6 +1,6 @@
 // System calls of the disk tier as values, beside base/sys.h and with the same rules: any thread; an Error
-// carries the call's errno; EINTR is retried. Only sync_data and the directory walk of disk_node touch a
-// disk.
+// carries the call's errno; EINTR is retried. Only sync_data, sync_whole and the directory walk of
+// disk_node touch a disk.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +25,7 @@ struct DirectAlignment {
 Result<DirectAlignment> direct_alignment(int fd);
 
 Result<void> sync_data(int fd);   // fdatasync
+Result<void> sync_whole(int fd);  // fsync: what a directory's new names need
 Result<void> lock_whole(int fd);  // flock, exclusive; EWOULDBLOCK if another open file has it
 Result<uint64_t> device_size_bytes(int fd);
 Result<uint32_t> device_sector_bytes(int fd);

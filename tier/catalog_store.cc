@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "base/sys.h"
-#include "base/sys_durable.h"
+#include "base/sys_disk.h"
 #include "tier/catalog_records.h"
 
 namespace kvcachefs {
@@ -40,7 +40,7 @@ std::unexpected<Error> failed_at(const std::string& path, const Error& error) {
 Result<void> sync_directory(const std::string& path) {
   const Result<UniqueFd> directory = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
   if (!directory) return failed_at(path, directory.error());
-  if (const Result<void> synced = sys::sync_file(directory->get()); !synced)
+  if (const Result<void> synced = sys::sync_whole(directory->get()); !synced)
     return failed_at(path, synced.error());
   return {};
 }
@@ -197,7 +197,7 @@ Result<void> CatalogStore::lock() {
   const std::string name = directory_ + "/lock";
   Result<UniqueFd> file = sys::open_at(AT_FDCWD, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
   if (!file) return failed_at(name, file.error());
-  if (const Result<void> locked = sys::lock_exclusively(file->get()); !locked) {
+  if (const Result<void> locked = sys::lock_whole(file->get()); !locked) {
     if (locked.error().code == EWOULDBLOCK)
       return fail(EBUSY, directory_ + ": the catalog is in use by another process");
     return failed_at(name, locked.error());

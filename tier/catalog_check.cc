@@ -1,0 +1,207 @@
+#include "tier/catalog_check.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "alloc/extent_allocator.h"
+#include "base/sys_disk.h"
+#include "tier/content_verifier.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr Extent kSuperblock{0, 1};
+
+class Check {
+ public:
+  Check(Catalog& catalog, const CheckOptions& options)
+      : catalog_(catalog), options_(options), space_(options.size_units) {}
+  Result<CheckReport> run();
+
+ private:
+  struct File {
+    uint64_t id = 0;
+    uint64_t size_bytes = 0;
+    Checksum checksum;
+    size_t first_extent = 0;  // of extents_
+    size_t extents = 0;
+  };
+  class Survey;
+  class Naming;
+
+  std::span<const Extent> extents_of(const File& file) const {
+    return std::span(extents_).subspan(file.first_extent, file.extents);
+  }
+  bool is_bad(const File& file) const { return bad_.contains(file.id); }
+  void add(CheckProblem problem) {
+    ++report_.problem_count;
+    if (report_.problems.size() < CheckReport::kListed) report_.problems.push_back(std::move(problem));
+  }
+  std::string misplaced(const File& file) const;  // empty: it is where it should be
+  Result<void> read_contents();
+  void claim_space();
+  Result<void> name_bad_ones();
+  Result<void> discard();
+
+  Catalog& catalog_;
+  const CheckOptions& options_;
+  CheckReport report_;
+  std::vector<File> files_;  // by id
+  std::vector<Extent> extents_;
+  std::map<uint64_t, std::string> bad_;  // what is wrong with which file
+  std::vector<CatalogChange> drops_;
+  ExtentAllocator space_;
+};
+
+class Check::Survey final : public CatalogVisitor {
+ public:
+  explicit Survey(Check& check) : check_(check) {}
+  void node(const CatalogNode& node, std::span<const CatalogName>, const CatalogContent* content) override {
+    ++check_.report_.nodes;
+    if (content == nullptr) return;
+    check_.files_.push_back(
+        {node.id, content->size_bytes, content->checksum, check_.extents_.size(), content->extents.size()});
+    check_.extents_.insert(check_.extents_.end(), content->extents.begin(), content->extents.end());
+  }
+  void lost(CatalogLoss loss, uint64_t id, std::string_view name) override {
+    check_.add({id, std::string(name), std::string(to_string(loss))});
+  }
+
+ private:
+  Check& check_;
+};
+
+// Looks again at the tree, for the names of what turned out to be bad: of a million files it is few.
+class Check::Naming final : public CatalogVisitor {
+ public:
+  explicit Naming(Check& check) : check_(check) {}
+  void node(const CatalogNode& node, std::span<const CatalogName> names, const CatalogContent*) override {
+    if (S_ISDIR(node.mode) && !names.empty())
+      directories_[node.id] = {names.front().parent, std::string(names.front().name)};
+    const auto bad = check_.bad_.find(node.id);
+    if (bad == check_.bad_.end()) return;
+    check_.add({node.id, path(names.front().parent, std::string(names.front().name)), bad->second});
+    for (const CatalogName& name : names)
+      check_.drops_.emplace_back(DropName{name.parent, std::string(name.name)});
+  }
+  void lost(CatalogLoss, uint64_t, std::string_view) override {}
+
+ private:
+  std::string path(uint64_t directory, std::string name) const {
+    for (auto up = directories_.find(directory); up != directories_.end();
+         up = directories_.find(up->second.first))
+      name = up->second.second + "/" + name;
+    return name;
+  }
+
+  Check& check_;
+  std::unordered_map<uint64_t, std::pair<uint64_t, std::string>> directories_;
+};
+
+Result<CheckReport> Check::run() {
+  if (options_.size_units == 0 || !space_.claim(kSuperblock)) return fail(EINVAL, "a disk without units");
+  Survey survey(*this);
+  Result<void> done =
+      catalog_.load(survey, options_.repair ? Catalog::Losses::kDrop : Catalog::Losses::kKeep);
+  if (!done) return pass(done);
+  for (const File& file : files_)
+    if (std::string what = misplaced(file); !what.empty()) bad_.emplace(file.id, std::move(what));
+  if (options_.device != nullptr) done = read_contents();
+  if (!done) return pass(done);
+  claim_space();
+  done = name_bad_ones();
+  if (done && options_.repair) done = discard();
+  if (!done) return pass(done);
+  for (const File& file : files_) {
+    if (is_bad(file)) continue;
+    ++report_.files;
+    report_.content_bytes += file.size_bytes;
+  }
+  report_.nodes -= bad_.size();
+  report_.free_units = space_.free_units();
+  report_.used_units = options_.size_units - report_.free_units;
+  report_.repaired = options_.repair && report_.problem_count > 0;
+  return std::move(report_);
+}
+
+std::string Check::misplaced(const File& file) const {
+  uint64_t units = 0;
+  for (const Extent& extent : extents_of(file)) {
+    if (extent.start == 0)
+      return fmt::format("its extent {}+{} is where the superblock is", extent.start, extent.count);
+    if (extent.start + extent.count > options_.size_units)
+      return fmt::format("its extent {}+{} is beyond the disk's {} units", extent.start, extent.count,
+                         options_.size_units);
+    units += extent.count;
+  }
+  const uint64_t wanted =
+      file.size_bytes / options_.unit_bytes + (file.size_bytes % options_.unit_bytes == 0 ? 0 : 1);
+  if (units == wanted) return {};
+  return fmt::format("its {} bytes need {} units, it has {}", file.size_bytes, wanted, units);
+}
+
+// In the order they lie on the disk.
+Result<void> Check::read_contents() {
+  std::vector<ContentVerifier::Content> contents;
+  uint64_t all_bytes = 0;
+  for (const File& file : files_) {
+    if (is_bad(file)) continue;
+    contents.push_back({file.id, file.size_bytes, file.checksum, extents_of(file)});
+    all_bytes += file.size_bytes;
+  }
+  std::ranges::sort(contents, {}, [](const ContentVerifier::Content& content) {
+    return content.extents.empty() ? 0 : content.extents.front().start;
+  });
+  uint64_t done_bytes = 0;
+  ContentVerifier verifier(*options_.device, options_.unit_bytes);
+  return verifier.run(contents, [&](const ContentVerifier::Content& content, int error) {
+    if (error == EILSEQ)
+      bad_.emplace(content.id, "its bytes do not have its checksum");
+    else if (error != 0)
+      bad_.emplace(content.id, fmt::format("it cannot be read: {}", sys::error_text(error)));
+    done_bytes += content.size_bytes;
+    if (options_.progress) options_.progress(done_bytes, all_bytes);
+  });
+}
+
+// The same as at a start of the pool: who comes first has it.
+void Check::claim_space() {
+  for (const File& file : files_) {
+    if (is_bad(file)) continue;
+    const std::span<const Extent> extents = extents_of(file);
+    size_t claimed = 0;
+    while (claimed < extents.size() && space_.claim(extents[claimed])) ++claimed;
+    if (claimed == extents.size()) continue;
+    space_.free(extents.first(claimed));
+    bad_.emplace(file.id, fmt::format("its extent {}+{} is another's too", extents[claimed].start,
+                                      extents[claimed].count));
+  }
+}
+
+Result<void> Check::name_bad_ones() {
+  if (bad_.empty()) return {};
+  Naming naming(*this);
+  return catalog_.load(naming, Catalog::Losses::kKeep);
+}
+
+// The answer of the commit is no free space: some of it is another's, or not there at all.
+Result<void> Check::discard() {
+  if (drops_.empty()) return {};
+  Result<std::vector<Extent>> dropped = catalog_.commit(drops_);
+  if (!dropped) return pass(dropped);
+  return {};
+}
+
+}  // namespace
+
+Result<CheckReport> check_catalog(Catalog& catalog, const CheckOptions& options) {
+  return Check(catalog, options).run();
+}
+
+}  // namespace kvcachefs
