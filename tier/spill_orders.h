@@ -23,6 +23,9 @@ std::string spill_place_text(const PoolOptions& options);
 // No two pools may have the same file, device or catalog.
 Result<void> check_spills_apart(const PoolOptions& pool, const PoolOptions& other);
 
+// The catalog's setting that says which disk it is of: the UUID of its superblock, 16 bytes.
+inline constexpr std::string_view kSpillUuidSetting = "spill.uuid";
+
 // Below what any NVMe reads beside its other work, so that opens hardly notice.
 inline constexpr uint64_t kDefaultScrubBytesPerSecond = uint64_t{200} << 20;
 

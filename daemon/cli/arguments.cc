@@ -97,6 +97,18 @@ void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   scrub->add_option("POOL", arguments.pool, "The pool")->required();
   CLI::Option* rate = scrub->add_option("--rate", raw.rate, "Bytes a second at most (200M)");
   scrub->add_flag("--stop", raw.stop, "Stop the one that runs")->excludes(rate);
+
+  CLI::App* check = app.add_subcommand("check", "Check the disk tier of a pool that no daemon serves");
+  check->add_option("POOL", arguments.pool, "The pool")->required();
+  CLI::Option_group* place = check->add_option_group("place");
+  place->add_option("--config", arguments.config_file, "The daemon's configuration")->type_name("FILE");
+  CLI::Option* spill = place->add_option("--spill", raw.spill, "The block device or file")->type_name("PATH");
+  place->require_option(1);
+  check->add_option("--catalog", raw.catalog, "Its catalog, if it is elsewhere than by default")
+      ->type_name("DIR")
+      ->needs(spill);
+  check->add_flag("--data", arguments.data, "Read all entries and verify their checksums");
+  check->add_flag("--repair", arguments.repair, "Discard what is damaged");
 }
 
 Command command_named(const std::string& name) {
@@ -104,7 +116,8 @@ Command command_named(const std::string& name) {
       {"create", Command::kCreate},   {"status", Command::kStatus},     {"evict", Command::kEvict},
       {"set", Command::kSet},         {"policies", Command::kPolicies}, {"delete", Command::kDelete},
       {"pin", Command::kPin},         {"unpin", Command::kUnpin},       {"top", Command::kTop},
-      {"version", Command::kVersion}, {"prefetch", Command::kPrefetch}, {"scrub", Command::kScrub}};
+      {"version", Command::kVersion}, {"prefetch", Command::kPrefetch}, {"scrub", Command::kScrub},
+      {"check", Command::kCheck}};
   return commands.at(name);
 }
 
@@ -201,6 +214,8 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
     if (Result<void> good = check_pool_name(arguments.pool); !good) return good;
   }
   if (arguments.command == Command::kCreate) return create_settings(raw, arguments.force, arguments.settings);
+  if (arguments.command == Command::kCheck && arguments.config_file.empty())
+    return create_settings(raw, false, arguments.settings);
   if (arguments.command == Command::kSet) return set_settings(raw, arguments.settings);
   if (arguments.command == Command::kEvict) {
     Result<std::string> order = evict_order(raw);

@@ -23,17 +23,21 @@ struct CliArguments {
     kUnpin,
     kTop,
     kPrefetch,
-    kScrub
+    kScrub,
+    kCheck
   };
   Command command = Command::kHelp;
   std::string mount;               // empty: the one that is mounted
   std::string pool;                // empty: all (status)
-  PoolSettings settings;           // create, set
+  PoolSettings settings;           // create, set, check
   std::string evict;               // as the control file takes it: `25%`, `10G`, `1000 entries`
   std::string scrub;               // likewise: `start 200M`, `start`, `stop`
   std::vector<std::string> paths;  // pin, unpin, prefetch
   int priority = 0;                // prefetch
   bool no_wait = false;
+  std::string config_file;  // check; empty: the settings name the disk
+  bool data = false;
+  bool repair = false;
   bool json = false;
   bool force = false;
   bool once = false;

@@ -10,6 +10,7 @@
 #include "base/mountinfo.h"
 #include "base/sys.h"
 #include "daemon/cli/arguments.h"
+#include "daemon/cli/check_command.h"
 #include "daemon/cli/disk_commands.h"
 #include "daemon/cli/mount_tree.h"
 #include "daemon/cli/result.h"
@@ -190,6 +191,8 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
     case Command::kPin:
     case Command::kUnpin:
       return pin(arguments, environment);
+    case Command::kCheck:
+      return check(arguments, environment);
     default:
       break;
   }

@@ -12,23 +12,40 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kBarWidth = 30;
+constexpr size_t kBarWidth = 30;
 // A rate of less says more of the start than of the disk.
 constexpr double kLeastSeconds = 0.2;
+
+constexpr double kBetweenDrawsSeconds = 0.1;
+
+std::string bar(uint64_t done, uint64_t total) {
+  const double part = total == 0 ? 0 : static_cast<double>(done) / static_cast<double>(total);
+  const auto filled = static_cast<size_t>(part * kBarWidth);
+  return fmt::format("[{}{}] {:3}%", std::string(filled, '#'), std::string(kBarWidth - filled, '.'),
+                     static_cast<unsigned>(part * 100));
+}
+
+std::string rate_and_rest(uint64_t bytes, uint64_t done, uint64_t total, double seconds) {
+  if (seconds < kLeastSeconds) return {};
+  std::string text =
+      fmt::format(" {}/s", format_size(static_cast<uint64_t>(static_cast<double>(bytes) / seconds)));
+  if (done == 0 || done == total) return text;
+  const double left_s = seconds / static_cast<double>(done) * static_cast<double>(total - done);
+  return text + fmt::format(" {} left", format_duration(static_cast<uint64_t>(left_s + 0.5)));
+}
 
 }  // namespace
 
 std::string progress_line(uint64_t done, uint64_t total, uint64_t bytes, double seconds) {
   done = std::min(done, total);
-  const uint64_t filled = total == 0 ? 0 : done * kBarWidth / total;
-  std::string line = fmt::format("[{}{}] {:3}% {} of {} entries {}", std::string(filled, '#'),
-                                 std::string(kBarWidth - filled, '.'), total == 0 ? 0 : done * 100 / total,
-                                 done, total, format_size(bytes));
-  if (seconds < kLeastSeconds) return line;
-  line += fmt::format(" {}/s", format_size(static_cast<uint64_t>(static_cast<double>(bytes) / seconds)));
-  if (done == 0 || done == total) return line;
-  const double left_s = seconds / static_cast<double>(done) * static_cast<double>(total - done);
-  return line + fmt::format(" {} left", format_duration(static_cast<uint64_t>(left_s + 0.5)));
+  return fmt::format("{} {} of {} entries {}{}", bar(done, total), done, total, format_size(bytes),
+                     rate_and_rest(bytes, done, total, seconds));
+}
+
+std::string byte_progress_line(uint64_t done_bytes, uint64_t total_bytes, double seconds) {
+  done_bytes = std::min(done_bytes, total_bytes);
+  return fmt::format("{} {} of {}{}", bar(done_bytes, total_bytes), format_size(done_bytes),
+                     format_size(total_bytes), rate_and_rest(done_bytes, done_bytes, total_bytes, seconds));
 }
 
 ProgressBar::ProgressBar(const CliEnvironment& environment)
@@ -43,8 +60,19 @@ double ProgressBar::seconds() const {
 }
 
 void ProgressBar::show(uint64_t done, uint64_t total, uint64_t bytes) {
+  draw(progress_line(done, total, bytes, seconds()));
+}
+
+void ProgressBar::show_bytes(uint64_t done_bytes, uint64_t total_bytes) {
+  const double now_s = seconds();
+  if (drawn_ && done_bytes < total_bytes && now_s - drawn_at_s_ < kBetweenDrawsSeconds) return;
+  drawn_at_s_ = now_s;
+  draw(byte_progress_line(done_bytes, total_bytes, now_s));
+}
+
+void ProgressBar::draw(const std::string& line) {
   if (!environment_.terminal) return;
-  environment_.out << '\r' << progress_line(done, total, bytes, seconds()) << "\033[K";
+  environment_.out << '\r' << line << "\033[K";
   environment_.out.flush();
   drawn_ = true;
 }

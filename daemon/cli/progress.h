@@ -13,6 +13,9 @@ namespace kvcachefs {
 // known yet.
 std::string progress_line(uint64_t done, uint64_t total, uint64_t bytes, double seconds);
 
+// `[######....]  60% 12G of 20G 1.2G/s 8s left`.
+std::string byte_progress_line(uint64_t done_bytes, uint64_t total_bytes, double seconds);
+
 class ProgressBar {
  public:
   explicit ProgressBar(const CliEnvironment& environment);
@@ -22,12 +25,17 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void show(uint64_t done, uint64_t total, uint64_t bytes);
+  // May be called as often as one likes.
+  void show_bytes(uint64_t done_bytes, uint64_t total_bytes);
   double seconds() const;  // since it was made
 
  private:
   const CliEnvironment& environment_;
   const uint64_t started_ns_;
+  void draw(const std::string& line);
+
   bool drawn_ = false;
+  double drawn_at_s_ = 0;
 };
 
 }  // namespace kvcachefs

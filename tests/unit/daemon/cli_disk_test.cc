@@ -151,6 +151,8 @@ TEST(Progress, IsALine) {
   EXPECT_EQ(progress_line(0, 0, 0, 0), "[..............................]   0% 0 of 0 entries 0");
   EXPECT_EQ(progress_line(5, 10, 1 << 20, 2),
             "[###############...............]  50% 5 of 10 entries 1M 512K/s 2s left");
+  EXPECT_EQ(byte_progress_line(1 << 20, 4 << 20, 1),
+            "[#######.......................]  25% 1M of 4M 1M/s 3s left");
   EXPECT_EQ(progress_line(12, 10, 1 << 20, 0.1), "[##############################] 100% 10 of 10 entries 1M");
 }
 

@@ -224,7 +224,7 @@ TEST_F(CliTest, HelpsWithEachCommand) {
   const Outcome help = run_alone({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   for (const char* command : {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin", "top",
-                              "version", "prefetch", "scrub"}) {
+                              "version", "prefetch", "scrub", "check"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     EXPECT_EQ(run_alone({command, "--help"}).exit_code, 0) << command;
   }
