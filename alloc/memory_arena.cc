@@ -1,6 +1,7 @@
 #include "alloc/memory_arena.h"
 
 #include <fmt/format.h>
+#include <linux/falloc.h>
 #include <sys/mount.h>
 
 #include <algorithm>
@@ -76,6 +77,19 @@ Result<std::string> MemoryArena::name_of(int fd) const {
   return path->substr(prefix.size());
 }
 
+Result<void> MemoryArena::drop_pages(int fd) const {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes) return pass(attributes);
+  if (attributes->st_blocks == 0) return {};
+  // The rest of the last page goes too, and what was allocated beyond it.
+  constexpr uint64_t kBlockBytes = 512;
+  const uint64_t pages = static_cast<uint64_t>(attributes->st_blocks) * kBlockBytes;
+  const uint64_t length = static_cast<uint64_t>(attributes->st_size) + pages;
+  if (auto done = sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, length); !done)
+    return done;
+  return sys::change_times(fd, {attributes->st_atim, attributes->st_mtim});
+}
+
 ArenaUsage MemoryArena::usage() const {
   auto usage = sys::statfs_of(mount_.get());
   if (!usage) return {};
@@ -86,9 +100,15 @@ ArenaUsage MemoryArena::usage() const {
 Result<void> MemoryArena::resize(uint64_t size_bytes) {
   // Inodes may stay above a smaller budget: the wall that matters is size=.
   const ArenaUsage now = usage();
-  const uint64_t inodes = std::max(inode_budget(size_bytes), now.inodes - now.free_inodes + 1);
+  const uint64_t inodes =
+      std::max(inode_budget(size_bytes) + extra_inodes_, now.inodes - now.free_inodes + 1);
   const std::string data = fmt::format("size={},nr_inodes={}", size_bytes, inodes);
   return sys::mount("kvcachefs", path_.c_str(), "tmpfs", kMountFlags | MS_REMOUNT, data.c_str());
+}
+
+Result<void> MemoryArena::allow_inodes(uint64_t count) {
+  extra_inodes_ = count;
+  return resize(usage().size_bytes);
 }
 
 Result<void> MemoryArena::remove_tree() {

@@ -1,7 +1,7 @@
 // A pool's memory: one tmpfs whose `tree` directory is the pool's name tree. Any thread; the object is
-// immutable but for resize. The mount's size= is the last wall of the pool's promise. Failure: errno and a
-// message that names the path. The destructor unmounts (lazily: files that somebody still has open keep their
-// bytes until they close).
+// immutable but for resize and allow_inodes, which are one thread's at a time. The mount's size= is the last
+// wall of the pool's promise. Failure: errno and a message that names the path. The destructor unmounts
+// (lazily: files that somebody still has open keep their bytes until they close).
 #pragma once
 
 #include <cstdint>
@@ -52,15 +52,21 @@ class MemoryArena {
   // more.
   Result<std::string> name_of(int fd) const;
 
+  // Gives the file's memory back and leaves its size and its times as they are.
+  Result<void> drop_pages(int fd) const;
+
   ArenaUsage usage() const;
   Result<void> resize(uint64_t size_bytes);  // EINVAL when more than that is in use
-  Result<void> remove_tree();                // ENOTEMPTY when it holds anything
+  // Room for so many inodes that take no memory of the pool's, beside those that its size allows.
+  Result<void> allow_inodes(uint64_t count);
+  Result<void> remove_tree();  // ENOTEMPTY when it holds anything
 
  private:
   MemoryArena() = default;
 
   std::string path_;
   bool swappable_ = false;
+  uint64_t extra_inodes_ = 0;
   UniqueFd mount_;
   UniqueFd tree_;
   sys::Handle tree_handle_;

@@ -67,6 +67,10 @@ std::vector<NumaNode> system_nodes() {
 
 }  // namespace
 
+void NumaTopology::run_on(int node) const {
+  if (node_count() > 1 && std::ranges::find(ids_, node) != ids_.end()) (void)numa_run_on_node(node);
+}
+
 int processor_of_stat_line(std::string_view line) {
   // Field 2 is the command name in parentheses; field 39, the processor, is the 37th after it.
   constexpr int kFieldsAfterName = 37;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "alloc/numa_topology.h"
 #include "base/clock.h"
@@ -104,7 +105,9 @@ int serve(const Config& config, Announcement& announcement) {
                .topology = topology.get(),
                .backing_store = &backing,
                .listener = &invalidator,
-               .evictor = &evictor_wakeup});
+               .evictor = &evictor_wakeup,
+               .cores = std::max(1u, std::thread::hardware_concurrency()),
+               .opens_may_wait = !config.io_uring});
   for (const PoolOptions& options : config.pools) {
     if (auto pool = pools.create(options); !pool) {
       log_error("{}", pool.error().message);

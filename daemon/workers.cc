@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
+
+#include "base/clock.h"
+#include "base/log.h"
 
 namespace kvcachefs {
 namespace {
@@ -17,6 +21,10 @@ constexpr auto kIdlePause = std::chrono::milliseconds(100);
 constexpr auto kLullPause = std::chrono::milliseconds(10);
 // Writers that keep their files open without writing must not cost a processor a thousand wake-ups a second.
 constexpr int kQuietRounds = 256;
+constexpr auto kDiskPause = std::chrono::milliseconds(100);
+// A stop has to end: systemd's patience is 90 s.
+constexpr uint64_t kFinishNs = 60'000'000'000;
+constexpr auto kFinishPause = std::chrono::milliseconds(5);
 // After the last writer's close the next create is often a moment away.
 constexpr int kLingerRounds = 64;
 
@@ -30,7 +38,7 @@ void become_helper(const char* name) {
 }  // namespace
 
 unsigned Workers::default_server_threads() {
-  return std::clamp(std::thread::hardware_concurrency(), 2u, 16u);
+  return std::clamp(std::thread::hardware_concurrency(), 8u, 16u);
 }
 
 void Workers::start(unsigned server_threads) {
@@ -52,6 +60,71 @@ void Workers::start(unsigned server_threads) {
     evict();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pools_.on_disk_tier([this](const std::shared_ptr<Pool>& pool) { run_disk(pool); });
+}
+
+template <class Step>
+void Workers::run_thread(const char* name, const std::shared_ptr<Pool>& pool, Step step) {
+  disk_threads_.push_back({pool, std::thread([this, name, pool, step] {
+                             pthread_setname_np(pthread_self(), name);
+                             pool->run_near_disk();
+                             while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
+                           })});
+}
+
+void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
+  DiskTier* const tier = pool->disk();
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  {
+    MutexLock lock(mutex_);
+    run_thread("spiller", pool, [tier](auto at_most) { tier->spiller.step(at_most); });
+    run_thread("committer", pool, [tier](auto at_most) { tier->store->log().step(at_most); });
+    for (const auto& lane : tier->lanes)
+      run_thread("promoter", pool, [&lane](auto at_most) { lane->step(at_most); });
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Workers::end_disks_of_removed_pools() {
+  std::vector<DiskThread> ended;
+  {
+    MutexLock lock(mutex_);
+    auto kept = std::ranges::partition(disk_threads_, [](const auto& disk) { return !disk.pool->retired(); });
+    std::move(kept.begin(), kept.end(), std::back_inserter(ended));
+    disk_threads_.erase(kept.begin(), kept.end());
+  }
+  end(std::move(ended));
+}
+
+void Workers::end(std::vector<DiskThread> threads) {
+  for (DiskThread& disk : threads) {
+    disk.pool->disk()->wake();
+    disk.thread.join();
+  }
+  for (DiskThread& disk : threads) disk.pool->disk()->close();
+}
+
+// No request comes any more: what is closed is brought to the disk while its threads still run.
+void Workers::finish_disks() {
+  const uint64_t deadline_ns = now_ns() + kFinishNs;
+  for (const auto& pool : pools_.list()) {
+    DiskTier* const tier = pool->disk();
+    if (tier == nullptr) continue;
+    pool->spill_all();
+    while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
+      std::this_thread::sleep_for(kFinishPause);
+    if (!tier->spiller.idle() || !tier->store->log().idle())
+      log_warning("pool {}: stopped before all of it was on the disk", pool->name());
+  }
+  disks_stopping_ = true;
+  std::vector<DiskThread> threads;
+  {
+    MutexLock lock(mutex_);
+    threads.swap(disk_threads_);
+  }
+  end(std::move(threads));
 }
 
 void Workers::evict() {
@@ -64,6 +137,7 @@ void Workers::evict() {
       busy |= pool->tidy();
       activity += pool->activity();
     }
+    end_disks_of_removed_pools();
     pools_.reap();
     quiet_rounds = activity == last_activity_ ? quiet_rounds + 1 : 0;
     last_activity_ = activity;
@@ -76,6 +150,9 @@ void Workers::evict() {
 }
 
 void Workers::stop() {
+  if (threads_.empty()) return;
+  pools_.on_disk_tier({});
+  finish_disks();
   stopping_ = true;
   session_.stop_notifying();
   evictor_wakeup_.wake();

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "fs/session.h"
 #include "tier/pools.h"
 
@@ -20,8 +22,8 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Two on the smallest machine, so that one long request does not hold up all others; more than 16 only
-  // contend for the one queue of the device.
+  // Eight at least: a create that waits for room holds one, and who could make the room must not wait behind
+  // it. More than 16 only contend for the one queue of the device.
   static unsigned default_server_threads();
 
   void start(unsigned server_threads);
@@ -30,6 +32,12 @@ class Workers {
 
  private:
   void evict();
+  // Starts the threads of a pool that has got a disk tier: one that spills, one that commits, and those that
+  // promote.
+  void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);
+  template <class Step>
+  void run_thread(const char* name, const std::shared_ptr<Pool>& pool, Step step) REQUIRES(mutex_);
+  void finish_disks();
 
   Session& session_;
   Pools& pools_;
@@ -37,6 +45,15 @@ class Workers {
   std::atomic<bool> stopping_{false};
   uint64_t last_activity_ = 0;  // the evictor thread's own
   std::vector<std::thread> threads_;
+  Mutex mutex_;
+  struct DiskThread {
+    std::shared_ptr<Pool> pool;
+    std::thread thread;
+  };
+  void end_disks_of_removed_pools() EXCLUDES(mutex_);
+  static void end(std::vector<DiskThread> threads);
+  std::vector<DiskThread> disk_threads_ GUARDED_BY(mutex_);
+  std::atomic<bool> disks_stopping_{false};
 };
 
 }  // namespace kvcachefs

@@ -22,6 +22,9 @@ timespec time_to_set(int valid, int now_bit, int set_bit, const timespec& time) 
 Result<void> set_attributes(const Node& node, const struct stat& wanted, int valid) {
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  // First, since it may have to wait for the disk, and all is then done again.
+  if ((valid & FUSE_SET_ATTR_SIZE) != 0)
+    if (auto done = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size)); !done) return done;
   if ((valid & FUSE_SET_ATTR_MODE) != 0)
     if (auto done = sys::change_mode(fd->get(), wanted.st_mode & 07777); !done) return done;
   if ((valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) != 0) {
@@ -29,11 +32,8 @@ Result<void> set_attributes(const Node& node, const struct stat& wanted, int val
     const gid_t gid = (valid & FUSE_SET_ATTR_GID) != 0 ? wanted.st_gid : static_cast<gid_t>(-1);
     if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return done;
   }
-  if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
-    if (auto done = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size)); !done) return done;
-    if ((valid & FUSE_SET_ATTR_KILL_SUID) != 0)
-      if (auto done = drop_set_id_bits(fd->get()); !done) return done;
-  }
+  if ((valid & FUSE_SET_ATTR_SIZE) != 0 && (valid & FUSE_SET_ATTR_KILL_SUID) != 0)
+    if (auto done = drop_set_id_bits(fd->get()); !done) return done;
   const std::array<timespec, 2> times = {
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
@@ -76,8 +76,15 @@ void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int va
   }
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  if (auto done = set_attributes(*node, *attributes, valid); !done)
-    return reply_error(request, std::move(done.error()));
+  auto done = set_attributes(*node, *attributes, valid);
+  if (!done && done.error().code == kColdEntry) {
+    auto again = [request, ino, wanted = *attributes, valid]() mutable {
+      setattr(request, ino, &wanted, valid, nullptr);
+    };
+    return when_resident(request, *node, std::move(again));
+  }
+  node->pool->attributes_changed(node->ino);
+  if (!done) return reply_error(request, std::move(done.error()));
   getattr(request, ino, file);
 }
 

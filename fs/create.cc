@@ -38,11 +38,14 @@ Result<fuse_entry_param> adopt_new(fuse_req_t request, const Node& parent, int d
                                        .open = false,
                                        .writer = false,
                                        .named = true,
+                                       .name = name,
                                        .reserved_end = 0,
                                        .node = 0});
     if (!known) return pass(known);
   } else if (auto known = parent.pool->looked_up(*handle, *attributes); !known) {
     return pass(known);
+  } else {
+    parent.pool->made(handle->ino, directory, name);
   }
   return entry_of(NodeId::of_inode(parent.pool->number(), handle->ino).value, handle->generation,
                   *attributes);
@@ -101,18 +104,20 @@ bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
 
-// Answers a CREATE or TMPFILE for a file that is new.
-void open_new(fuse_req_t request, Pool& pool, NewFile& made, bool named, fuse_file_info* file) {
+// Answers a CREATE or, with an empty name, a TMPFILE for a file that is new.
+void open_new(fuse_req_t request, Pool& pool, NewFile& made, const char* name, fuse_file_info* file) {
+  const bool named = name[0] != '\0';
   auto backing = pool.created({.fd = made.fd.get(),
                                .ino = made.handle.ino,
                                .generation = made.handle.generation,
                                .open = true,
                                .writer = writes(file),
                                .named = named,
+                               .name = name,
                                .reserved_end = made.reservation.end,
                                .node = made.reservation.node});
   if (!backing) return reply_error(request, std::move(backing.error()));
-  answer_open(request, *backing, file);
+  answer_open(request, {.backing = *backing, .from_disk = false}, file);
   made.fd.reset();  // before the answer: an eviction must not meet it
   const auto entry = entry_of(NodeId::of_inode(pool.number(), made.handle.ino).value, made.handle.generation,
                               made.attributes);
@@ -132,10 +137,13 @@ Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const 
   if (!attributes) return pass(attributes);
   if (!S_ISREG(attributes->st_mode)) return fail(ESTALE);  // the kernel looks again and opens it its own way
   if (auto known = pool.looked_up(*handle, *attributes); !known) return known;
-  auto backing = pool.begin_open(handle->ino, writes(file));
-  if (!backing) {
+  const auto client = static_cast<uint64_t>(fuse_req_ctx(request)->pid);
+  auto opened = pool.begin_open(handle->ino, writes(file), client);
+  if (!opened) {
     pool.forget(handle->ino, 1);
-    return pass(backing);
+    // The kernel looks again, finds it, and opens it as what it is.
+    if (opened.error().code == kColdEntry) return fail(ESTALE);
+    return pass(opened);
   }
   // The kernel believes that it made the file, so it will not truncate it.
   if ((file->flags & O_TRUNC) != 0) {
@@ -143,12 +151,12 @@ Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const 
     attributes->st_size = 0;
     attributes->st_blocks = 0;
   }
-  answer_open(request, *backing, file);
+  answer_open(request, *opened, file);
   const auto entry =
       entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation, *attributes);
   const bool writer = writes(file);
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
-    pool.end_open(handle->ino, writer);
+    pool.end_open(handle->ino, writer, opened->from_disk);
     pool.forget(handle->ino, 1);
   }
   return {};
@@ -156,14 +164,16 @@ Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const 
 
 }  // namespace
 
-void answer_open(fuse_req_t request, int32_t backing, fuse_file_info* file) {
+void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info* file) {
   Server& server = server_of(request);
   server.stale_callers.settled(fuse_req_ctx(request)->pid);
-  file->fh = 0;
+  file->fh = opened.from_disk ? kFromDisk : 0;
   // A writer's close is the one sign that its content is whole; a reader's needs no round trip.
   file->noflush = (file->flags & O_ACCMODE) == O_RDONLY;
-  if (server.backing.passthrough()) {
-    file->backing_id = backing;
+  if (opened.from_disk) {
+    file->direct_io = 1;
+  } else if (server.backing.passthrough()) {
+    file->backing_id = opened.backing;
   } else {
     file->keep_cache = 1;  // all changes go through this kernel's own cache
   }
@@ -201,7 +211,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
         (void)sys::unlink_at(directory->fd, name, 0);
         return reply_error(request, std::move(made.error()));
       }
-      open_new(request, pool, *made, true, file);
+      open_new(request, pool, *made, name, file);
       return pool.counters().create_ns.record(now_ns() - begun_ns);
     }
     if (fd.error().code != EEXIST || (file->flags & O_EXCL) != 0)
@@ -224,7 +234,7 @@ void tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info*
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto made = prepare(request, *node->pool, directory->get(), std::move(*fd), S_IFREG | mode);
   if (!made) return reply_error(request, std::move(made.error()));
-  open_new(request, *node->pool, *made, false, file);
+  open_new(request, *node->pool, *made, "", file);
 }
 
 }  // namespace kvcachefs::operations

@@ -8,12 +8,30 @@
 #include "fs/server.h"
 
 namespace kvcachefs::operations {
+namespace {
+
+// A copy on the disk has no holes to tell of.
+void seek_on_disk(fuse_req_t request, const Node& node, off_t offset, int whence) {
+  auto attributes = node.pool->attributes(node.ino);
+  if (!attributes) return reply_error(request, std::move(attributes.error()));
+  if (offset < 0 || offset >= attributes->st_size) return reply_error(request, {ENXIO, {}});
+  (void)fuse_reply_lseek(request, whence == SEEK_DATA ? offset : attributes->st_size);
+}
+
+}  // namespace
 
 void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file) {
   const NodeId id{ino};
   if (id.is_control()) return server_of(request).control.read(request, id, size, offset, file);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
+  if (file->fh == kFromDisk) {
+    return node->pool->read_from_disk(
+        node->ino, static_cast<uint64_t>(offset), size, [request](Result<std::span<const std::byte>> bytes) {
+          if (!bytes) return reply_error(request, std::move(bytes.error()));
+          (void)fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
+        });
+  }
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
   auto count = node->pool->read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
@@ -38,9 +56,10 @@ void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t
                                               static_cast<uint64_t>(length)));
 }
 
-void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info*) {
+void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
+  if (file->fh == kFromDisk) return seek_on_disk(request, *node, offset, whence);
   auto fd = node->pool->open_inode(node->ino, O_RDONLY);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), whence);
@@ -48,8 +67,10 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }
 
-void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_file_info*, fuse_ino_t out,
-                     off_t out_offset, fuse_file_info*, size_t length, int) {
+void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_file_info* in_file,
+                     fuse_ino_t out, off_t out_offset, fuse_file_info*, size_t length, int) {
+  // The kernel then reads and writes itself.
+  if (in_file->fh == kFromDisk) return reply_error(request, {EOPNOTSUPP, {}});
   auto from = find_node(server_of(request), in);
   if (!from) return reply_error(request, std::move(from.error()));
   auto to = find_node(server_of(request), out);

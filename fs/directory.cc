@@ -163,8 +163,4 @@ void releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
   (void)fuse_reply_err(request, 0);
 }
 
-void fsyncdir(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) {
-  reply_done(request);
-}
-
 }  // namespace kvcachefs::operations

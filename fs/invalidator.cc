@@ -18,6 +18,15 @@ void Invalidator::discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, st
   condition_.notify_one();
 }
 
+void Invalidator::changed(uint16_t pool, uint64_t ino) {
+  {
+    MutexLock lock(mutex_);
+    queue_.push_back({0, NodeId::of_inode(pool, ino).value, {}});
+    ++queued_;
+  }
+  condition_.notify_one();
+}
+
 void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most) {
   std::deque<Vanished> batch;
   {
@@ -26,8 +35,14 @@ void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most)
     batch.swap(queue_);
   }
   // ENOENT means that the kernel has forgotten the name by itself; nothing else can be mended from here.
-  for (const Vanished& name : batch)
-    (void)fuse_lowlevel_notify_delete(session, name.parent, name.child, name.name.c_str(), name.name.size());
+  for (const Vanished& name : batch) {
+    // A negative offset: the attributes alone, the kernel's pages are as true as before.
+    if (name.parent == 0)
+      (void)fuse_lowlevel_notify_inval_inode(session, name.child, -1, 0);
+    else
+      (void)fuse_lowlevel_notify_delete(session, name.parent, name.child, name.name.c_str(),
+                                        name.name.size());
+  }
   if (batch.empty()) return;
   {
     MutexLock lock(mutex_);

@@ -1,8 +1,9 @@
-// Tells the kernel of names that the daemon itself made vanish. discarded() is for any thread and only
-// queues; step() is for one worker thread and holds no lock while it writes to the kernel, since a
-// notification waits for the parent directory's lock, which a request in a handler's hands may hold. A name
-// the kernel does not know is no failure. The queue is not bounded: who queues must not wait for the kernel
-// (a create that waits for room holds the directory), and an item is about 100 bytes.
+// Tells the kernel of names that the daemon itself made vanish, and of inodes whose blocks it changed.
+// discarded() is for any thread and only queues; step() is for one worker thread and holds no lock while it
+// writes to the kernel, since a notification waits for the parent directory's lock, which a request in a
+// handler's hands may hold. A name the kernel does not know is no failure. The queue is not bounded: who
+// queues must not wait for the kernel (a create that waits for room holds the directory), and an item is
+// about 100 bytes.
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@ class Invalidator : public DiscardListener {
  public:
   void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) override
       EXCLUDES(mutex_);
+  void changed(uint16_t pool, uint64_t ino) override EXCLUDES(mutex_);
   void wait_until_told(std::chrono::milliseconds at_most) override EXCLUDES(mutex_);
   // Handles what is queued, waiting at most so long for something.
   void step(fuse_session* session, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
@@ -28,7 +30,7 @@ class Invalidator : public DiscardListener {
 
  private:
   struct Vanished {
-    uint64_t parent;
+    uint64_t parent;  // 0: the inode's attributes are others now
     uint64_t child;
     std::string name;
   };

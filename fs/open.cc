@@ -8,11 +8,66 @@
 namespace kvcachefs::operations {
 namespace {
 
+constexpr int kPromotions = 3;
+
 bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
 
+// Answers; kColdEntry is handed back and not answered.
+Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
+  const bool writer = writes(file);
+  const auto client = static_cast<uint64_t>(fuse_req_ctx(request)->pid);
+  auto opened = node.pool->begin_open(node.ino, writer, client, from_disk);
+  if (!opened) {
+    if (opened.error().code == kColdEntry) return pass(opened);
+    // To one who means to write, ENOENT would be a failure and not a miss: the kernel may look again in any
+    // case.
+    if (writer && opened.error().code == ESTALE) {
+      // What follows in the same call, a CREATE in a pool that has gone too, is still its second time.
+      (void)server_of(request).stale_callers.again(fuse_req_ctx(request)->pid);
+      (void)fuse_reply_err(request, ESTALE);
+    } else {
+      reply_error(request, std::move(opened.error()));
+    }
+    return {};
+  }
+  // A passthrough write never comes here, so set-ID bits go when a user who may not keep them opens for
+  // writing.
+  if (writer && server_of(request).backing.passthrough() && fuse_req_ctx(request)->uid != 0)
+    if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(fd->get());
+  answer_open(request, *opened, file);
+  // Interrupted: the kernel will never release what it did not get.
+  if (fuse_reply_open(request, file) == -ENOENT) node.pool->end_open(node.ino, writer, opened->from_disk);
+  return {};
+}
+
+// One more round if it was evicted between its promotion and this; then a reader gets it from the disk.
+void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
+  Pool& pool = *node.pool;
+  const uint64_t ino = node.ino;
+  pool.promote(ino, [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
+    const bool no_memory =
+        (!promoted && (promoted.error().code == ENOSPC || promoted.error().code == ENOMEM)) ||
+        tries == kPromotions;
+    if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
+    auto outcome = try_open(request, node, &file, no_memory);
+    if (outcome) return node.pool->counters().open_ns.record(now_ns() - begun_ns);
+    if (no_memory) return reply_error(request, {ENOSPC, {}});  // a writer, or many at the last pages
+    open_cold(request, std::move(node), file, begun_ns, tries + 1);
+  });
+}
+
 }  // namespace
+
+void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then) {
+  node.pool->promote(node.ino, [request, then = std::move(then)](Result<void> promoted) mutable {
+    if (promoted) return then();
+    const int code = promoted.error().code == ESHUTDOWN ? ENOTCONN : promoted.error().code;
+    // A damaged one is gone by now, which is what looking again will show.
+    reply_error(request, {code == EILSEQ || code == EIO ? ESTALE : code, {}});
+  });
+}
 
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const NodeId id{ino};
@@ -20,24 +75,7 @@ void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const uint64_t begun_ns = now_ns();
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto backing = node->pool->begin_open(node->ino, writes(file));
-  if (!backing) {
-    // To one who means to write, ENOENT would be a failure and not a miss: the kernel may look again in any
-    // case. What follows in the same call, a CREATE in a pool that has gone too, is still its second time.
-    if (writes(file) && backing.error().code == ESTALE) {
-      (void)server_of(request).stale_callers.again(fuse_req_ctx(request)->pid);
-      return (void)fuse_reply_err(request, ESTALE);
-    }
-    return reply_error(request, std::move(backing.error()));
-  }
-  // A passthrough write never comes here, so set-ID bits go when a user who may not keep them opens for
-  // writing.
-  if (writes(file) && server_of(request).backing.passthrough() && fuse_req_ctx(request)->uid != 0)
-    if (auto fd = node->pool->open_inode(node->ino, O_PATH)) (void)drop_set_id_bits(fd->get());
-  answer_open(request, *backing, file);
-  const bool writer = writes(file);
-  // Interrupted: the kernel will never release what it did not get.
-  if (fuse_reply_open(request, file) == -ENOENT) node->pool->end_open(node->ino, writer);
+  if (!try_open(request, *node, file, false)) return open_cold(request, std::move(*node), *file, begun_ns, 1);
   node->pool->counters().open_ns.record(now_ns() - begun_ns);
 }
 
@@ -47,19 +85,28 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   if (writes(file)) node->pool->flushed(node->ino);
-  reply_done(request);
+  if (!writes(file) || node->pool->durability() != Durability::kSync) return reply_done(request);
+  node->pool->sync(node->ino, answer(request));
 }
 
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const NodeId id{ino};
   if (id.is_control()) return server_of(request).control.release(request, id, file);
-  if (auto node = find_node(server_of(request), ino)) node->pool->end_open(node->ino, writes(file));
+  if (auto node = find_node(server_of(request), ino))
+    node->pool->end_open(node->ino, writes(file), file->fh == kFromDisk);
   (void)fuse_reply_err(request, 0);
 }
 
-// Memory is all there is: what is written is as safe as it gets.
-void fsync(fuse_req_t request, fuse_ino_t, int, fuse_file_info*) {
-  reply_done(request);
+void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_done(request);  // a control file
+  node->pool->sync(node->ino, answer(request));
+}
+
+void fsyncdir(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_done(request);
+  node->pool->sync_directory(node->ino, answer(request));
 }
 
 }  // namespace kvcachefs::operations

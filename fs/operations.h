@@ -2,8 +2,11 @@
 // what the arguments mean). Any server thread; see fs/server.h for how they answer.
 #pragma once
 
+#include <functional>
+
 #include "base/result.h"
 #include "fs/fuse.h"
+#include "fs/server.h"
 
 namespace kvcachefs::operations {
 
@@ -36,12 +39,17 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name);
 
 // open.cc
-void answer_open(fuse_req_t request, int32_t backing,
-                 fuse_file_info* file);  // fills `file` in, does not reply
+// Fills `file` in, does not reply.
+void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info* file);
+// The handle of an open that is served from the disk.
+inline constexpr uint64_t kFromDisk = 1;
+// Goes on, from another thread, when the entry is in memory; answers with an error if it cannot be had.
+void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then);
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void fsync(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* file);
+void fsyncdir(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* file);
 
 // data.cc
 void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file);
@@ -58,7 +66,6 @@ void opendir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void readdir(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file);
 void readdirplus(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file);
 void releasedir(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
-void fsyncdir(fuse_req_t request, fuse_ino_t ino, int data_only, fuse_file_info* file);
 
 // xattr.cc
 void setxattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size,

@@ -54,6 +54,11 @@ void reply_outcome(fuse_req_t request, Result<T> outcome) {
     reply_error(request, std::move(outcome.error()));
 }
 
+// What answers a request that has to wait for a disk; from any thread.
+inline auto answer(fuse_req_t request) {
+  return [request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); };
+}
+
 // An entry reply for an inode that the table has already counted a lookup for.
 fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes);
 void reply_entry(fuse_req_t request, const fuse_entry_param& entry);

@@ -30,7 +30,8 @@ bool is_storable(std::string_view name) {
 
 std::optional<std::string> fact(const Pool::Facts& facts, std::string_view name) {
   if (!facts.is_file) return std::nullopt;
-  if (name == "tier") return "dirty";  // memory is the only tier
+  if (name == "tier") return facts.tier;
+  if (name == "checksum" && !facts.checksum.empty()) return facts.checksum;
   if (name == "node") return std::to_string(facts.node);
   if (name == "hits") return std::to_string(facts.hits);
   if (name == "version") return std::to_string(facts.version);
@@ -73,6 +74,7 @@ Result<void> set(const Node& node, const char* name, std::string_view value, int
   if (!fd) return pass(fd);
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
   if (priority) node.pool->set_priority(node.ino, *priority);
+  node.pool->attributes_changed(node.ino);
   return {};
 }
 
@@ -83,6 +85,7 @@ Result<void> drop(const Node& node, const char* name) {
   if (!fd) return pass(fd);
   if (auto done = sys::remove_xattr(fd->get(), name); !done) return done;
   if (name == kPriority) node.pool->set_priority(node.ino, 0);
+  node.pool->attributes_changed(node.ino);
   return {};
 }
 
@@ -133,6 +136,7 @@ void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
       names.append(kOwnPrefix).append(name);
       names.push_back('\0');
     }
+    if (!facts->checksum.empty()) names.append(kOwnPrefix).append("checksum").push_back('\0');
   }
   reply_sized(request, names, size);
 }

@@ -11,7 +11,8 @@ constexpr uint64_t kFreshMs = 1000;
 
 }  // namespace
 
-Candidates::Candidates(std::string_view policy) : name_(policy), policy_(make_policy(policy)) {
+Candidates::Candidates(std::string_view policy)
+    : name_(policy), policy_(make_policy(policy)), cold_(make_policy(policy)) {
   KVCACHEFS_CHECK(policy_ != nullptr);
 }
 
@@ -24,37 +25,53 @@ void Candidates::fresh(Entry& entry) {
 void Candidates::publish(Entry& entry) {
   MutexLock lock(mutex_);
   entry.stage = Entry::Stage::kCandidate;
-  if (!entry.policy.in_heap() && !entry.parked) policy_->inserted(entry.policy);
+  if (!entry.policy.in_heap() && !entry.parked) of(entry).inserted(entry.policy);
 }
 
 void Candidates::opened(Entry& entry) {
   MutexLock lock(mutex_);
-  policy_->opened(entry.policy);
+  Policy& its = of(entry);
+  its.follow(&its == policy_.get() ? *cold_ : *policy_);
+  its.opened(entry.policy);
 }
 
 void Candidates::reprioritised(Entry& entry, int priority) {
   MutexLock lock(mutex_);
   entry.policy.priority = priority;
-  if (entry.policy.in_heap()) policy_->reprioritised(entry.policy);
+  if (entry.policy.in_heap()) of(entry).reprioritised(entry.policy);
 }
 
 void Candidates::park(Entry& entry) {
   MutexLock lock(mutex_);
   entry.parked = true;
-  if (entry.policy.in_heap()) policy_->removed(entry.policy);
+  if (entry.policy.in_heap()) of(entry).removed(entry.policy);
 }
 
 void Candidates::unpark(Entry& entry) {
   MutexLock lock(mutex_);
   entry.parked = false;
-  if (entry.stage == Entry::Stage::kCandidate && !entry.policy.in_heap()) policy_->adopt(entry.policy);
+  if (entry.stage == Entry::Stage::kCandidate && !entry.policy.in_heap()) of(entry).adopt(entry.policy);
   if (entry.stage == Entry::Stage::kFresh) fresh_.push_back({entry.policy.ino, now_coarse_ms()});
 }
 
 void Candidates::removed(Entry& entry) {
   MutexLock lock(mutex_);
   // A stale number in fresh_ is harmless: its reader finds no such entry, or one that is not fresh.
-  if (entry.policy.in_heap()) policy_->removed(entry.policy);
+  if (entry.policy.in_heap()) of(entry).removed(entry.policy);
+}
+
+void Candidates::moved(Entry& entry, Entry::Tier tier) {
+  MutexLock lock(mutex_);
+  if (entry.policy.in_heap()) of(entry).removed(entry.policy);
+  entry.tier = tier;
+  if (entry.stage == Entry::Stage::kCandidate && !entry.parked) of(entry).adopt(entry.policy);
+}
+
+std::optional<uint64_t> Candidates::next_cold() {
+  MutexLock lock(mutex_);
+  const PolicyFacts* victim = cold_->next_victim();
+  if (victim == nullptr) return std::nullopt;
+  return victim->ino;
 }
 
 std::optional<uint64_t> Candidates::next_victim(bool even_fresh) {
@@ -89,8 +106,11 @@ void Candidates::set_policy(std::string_view name) {
   MutexLock lock(mutex_);
   auto next = make_policy(name);
   KVCACHEFS_CHECK(next != nullptr);
+  auto next_cold = make_policy(name);
   next->take_over(*policy_);
+  next_cold->take_over(*cold_);
   policy_ = std::move(next);
+  cold_ = std::move(next_cold);
   name_ = name;
 }
 

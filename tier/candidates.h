@@ -1,4 +1,5 @@
-// Which entries may leave and in what order: the pool's policy, and before it the fresh ones (tier/entry.h).
+// Which entries may leave and in what order: the pool's policy over those in memory, and before it the fresh
+// ones (tier/entry.h); and the same policy over the cold ones, which leave the disk.
 // Any thread; called with the entry's shard held, and takes its own lock below it. Never fails.
 #pragma once
 
@@ -27,10 +28,13 @@ class Candidates {
   void park(Entry& entry) EXCLUDES(mutex_);     // taken as a victim and found in use
   void unpark(Entry& entry) EXCLUDES(mutex_);   // may be a victim again
   void removed(Entry& entry) EXCLUDES(mutex_);  // before its Entry goes, always
+  // Its bytes came to memory, or went: it is a candidate there, with what it has earned.
+  void moved(Entry& entry, Entry::Tier tier) EXCLUDES(mutex_);
 
   // The next victim's inode number, taken out of the policy: give it back with park() or removed(). Fresh
   // ones come last, and only if asked for.
   std::optional<uint64_t> next_victim(bool even_fresh) EXCLUDES(mutex_);
+  std::optional<uint64_t> next_cold() EXCLUDES(mutex_);
   // Fresh entries that have become old enough to be published by their owner.
   std::optional<uint64_t> next_grown(uint64_t now_ms) EXCLUDES(mutex_);
 
@@ -46,9 +50,13 @@ class Candidates {
     uint64_t ino;
     uint64_t since_ms;
   };
+  Policy& of(const Entry& entry) REQUIRES(mutex_) {
+    return entry.tier == Entry::Tier::kCold ? *cold_ : *policy_;
+  }
   mutable Mutex mutex_;
   std::string name_ GUARDED_BY(mutex_);
   std::unique_ptr<Policy> policy_ GUARDED_BY(mutex_);
+  std::unique_ptr<Policy> cold_ GUARDED_BY(mutex_);
   std::deque<Fresh> fresh_ GUARDED_BY(mutex_);
 };
 

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "tier/policies/policy.h"
 
@@ -31,6 +32,7 @@ namespace kvcachefs {
 
 struct Entry {
   enum class Stage : uint8_t { kOther, kWritten, kFresh, kCandidate };
+  enum class Tier : uint8_t { kDirty, kClean, kCold };
 
   PolicyFacts policy;
   uint32_t generation = 0;
@@ -39,11 +41,23 @@ struct Entry {
   int32_t backing = -1;  // while open: the passthrough backing id, or in daemon I/O the descriptor
   uint64_t lookup_count = 0;
   uint64_t reserved_end = 0;   // the daemon has claimed memory up to this offset; 0: nothing
-  uint64_t charged_bytes = 0;  // what evicting it would free, as of its last close
+  uint64_t charged_bytes = 0;  // of memory, as of its last close; a cold one's as of before
   uint64_t stored_ms = 0;
   uint32_t looked_up_ms = 0;
   uint32_t hits = 0;
   uint32_t version = 0;
+  // Of the disk tier. `content_epoch` changes whenever somebody may write: a copy that was begun before is
+  // void.
+  uint64_t node_id = 0;  // the catalog's number for it; 0: the catalog does not have it
+  uint32_t content_epoch = 0;
+  uint32_t name_hash = 0;  // of the last name it got: survives in admission's memory what the entry does not
+  uint32_t direct_count = 0;  // of open_count: those that are served from the disk
+  uint32_t unspillable_until_ms = 0;
+  Tier tier = Tier::kDirty;
+  bool spill_queued = false;
+  bool spilling = false;  // its pages are mapped by the spiller
+  bool promoting = false;
+  bool prefetched = false;  // promoted before anybody asked for it, and not opened since
   Stage stage = Stage::kOther;
   bool pinned = false;
   bool renamed = false;  // published while its last close was still on its way
@@ -52,7 +66,14 @@ struct Entry {
   bool parked = false;  // out of the policy's hands until it is closed or let go of
 
   bool is_file() const { return stage != Stage::kOther; }
-  bool evictable() const { return open_count == 0 && !pinned && !removed && stage >= Stage::kFresh; }
+  bool is_stored() const { return !removed && stage >= Stage::kFresh; }
+  bool pins_memory() const { return pinned && !removed && tier != Tier::kCold; }
+  bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
+  bool evictable() const { return closed() && !pinned && tier != Tier::kCold && !spilling; }
 };
+
+inline std::string_view tier_name(Entry::Tier tier) {
+  return tier == Entry::Tier::kDirty ? "dirty" : tier == Entry::Tier::kClean ? "clean" : "cold";
+}
 
 }  // namespace kvcachefs

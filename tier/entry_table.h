@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "tier/catalog.h"
 #include "tier/entry.h"
 
 namespace kvcachefs {
@@ -22,6 +23,11 @@ class EntryTable {
     std::unordered_map<uint64_t, Entry> entries GUARDED_BY(mutex);
     // Keep inodes without a name alive until the kernel forgets them.
     std::unordered_map<uint64_t, UniqueFd> kept GUARDED_BY(mutex);
+    // Where the disk has an entry's content: of clean and cold ones, and of dirty ones what they were before.
+    std::unordered_map<uint64_t, CatalogContent> copies GUARDED_BY(mutex);
+
+    // The same of those that are served from it: what the pool lets go of meanwhile stays readable there.
+    std::unordered_map<uint64_t, CatalogContent> held GUARDED_BY(mutex);
 
     Entry* find(uint64_t ino) REQUIRES(mutex) {
       auto found = entries.find(ino);
@@ -37,6 +43,7 @@ class EntryTable {
     }
     void erase(uint64_t ino) REQUIRES(mutex) {
       kept.erase(ino);
+      copies.erase(ino);
       entries.erase(ino);
     }
   };

@@ -39,12 +39,23 @@ Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
     : pool_(pool),
       entry_(entry),
       evictable_(entry.evictable() ? entry.charged_bytes : 0),
-      pinned_(entry.pinned && !entry.removed ? entry.charged_bytes : 0) {}
+      pinned_(entry.pins_memory() ? entry.charged_bytes : 0),
+      bytes_(entry.charged_bytes),
+      tier_(static_cast<size_t>(entry.tier)),
+      counted_(entry.is_stored()) {}
 
 Pool::Accounted::~Accounted() {
   // Unsigned differences wrap around to the right sum.
   pool_.evictable_bytes_ += (entry_.evictable() ? entry_.charged_bytes : 0) - evictable_;
-  pool_.pinned_bytes_ += (entry_.pinned && !entry_.removed ? entry_.charged_bytes : 0) - pinned_;
+  pool_.pinned_bytes_ += (entry_.pins_memory() ? entry_.charged_bytes : 0) - pinned_;
+  if (counted_) {
+    --pool_.tier_entries_[tier_];
+    pool_.tier_bytes_[tier_] -= bytes_;
+  }
+  if (entry_.is_stored()) {
+    ++pool_.tier_entries_[static_cast<size_t>(entry_.tier)];
+    pool_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.charged_bytes;
+  }
 }
 
 Result<void> Pool::retire() {

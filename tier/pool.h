@@ -11,7 +11,9 @@
 //     under the shard. So no open of the daemon ever runs into a lease.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -30,10 +32,13 @@
 #include "base/mutex.h"
 #include "tier/candidates.h"
 #include "tier/counters.h"
+#include "tier/disk_tier.h"
 #include "tier/entry_size.h"
 #include "tier/entry_table.h"
 #include "tier/pool_options.h"
+#include "tier/residency.h"
 #include "tier/room.h"
+#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 
@@ -50,7 +55,8 @@ class BackingStore {
 class DiscardListener {
  public:
   virtual ~DiscardListener() = default;
-  // Called with a shard held: must only queue.
+  // Called with a shard held: must only queue. The second: the blocks it takes are others now.
+  virtual void changed(uint16_t pool, uint64_t ino) = 0;
   virtual void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) = 0;
   // Returns when the kernel has heard of all that was queued, or after that time. Not to be called from a
   // request that the kernel holds a directory for: it could not hear.
@@ -86,6 +92,7 @@ struct EvictResult {
 struct EntryListing {
   std::string name;
   uint64_t size_bytes = 0;
+  Entry::Tier tier = Entry::Tier::kDirty;
   int node = 0;
   uint64_t hits = 0;
   uint64_t age_s = 0;
@@ -105,7 +112,11 @@ struct Directory {
   UniqueFd owned;
 };
 
-class Pool {
+// What an open of a cold entry, or a truncation of one, is told: it is to be promoted first. No system call
+// here says that.
+inline constexpr int kColdEntry = EUNATCH;
+
+class Pool final : private Residency {
  public:
   struct Surroundings {
     std::string arena_path;
@@ -113,6 +124,7 @@ class Pool {
     BackingStore* backing_store = nullptr;
     DiscardListener* listener = nullptr;
     Wakeup* evictor = nullptr;
+    unsigned cores = 1;
   };
 
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
@@ -120,7 +132,7 @@ class Pool {
   Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  ~Pool();
+  ~Pool() override;
 
   uint16_t number() const { return number_; }
   const std::string& name() const { return name_; }
@@ -170,14 +182,25 @@ class Pool {
     bool open;
     bool writer;
     bool named;  // false: O_TMPFILE
+    std::string_view name;
     uint64_t reserved_end;
     int node;
   };
   Result<int32_t> created(const Created& file);  // the backing when open
 
+  // A directory or other inode without content has been made: it is kept as entries are.
+  void made(uint64_t ino, int directory, const char* name);
+  void attributes_changed(uint64_t ino);  // mode, owner, times or xattrs
+
   // --- open files (pool_files.cc) ---
-  Result<int32_t> begin_open(uint64_t ino, bool writer);
-  void end_open(uint64_t ino, bool writer);
+  struct Opened {
+    int32_t backing = -1;
+    bool from_disk = false;  // read() serves it, from the disk while there is no memory for it
+  };
+  // kColdEntry: it has to be promoted first, or, for readers and if there was no memory for that, opened
+  // from_disk. `client` tells one client's opens from another's.
+  Result<Opened> begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk = false);
+  void end_open(uint64_t ino, bool writer, bool from_disk = false);
   // A writer closed a descriptor, perhaps not its last: gives back what was reserved beyond the end.
   void flushed(uint64_t ino);
   // Daemon I/O on an open file. A write that meets a full pool waits for the evictor, as a create does.
@@ -186,9 +209,35 @@ class Pool {
   Result<void> truncate(uint64_t ino, uint64_t size_bytes);
   Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
 
+  // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_restore.cc) ---
+  // Once; what the catalog has comes back, cold. Without other users of the pool yet, or with entries that
+  // then become the tier's too.
+  Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                           uint64_t unit_bytes, const PoolOptions& spill);
+  DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
+  Durability durability() const { return durability_.load(std::memory_order_relaxed); }
+  // Waiters are called from a worker's thread, or from this call's if nothing has to be waited for.
+  void promote(uint64_t ino, Waiter waiter);
+  void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
+  // When the entry, or all that is closed in the directory, is on the disk and in the catalog.
+  void sync(uint64_t ino, Waiter waiter);
+  void sync_directory(uint64_t ino, Waiter waiter);
+  void when_committed(Waiter waiter);
+  void run_near_disk();  // the calling thread, where the disk is
+  // Before the end: what is closed is asked to the disk, unless only pressure may send it there.
+  void spill_all();
+  SpillUsage spill_usage() const;
+  Result<void> set_durability(Durability durability);
+  Result<void> set_admission(Admission admission);
+  Result<void> set_auto_prefetch(bool on);
+  Result<void> prefetch(std::span<const PrefetchOrder> orders);
+  PrefetchProgress prefetch_progress() const;
+
   // --- facts of an entry that xattrs show (pool_facts.cc) ---
   struct Facts {
     bool is_file = false;
+    std::string tier;
+    std::string checksum;  // hexadecimal; empty: the disk has no true copy
     int node = 0;
     uint64_t hits = 0;
     uint64_t version = 0;
@@ -220,10 +269,12 @@ class Pool {
   bool forgotten();  // no inode of it is known to the kernel any more
 
  private:
-  enum class Attempt { kDiscarded, kBusy, kNothing };
+  static constexpr int kAheadPriority = -1000;  // below all that is ordered
+  enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
   struct Effort {
     bool even_fresh = false;
     bool even_recent = false;
+    bool even_unspilled = false;  // discards what the disk is too slow for
   };
 
   // Keeps the sums over entries true across a change of one: takes what it contributed before, adds what it
@@ -238,9 +289,13 @@ class Pool {
    private:
     Pool& pool_;
     const Entry& entry_;
-    uint64_t evictable_, pinned_;
+    uint64_t evictable_, pinned_, bytes_;
+    size_t tier_;
+    bool counted_;
   };
 
+  Result<void> back(Entry& entry);  // gives it a backing if it has none
+  void count_direct(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
@@ -249,8 +304,31 @@ class Pool {
   uint64_t trim(Entry& entry, int fd);  // gives back the reservation, returns the size
   void gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep)
       REQUIRES(shard.mutex);  // its last name went
-  Attempt discard_one(Effort effort, EvictResult& result);
+  Attempt evict_one(Effort effort, EvictResult& result);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  Attempt drop_memory(Entry& entry, EvictResult& result);  // of a clean one
+  bool discard_cold(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
+  class Restorer;
+  Result<void> restore(DiskTier& tier);
+  bool goes_to_disk_first(Entry& entry, Effort effort);
+  bool waits_for_spills() const;
+  void make_disk_room();
+  void publish(Entry& entry);
+  void became_dirty(Entry& entry);
+  void queue_spill(Entry& entry, bool urgent = false, Waiter waiter = {});
+  bool wants_spill(Entry& entry);
+  bool is_admitted(Entry& entry);
+  void open_ahead(uint64_t ino, uint64_t client);
+
+  std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
+  bool end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) override;
+  bool take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
+                 bool written) REQUIRES(shard.mutex);
+  void want_disk_room(uint64_t bytes) override;
+  std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) override;
+  void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) override;
+  Room& memory_room() override { return room_; }
+  void wake_evictor() override { surroundings_.evictor->wake(); }
   bool remove_names(const Entry& entry, int fd);
   bool make_room();           // true: there is more to do
   uint64_t pressure_bytes();  // how much must go now; 0: nothing
@@ -283,6 +361,19 @@ class Pool {
   std::atomic<bool> evicting_{false};  // between the high and the low watermark
   // What writers that outgrew their reservation may write before the evictor looks again.
   std::atomic<uint64_t> growth_bytes_{0};
+
+  // Of the disk tier.
+  std::unique_ptr<DiskTier> owned_disk_;
+  std::atomic<DiskTier*> disk_{nullptr};
+  std::atomic<Durability> durability_{Durability::kNone};
+  std::atomic<bool> auto_prefetch_{true};
+  std::atomic<uint64_t> disk_wanted_bytes_{0};
+  std::array<std::atomic<uint64_t>, 3> tier_entries_{};
+  std::array<std::atomic<uint64_t>, 3> tier_bytes_{};
+  struct PrefetchCounters {
+    std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0}, bytes{0};
+  };
+  const std::shared_ptr<PrefetchCounters> prefetches_ = std::make_shared<PrefetchCounters>();
 
   CostlyValue<std::vector<NodeUsage>> recent_numa_usage_;
 

@@ -1,5 +1,5 @@
-// Eviction of a pool. There is no second tier yet, so the copy in memory is the last one: evicting is
-// discarding.
+// Eviction of a pool: of clean entries the memory copy goes, dirty ones are spilled first where there is a
+// disk, and discarded where there is none or where it cannot have them.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -21,10 +21,17 @@ constexpr uint64_t kOrderNs = 30'000'000'000;
 constexpr auto kTellingTime = std::chrono::milliseconds(1000);
 constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
+constexpr auto kSpillPause = std::chrono::milliseconds(2);
+// What may be on its way to the disk for the sake of room: more only makes the oldest wait longer.
+constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
 // Of a small pool no more than this may stay empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
 constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
 constexpr uint64_t kInodeReserve = 50;        // 1/50 of the inodes stay free
+
+uint64_t spill_ahead_bytes(uint64_t pressure_bytes) {
+  return std::max(kSpillAheadBytes, std::min(pressure_bytes, 4 * kSpillAheadBytes));
+}
 
 }  // namespace
 
@@ -33,6 +40,7 @@ bool Pool::tidy() {
   retry_parked(false);
   const bool writing = extend_reservations();
   const bool more = make_room();
+  make_disk_room();
   return writing || more;
 }
 
@@ -42,8 +50,7 @@ void Pool::publish_grown() {
     EntryTable::Shard& shard = table_.shard(*ino);
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(*ino);
-    if (entry != nullptr && entry->stage == Entry::Stage::kFresh && !entry->removed)
-      candidates_.publish(*entry);
+    if (entry != nullptr && entry->stage == Entry::Stage::kFresh && !entry->removed) publish(*entry);
   }
 }
 
@@ -109,13 +116,19 @@ bool Pool::make_room() {
   EvictResult evicted;
   while (pressure > 0) {
     if (now_ns() - begun_ns > kRoundNs) return true;
-    const Attempt attempt = discard_one(effort, evicted);
+    const Attempt attempt = evict_one(effort, evicted);
+    if (attempt == Attempt::kSpilling && disk()->spiller.backlog_bytes() >= spill_ahead_bytes(pressure)) {
+      // The disk has enough to do. Who waits is worth more than what it cannot take, if that may be lost.
+      if (durability() != Durability::kNone || room_.wanted_bytes() == 0) return true;
+      effort.even_unspilled = true;
+    }
     if (attempt == Attempt::kNothing) {
       if (!effort.even_recent) {
         effort.even_recent = true;
         retry_parked(true);
         continue;
       }
+      if (waits_for_spills()) return true;
       // Only somebody who waits is worth a client's temporary file.
       if (!effort.even_fresh && room_.wanted_bytes() > 0) {
         effort.even_fresh = true;
@@ -125,7 +138,7 @@ bool Pool::make_room() {
       if (effort.even_fresh) room_.nothing_to_evict();
       return false;
     }
-    if (attempt == Attempt::kDiscarded && room_.wanted_bytes() > 0) room_.room_made();
+    if (attempt == Attempt::kFreed && room_.wanted_bytes() > 0) room_.room_made();
     if (evicted.bytes >= pressure || evicted.entries % 16 == 0) {
       evicted.bytes = 0;
       pressure = pressure_bytes();
@@ -135,7 +148,7 @@ bool Pool::make_room() {
   return false;
 }
 
-Pool::Attempt Pool::discard_one(Effort effort, EvictResult& result) {
+Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
   const auto ino = candidates_.next_victim(effort.even_fresh);
   if (!ino) return Attempt::kNothing;
   EntryTable::Shard& shard = table_.shard(*ino);
@@ -151,6 +164,8 @@ Pool::Attempt Pool::discard_one(Effort effort, EvictResult& result) {
     park(*entry, true);
     return Attempt::kBusy;
   }
+  if (entry->tier == Entry::Tier::kClean) return drop_memory(*entry, result);
+  if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
   return discard(shard, *entry, result);
 }
 
@@ -166,7 +181,7 @@ Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult&
   ++result.entries;
   result.bytes += entry.charged_bytes;
   gone(shard, entry, UniqueFd());
-  return Attempt::kDiscarded;
+  return Attempt::kFreed;
 }
 
 bool Pool::remove_names(const Entry& entry, int fd) {
@@ -188,6 +203,8 @@ bool Pool::remove_names(const Entry& entry, int fd) {
       auto found = sys::stat_at(parent->get(), name.filename().c_str());
       auto within = sys::stat_of(parent->get());
       if (!found || !within || found->st_ino != ino) continue;
+      // Before the name goes: after it a newer file may have it, and be in the catalog.
+      if (DiskTier* const tier = disk()) tier->names.removed(entry, parent->get(), name.filename().string());
       if (!sys::unlink_at(parent->get(), name.filename().c_str(), 0)) continue;
       tries = -1;
       // A kernel that knows the inode knows it by this name.
@@ -216,8 +233,11 @@ EvictResult Pool::evict_now(EvictOrder order) {
   EvictResult result;
   const uint64_t deadline_ns = now_ns() + kOrderNs;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
-    if (discard_one({.even_fresh = !order.patient, .even_recent = true}, result) != Attempt::kNothing)
+    if (evict_one({.even_fresh = !order.patient, .even_recent = true}, result) != Attempt::kNothing) continue;
+    if (order.patient && waits_for_spills()) {
+      std::this_thread::sleep_for(kSpillPause);
       continue;
+    }
     // A client may be about to rename what it has just closed: better to wait for the second than to take it
     // away.
     if (!order.patient || !candidates_.has_fresh()) break;

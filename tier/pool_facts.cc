@@ -16,7 +16,12 @@ Result<Pool::Facts> Pool::facts(uint64_t ino) {
     if (ino == root_ino()) return Facts{};
     return fail(ESTALE);
   }
+  const auto copy = shard.copies.find(ino);
+  const bool true_copy = copy != shard.copies.end() && entry->tier != Entry::Tier::kDirty;
+  const Checksum checksum = true_copy ? copy->second.checksum : Checksum{};
   return Facts{.is_file = entry->is_file(),
+               .tier = std::string(tier_name(entry->tier)),
+               .checksum = true_copy ? fmt::format("{:016x}{:016x}", checksum.high, checksum.low) : "",
                .node = entry->node,
                .hits = entry->hits,
                .version = entry->version,
@@ -37,6 +42,12 @@ Result<void> Pool::set_pinned(uint64_t ino, bool pinned) {
                                     format_size(entry->charged_bytes)));
   Accounted accounted(*this, *entry);
   entry->pinned = pinned;
+  if (DiskTier* const tier = disk()) {
+    if (auto fd = arena_.open(handle_of(*entry), O_PATH)) tier->names.changed(*entry, fd->get());
+    // To be pinned is to be in memory.
+    if (pinned && entry->tier == Entry::Tier::kCold)
+      (void)tier->promoter.request(ino, Promoter::kOpenPriority - 1);
+  }
   if (pinned) {
     candidates_.park(*entry);
   } else {

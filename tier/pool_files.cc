@@ -21,30 +21,60 @@ constexpr auto kRoomPatience = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Result<int32_t> Pool::begin_open(uint64_t ino, bool writer) {
-  EntryTable::Shard& shard = table_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
-  if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
-    return fail(ESTALE);
-  if (entry->backing < 0) {
-    const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
-    auto fd = arena_.open(handle_of(*entry), access);
-    if (!fd) return pass(fd);
-    auto backing = surroundings_.backing_store->acquire(fd->get());
-    if (!backing) return backing;
-    entry->backing = *backing;
+Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk) {
+  Opened opened;
+  {
+    EntryTable::Shard& shard = table_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
+      return fail(ESTALE);
+    if (entry->promoting) return fail(kColdEntry);
+    if (entry->tier == Entry::Tier::kCold) {
+      // Once somebody reads it from the disk, who comes later does too: a mapping of theirs and passthrough
+      // do not go together on one inode.
+      if (writer || (!from_disk && entry->direct_count == 0)) return fail(kColdEntry);
+      opened.from_disk = true;
+      count_direct(shard, *entry);
+    } else if (auto backing = back(*entry); !backing) {
+      return pass(backing);
+    }
+    Accounted accounted(*this, *entry);
+    if (entry->open_count++ == 0) ++open_files_;
+    ++entry->hits;
+    count(counters_.opens_hit);
+    candidates_.opened(*entry);
+    if (std::exchange(entry->prefetched, false)) count(counters_.prefetch_useful);
+    if (DiskTier* const tier = disk()) tier->admission.seen(entry->name_hash);
+    if (writer) became_dirty(*entry);
+    if (writer && entry->writer_count++ == 0) add_writer(ino);
+    if (!writer && entry->tier == Entry::Tier::kDirty && durability() != Durability::kNone)
+      queue_spill(*entry);  // a second access may admit it
+    opened.backing = entry->backing;
   }
-  Accounted accounted(*this, *entry);
-  if (entry->open_count++ == 0) ++open_files_;
-  ++entry->hits;
-  count(counters_.opens_hit);
-  candidates_.opened(*entry);
-  if (writer && entry->writer_count++ == 0) add_writer(ino);
-  return entry->backing;
+  open_ahead(ino, client);
+  return opened;
 }
 
-void Pool::end_open(uint64_t ino, bool writer) {
+Result<void> Pool::back(Entry& entry) {
+  if (entry.backing >= 0) return {};
+  const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
+  auto fd = arena_.open(handle_of(entry), access);
+  if (!fd) return pass(fd);
+  auto backing = surroundings_.backing_store->acquire(fd->get());
+  if (!backing) return pass(backing);
+  entry.backing = *backing;
+  return {};
+}
+
+void Pool::count_direct(EntryTable::Shard& shard, Entry& entry) {
+  count(counters_.served_from_disk);
+  if (entry.direct_count++ > 0) return;
+  auto held = shard.held.emplace(entry.policy.ino, shard.copies[entry.policy.ino]).first;
+  disk()->store->hold(held->second);
+}
+
+void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
   EntryTable::Shard& shard = table_.shard(ino);
   int32_t backing = -1;
   UniqueFd kept;
@@ -53,6 +83,10 @@ void Pool::end_open(uint64_t ino, bool writer) {
     Entry* entry = shard.find(ino);
     if (entry == nullptr || entry->open_count == 0) return;
     Accounted accounted(*this, *entry);
+    if (from_disk && --entry->direct_count == 0) {
+      auto held = shard.held.extract(ino);
+      disk()->store->let_go(held.mapped());
+    }
     if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry);
     if (--entry->open_count > 0) return;
     --open_files_;
@@ -61,7 +95,7 @@ void Pool::end_open(uint64_t ino, bool writer) {
     if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
     if (entry->parked && !entry->pinned) candidates_.unpark(*entry);
   }
-  surroundings_.backing_store->give_back(backing);
+  if (backing >= 0) surroundings_.backing_store->give_back(backing);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr || !entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
@@ -90,9 +124,12 @@ void Pool::settle(Entry& entry) {
       entry.pinned = false;
     }
   }
-  if (entry.stage != Entry::Stage::kWritten) return;
+  if (entry.stage != Entry::Stage::kWritten) {
+    if (durability() != Durability::kNone) queue_spill(entry);
+    return;
+  }
   if (std::exchange(entry.renamed, false)) {
-    candidates_.publish(entry);
+    publish(entry);
   } else {
     candidates_.fresh(entry);
   }
@@ -165,14 +202,17 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry == nullptr) return fail(ESTALE);
+    if (entry->promoting || (entry->tier == Entry::Tier::kCold && size_bytes > 0)) return fail(kColdEntry);
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
+    became_dirty(*entry);
     if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
     Accounted accounted(*this, *entry);
     ++entry->version;
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
         entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+      if (durability() != Durability::kNone) queue_spill(*entry);
     } else if (size_bytes == 0) {
       entry->reserved_end = 0;  // went with the content: a writer that starts over needs it again
       reserve_bytes = expected_entry_bytes();

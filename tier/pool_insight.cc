@@ -74,6 +74,7 @@ std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
       if (!entry.is_file() || entry.removed) continue;
       found.emplace_back(handle_of(entry), EntryListing{.name = {},
                                                         .size_bytes = 0,
+                                                        .tier = entry.tier,
                                                         .node = entry.node,
                                                         .hits = entry.hits,
                                                         .age_s = (now_ms - entry.stored_ms) / 1000,

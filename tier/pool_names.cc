@@ -8,9 +8,49 @@
 #include "tier/pool.h"
 
 namespace kvcachefs {
+namespace {
+
+uint32_t hash_of(std::string_view name) {
+  return static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
+}
+
+// Holds a lock, or none.
+class OptionalLock {
+ public:
+  explicit OptionalLock(Mutex* mutex) NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
+    if (mutex_ != nullptr) mutex_->lock();
+  }
+  ~OptionalLock() NO_THREAD_SAFETY_ANALYSIS {
+    if (mutex_ != nullptr) mutex_->unlock();
+  }
+  OptionalLock(const OptionalLock&) = delete;
+  OptionalLock& operator=(const OptionalLock&) = delete;
+
+ private:
+  Mutex* const mutex_;
+};
+
+// The entry, or where the kernel knows no inode of that number one that says no more than the number.
+Entry known(EntryTable::Shard& shard, uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
+  if (const Entry* entry = shard.find(ino)) return *entry;
+  Entry unknown;
+  unknown.policy.ino = ino;
+  return unknown;
+}
+
+}  // namespace
 
 void Pool::gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep) {
   const uint64_t ino = entry.policy.ino;
+  if (DiskTier* const tier = disk()) {
+    tier->names.gone(entry);
+    tier->successors.removed(ino);
+    // What the catalog has of it comes back with the transaction that drops its name.
+    if (auto copy = shard.copies.find(ino); copy != shard.copies.end()) {
+      tier->store->expect_back(copy->second.extents);
+      shard.copies.erase(copy);
+    }
+  }
   {
     Accounted accounted(*this, entry);
     candidates_.removed(entry);
@@ -34,8 +74,13 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   UniqueFd keep;
   if (entry != nullptr && (entry->open_count > 0 || !entry->is_file()))
     if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
+  DiskTier* const tier = disk();
+  OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
+  if (tier != nullptr) {
+    tier->names.removed(known(shard, handle->ino), directory, name);
+  }
   if (S_ISREG(attributes->st_mode)) count(counters_.removes);
   if (entry != nullptr && (is_directory || attributes->st_nlink == 1)) gone(shard, *entry, std::move(keep));
   return {};
@@ -61,8 +106,17 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     if (victim != nullptr && (victim->open_count > 0 || !victim->is_file()))
       if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
   }
+  DiskTier* const tier = disk();
+  OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) return renamed;
   [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (tier != nullptr) {
+      const Entry moved = known(source_shard, source->ino);
+      if ((flags & RENAME_EXCHANGE) != 0)
+        tier->names.exchanged(moved, known(target_shard, target_ino), from, old_name, to, new_name);
+      else if (!target || target_ino != source->ino)
+        tier->names.renamed(moved, from, old_name, to, new_name, victim);
+    }
     if (victim != nullptr) {
       if (S_ISREG(replaced->st_mode)) count(counters_.removes);
       if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1) gone(target_shard, *victim, std::move(keep));
@@ -70,10 +124,30 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     Entry* entry = source_shard.find(source->ino);
     if (entry == nullptr || !entry->is_file()) return;
     Accounted accounted(*this, *entry);
-    if (entry->stage == Entry::Stage::kFresh) candidates_.publish(*entry);
+    entry->name_hash = hash_of(new_name);
+    if (entry->stage == Entry::Stage::kFresh) publish(*entry);
     if (entry->stage == Entry::Stage::kWritten) entry->renamed = true;
   }();
   return {};
+}
+
+void Pool::made(uint64_t ino, int directory, const char* name) {
+  DiskTier* const tier = disk();
+  if (tier == nullptr || durability() == Durability::kNone) return;
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  if (const Entry* entry = shard.find(ino); entry != nullptr && !entry->is_file())
+    tier->names.made(*entry, directory, name);
+}
+
+void Pool::attributes_changed(uint64_t ino) {
+  DiskTier* const tier = disk();
+  if (tier == nullptr || ino == root_ino()) return;
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  if (auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW)) tier->names.changed(*entry, fd->get());
 }
 
 Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
@@ -83,13 +157,21 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
+  DiskTier* const tier = disk();
+  OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+  [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (tier != nullptr) tier->names.before_link(*entry, fd->get());
+  }();
   if (auto linked = sys::link_to(fd->get(), directory, name); !linked) return linked;
+  [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (tier != nullptr) tier->names.linked(*entry, directory, name);
+  }();
   if (entry->removed) {  // an O_TMPFILE gets its first name
     Accounted accounted(*this, *entry);
     entry->removed = false;
     shard.kept.erase(ino);
     if (entry->is_file()) ++files_;
-    if (entry->open_count == 0 && entry->stage == Entry::Stage::kWritten) candidates_.publish(*entry);
+    if (entry->open_count == 0 && entry->stage == Entry::Stage::kWritten) publish(*entry);
     entry->renamed = true;
   }
   ++entry->lookup_count;
@@ -107,6 +189,7 @@ Result<int32_t> Pool::created(const Created& file) {
   entry.node = static_cast<int8_t>(file.node);
   entry.reserved_end = file.reserved_end;
   entry.removed = !file.named;
+  entry.name_hash = hash_of(file.name);
   if (file.open) {
     auto backing = surroundings_.backing_store->acquire(file.fd);
     if (!backing) {

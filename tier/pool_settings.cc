@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -13,6 +14,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
+constexpr auto kSpillPause = std::chrono::milliseconds(2);
 constexpr auto kTellingTime = std::chrono::milliseconds(50);
 
 // Wrong guesses must cost little: what is learned stays below an eighth of the pool, and below what fallocate
@@ -40,7 +42,11 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
     for (;;) {
       EvictResult evicted;
       while (arena_.usage().used_bytes() > size_bytes) {
-        const Attempt attempt = discard_one({.even_fresh = true, .even_recent = true}, evicted);
+        const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
+        if (attempt == Attempt::kNothing && waits_for_spills() && now_ns() < deadline_ns) {
+          std::this_thread::sleep_for(kSpillPause);
+          continue;
+        }
         if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
       }
       auto resized = arena_.resize(size_bytes);

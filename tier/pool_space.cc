@@ -14,6 +14,8 @@ namespace {
 // A create that has waited this long is answered without a reservation: the client's own write then meets the
 // wall, or finds the room that was made meanwhile.
 constexpr uint64_t kReserveWaitNs = 2'000'000'000;
+// The same where nothing may be lost that the disk has not got yet.
+constexpr uint64_t kSpillWaitNs = 30'000'000'000;
 constexpr auto kReservePatience = std::chrono::milliseconds(50);
 
 // What a writer that has outgrown its reservation may add before the evictor looks again: a tmpfs takes
@@ -56,7 +58,8 @@ bool Pool::claim(int fd, uint64_t bytes) {
     const Room::Ticket ticket = room_.ticket();
     const auto allocated = sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes);
     claimed = allocated.has_value();
-    if (claimed || allocated.error().code != ENOSPC || now_ns() - begun_ns > kReserveWaitNs) break;
+    const uint64_t patience_ns = durability() == Durability::kNone ? kReserveWaitNs : kSpillWaitNs;
+    if (claimed || allocated.error().code != ENOSPC || now_ns() - begun_ns > patience_ns) break;
     waited = true;
     Room::Demand demand(room_, bytes + kCountingSlackBytes);
     surroundings_.evictor->wake();

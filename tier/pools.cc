@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/size.h"
+#include "tier/open_disk_tier.h"
 
 namespace kvcachefs {
 
@@ -43,6 +44,7 @@ uint64_t Pools::assigned_bytes() const {
 
 Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
   if (auto named = check_pool_name(options.name); !named) return pass(named);
+  if (auto good = check_spill_options(options); !good) return pass(good);
   std::lock_guard change(change_mutex_);
   if (find(options.name) != nullptr) return fail(EEXIST, fmt::format("pool {} exists", options.name));
   const uint64_t assigned = assigned_bytes();
@@ -63,8 +65,11 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
                     .topology = surroundings_.topology,
                     .backing_store = surroundings_.backing_store,
                     .listener = surroundings_.listener,
-                    .evictor = surroundings_.evictor});
+                    .evictor = surroundings_.evictor,
+                    .cores = surroundings_.cores});
   if (!pool) return pool;
+  if (!options.spill_path.empty())
+    if (auto attached = attach_disk(*pool, options); !attached) return pass(attached);
   std::unique_lock lock(pools_mutex_);
   if (number >= pools_.size()) pools_.resize(number + 1);
   pools_[number] = *pool;
@@ -91,6 +96,38 @@ Result<void> Pools::remove(std::string_view name) {
   auto retired = pool->retire();
   if (retired) surroundings_.evictor->wake();
   return retired;
+}
+
+Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options) {
+  if (!surroundings_.opens_may_wait)
+    return fail(EOPNOTSUPP, fmt::format("pool {}: spill={} would block an open over io_uring", pool->name(),
+                                        options.spill_path));
+  for (const auto& other : list())
+    if (other != pool)
+      if (auto apart = check_spills_apart(options, other->options()); !apart) return apart;
+  auto attached = open_disk_tier(*pool, options);
+  if (attached && disk_started_) disk_started_(pool);
+  return attached;
+}
+
+Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
+  std::lock_guard change(change_mutex_);
+  if (pool->disk() != nullptr)
+    return fail(EBUSY,
+                fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
+                            "the next start",
+                            pool->name()));
+  if (auto good = check_spill_options(wanted); !good) return good;
+  if (wanted.spill_path.empty()) return {};
+  return attach_disk(pool, wanted);
+}
+
+void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started) {
+  std::lock_guard change(change_mutex_);
+  disk_started_ = std::move(started);
+  if (!disk_started_) return;
+  for (const auto& pool : list())
+    if (pool->disk() != nullptr) disk_started_(pool);
 }
 
 Result<void> Pools::resize(Pool& pool, uint64_t size_bytes) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -28,6 +29,8 @@ class Pools {
     BackingStore* backing_store = nullptr;
     DiscardListener* listener = nullptr;
     Wakeup* evictor = nullptr;
+    unsigned cores = 1;
+    bool opens_may_wait = true;  // false: no pool may have a disk tier
   };
   explicit Pools(Surroundings surroundings);
 
@@ -40,6 +43,11 @@ class Pools {
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
   Result<void> remove(std::string_view name);            // ENOTEMPTY unless its tree is empty
   Result<void> resize(Pool& pool, uint64_t size_bytes);  // EINVAL beyond memory
+  // Attaches a disk tier to a pool that serves: `order` as .pool/spill takes it. Another size of the one it
+  // has is EBUSY.
+  Result<void> set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted);
+  // Called for each pool that has a disk tier, now and as they come.
+  void on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started);
   uint64_t memory_bytes() const { return surroundings_.memory_bytes; }
 
   // Lets go of removed pools that the kernel has forgotten.
@@ -47,9 +55,11 @@ class Pools {
 
  private:
   uint64_t assigned_bytes() const;
+  Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options);
 
   const Surroundings surroundings_;
-  std::mutex change_mutex_;  // before pools_mutex_
+  std::mutex change_mutex_;                                         // before pools_mutex_
+  std::function<void(const std::shared_ptr<Pool>&)> disk_started_;  // guarded by change_mutex_
   mutable std::shared_mutex pools_mutex_;
   std::vector<std::shared_ptr<Pool>> pools_;  // [0] unused: number 0 is the mount's root
 };

@@ -37,8 +37,9 @@ std::string entries_header() {
 }
 
 std::string render_entry(const EntryListing& entry) {
-  return fmt::format("{}\t{}\tdirty\t{}\t{}\t{}\t{}\t{}\n", escaped(entry.name), entry.size_bytes, entry.node,
-                     entry.hits, entry.age_s, entry.priority, entry.pinned ? 1 : 0);
+  return fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", escaped(entry.name), entry.size_bytes,
+                     tier_name(entry.tier), entry.node, entry.hits, entry.age_s, entry.priority,
+                     entry.pinned ? 1 : 0);
 }
 
 EntriesReader::EntriesReader(size_t shards, ListShard list_shard)

@@ -8,7 +8,7 @@ namespace kvcachefs {
 
 PoolReport PoolAdapter::report() {
   return make_pool_report(pool_->options(), pool_->usage(), pool_->counters(), pool_->expected_entry_bytes(),
-                          pool_->recent_numa_usage(), SpillUsage{}, io_mode_);
+                          pool_->recent_numa_usage(), pool_->spill_usage(), io_mode_);
 }
 
 std::unexpected<Error> PoolAdapter::no_disk_tier() const {
@@ -16,37 +16,27 @@ std::unexpected<Error> PoolAdapter::no_disk_tier() const {
 }
 
 Result<void> PoolAdapter::set_spill(const PoolOptions& wanted) {
-  if (over_io_uring_) {
-    return fail(EOPNOTSUPP, fmt::format("pool {}: spill={} would block an open over io_uring", pool_->name(),
-                                        wanted.spill_path));
-  }
-  for (const std::shared_ptr<Pool>& other : pools_.list()) {
-    if (other == pool_) continue;
-    if (Result<void> apart = check_spills_apart(wanted, other->options()); !apart) {
-      return fail(EBUSY, fmt::format("pool {}: {}", pool_->name(), apart.error().message));
-    }
-  }
-  return no_disk_tier();
+  return pools_.set_spill(pool_, wanted);
 }
 
-Result<void> PoolAdapter::set_durability(Durability) {
-  return no_disk_tier();
+Result<void> PoolAdapter::set_durability(Durability durability) {
+  return pool_->set_durability(durability);
 }
 
-Result<void> PoolAdapter::set_admission(Admission) {
-  return no_disk_tier();
+Result<void> PoolAdapter::set_admission(Admission admission) {
+  return pool_->set_admission(admission);
 }
 
-Result<void> PoolAdapter::set_auto_prefetch(bool) {
-  return no_disk_tier();
+Result<void> PoolAdapter::set_auto_prefetch(bool on) {
+  return pool_->set_auto_prefetch(on);
 }
 
-Result<void> PoolAdapter::prefetch(std::span<const PrefetchOrder>) {
-  return no_disk_tier();
+Result<void> PoolAdapter::prefetch(std::span<const PrefetchOrder> orders) {
+  return pool_->prefetch(orders);
 }
 
 PrefetchProgress PoolAdapter::prefetch_progress() {
-  return {};
+  return pool_->prefetch_progress();
 }
 
 Result<void> PoolAdapter::start_scrub(uint64_t) {

@@ -61,6 +61,10 @@ void Policy::take_over(Policy& replaced) {
   while (PolicyFacts* facts = replaced.take_first()) put(*facts);
 }
 
+void Policy::follow(const Policy& other) {
+  clock_ = std::max(clock_, other.clock_);
+}
+
 PolicyFacts* Policy::next_victim() {
   return take_first();
 }

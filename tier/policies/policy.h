@@ -65,6 +65,9 @@ class Policy {
   // Takes all candidates of the policy it replaces, with the facts they have, and goes on with its clock.
   void take_over(Policy& replaced);
 
+  // Goes on with the other's clock where that is ahead: for two policies between which entries move.
+  void follow(const Policy& other);
+
   // Takes out the entry that should leave first; nullptr when there is no candidate.
   PolicyFacts* next_victim();
 

@@ -1,0 +1,117 @@
+#include "tier/catalog_log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+
+namespace kvcachefs {
+namespace {
+
+// A transaction costs a few milliseconds of the disk's time however much it holds; nobody waits for these.
+constexpr auto kGatheringTime = std::chrono::milliseconds(5);
+constexpr auto kRetryPause = std::chrono::milliseconds(500);
+// What one transaction takes at most, so that who waits for its first change does not wait for a whole flood.
+constexpr size_t kBatchChanges = 8192;
+
+}  // namespace
+
+void CatalogLog::append(std::vector<CatalogChange> changes) {
+  if (changes.empty()) return;
+  {
+    MutexLock lock(mutex_);
+    appended_ += changes.size();
+    ends_.push_back(appended_);
+    std::move(changes.begin(), changes.end(), std::back_inserter(changes_));
+  }
+  condition_.notify_one();
+}
+
+void CatalogLog::when_committed(Waiter waiter) {
+  {
+    MutexLock lock(mutex_);
+    waiting_.push_back({appended_, std::move(waiter)});
+  }
+  condition_.notify_one();
+}
+
+void CatalogLog::wake() {
+  {
+    MutexLock lock(mutex_);
+    woken_ = true;
+  }
+  condition_.notify_all();
+}
+
+bool CatalogLog::idle() const {
+  MutexLock lock(mutex_);
+  return changes_.empty() && waiting_.empty() && committed_ == appended_;
+}
+
+void CatalogLog::close() {
+  step(std::chrono::milliseconds(0));  // what the last names' going has left
+  answer(0, fail(ESHUTDOWN));
+}
+
+void CatalogLog::step(std::chrono::milliseconds at_most) {
+  uint64_t committed = 0;
+  {
+    MutexLock lock(mutex_);
+    if (changes_.empty() && batch_.empty() && waiting_.empty() && !woken_)
+      condition_.wait_for(mutex_, at_most);
+    if (failing_ && !woken_ && waiting_.empty()) condition_.wait_for(mutex_, std::min(at_most, kRetryPause));
+    if (at_most.count() > 0 && !changes_.empty() && waiting_.empty() && !woken_)
+      condition_.wait_for(mutex_, kGatheringTime);
+    woken_ = false;
+    while (batch_.size() < kBatchChanges && !ends_.empty()) {
+      const uint64_t end = ends_.front();
+      ends_.pop_front();
+      for (; taken_ < end; ++taken_) {
+        batch_.push_back(std::move(changes_.front()));
+        changes_.pop_front();
+      }
+    }
+    committed = taken_;
+  }
+  Result<void> outcome;
+  if (!batch_.empty()) outcome = write();
+  answer(committed, outcome);
+}
+
+Result<void> CatalogLog::write() {
+  const bool holds_contents = std::ranges::any_of(
+      batch_, [](const CatalogChange& change) { return std::holds_alternative<PutContent>(change); });
+  Result<void> flushed;
+  if (holds_contents) flushed = device_.flush();
+  Result<std::vector<Extent>> freed = flushed ? catalog_.commit(batch_) : pass(flushed);
+  if (!freed) {
+    count(counters_.catalog_errors);
+    if (!std::exchange(failing_, true))
+      log_error("{}: what changes stays in memory until the catalog can be written again",
+                freed.error().message);
+    return pass(freed);
+  }
+  count(counters_.catalog_commits);
+  batch_.clear();
+  if (std::exchange(failing_, false)) log_info("the catalog is written again");
+  if (!freed->empty()) freed_(*freed);
+  return {};
+}
+
+void CatalogLog::answer(uint64_t committed, const Result<void>& outcome) {
+  std::vector<Waiter> answered;
+  {
+    MutexLock lock(mutex_);
+    if (outcome) committed_ = committed;
+    // After a failure nobody is left to wait for the next try, which may be long.
+    while (!waiting_.empty() && (!outcome || waiting_.front().after <= committed)) {
+      answered.push_back(std::move(waiting_.front().waiter));
+      waiting_.pop_front();
+    }
+  }
+  for (Waiter& waiter : answered) waiter(outcome);
+}
+
+}  // namespace kvcachefs

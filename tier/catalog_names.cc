@@ -1,0 +1,278 @@
+#include "tier/catalog_names.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace kvcachefs {
+namespace {
+
+constexpr size_t kXattrListBytes = 64 << 10;  // XATTR_LIST_MAX and XATTR_SIZE_MAX, linux/limits.h
+
+Result<std::vector<std::pair<std::string, std::string>>> xattrs_of(int fd) {
+  std::vector<std::pair<std::string, std::string>> result;
+  auto length = sys::list_xattr(fd, {});
+  if (!length || *length == 0) return result;
+  std::vector<char> names(kXattrListBytes);
+  length = sys::list_xattr(fd, names);
+  if (!length) return pass(length);
+  std::vector<char> value(kXattrListBytes);
+  for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
+    auto size = sys::get_xattr(fd, &names[at], value);
+    if (size) result.emplace_back(&names[at], std::string(value.data(), *size));
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<CatalogNode> describe_inode(int fd, uint64_t id, bool pinned) {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes) return pass(attributes);
+  CatalogNode node{.id = id,
+                   .mode = attributes->st_mode,
+                   .uid = attributes->st_uid,
+                   .gid = attributes->st_gid,
+                   .device = attributes->st_rdev,
+                   .accessed = attributes->st_atim,
+                   .modified = attributes->st_mtim,
+                   .pinned = pinned,
+                   .link_target = {},
+                   .xattrs = {}};
+  if (S_ISLNK(attributes->st_mode)) {
+    auto target = sys::read_link(fd);
+    if (!target) return pass(target);
+    node.link_target = std::move(*target);
+    return node;
+  }
+  auto xattrs = xattrs_of(fd);
+  if (!xattrs) return pass(xattrs);
+  node.xattrs = std::move(*xattrs);
+  return node;
+}
+
+uint64_t CatalogNames::known_id(uint64_t ino) const {
+  if (ino == arena_.tree().ino) return kCatalogRoot;
+  MutexLock lock(mutex_);
+  auto found = ids_.find(ino);
+  return found == ids_.end() ? 0 : found->second;
+}
+
+uint64_t CatalogNames::id_of(const Entry& entry) const {
+  return entry.is_file() ? entry.node_id : known_id(entry.policy.ino);
+}
+
+uint64_t CatalogNames::known_directory(int directory) const {
+  if (directory == arena_.tree_fd()) return kCatalogRoot;
+  auto attributes = sys::stat_of(directory);
+  return attributes ? known_id(attributes->st_ino) : 0;
+}
+
+void CatalogNames::append(CatalogChange change) const {
+  std::vector<CatalogChange> changes;
+  changes.push_back(std::move(change));
+  store_.log().append(std::move(changes));
+}
+
+bool CatalogNames::unshadow(const Place& place) {
+  MutexLock lock(mutex_);
+  return shadowed_.erase(place) > 0;
+}
+
+Result<CatalogNames::Place> CatalogNames::place_of(uint64_t ino, int fd) {
+  // A directory above may be renamed between two of these calls; three tries are plenty.
+  for (int tries = 0; tries < 3; ++tries) {
+    auto path = arena_.name_of(fd);
+    if (!path) return pass(path);
+    const std::filesystem::path name(*path);
+    auto parent = name.has_parent_path()
+                      ? sys::open_at(arena_.tree_fd(), name.parent_path().c_str(), O_PATH | O_DIRECTORY)
+                      : sys::duplicate(arena_.tree_fd());
+    if (!parent) continue;
+    auto found = sys::stat_at(parent->get(), name.filename().c_str());
+    if (!found || found->st_ino != ino) continue;
+    auto id = put_directory(parent->get());
+    if (!id) return pass(id);
+    return Place{*id, name.filename().string()};
+  }
+  return fail(ESTALE);
+}
+
+Result<uint64_t> CatalogNames::put_directory(int directory) {
+  auto attributes = sys::stat_of(directory);
+  if (!attributes) return pass(attributes);
+  const uint64_t ino = attributes->st_ino;
+  if (const uint64_t id = known_id(ino); id != 0) return id;
+  auto place = place_of(ino, directory);
+  if (!place) return pass(place);
+  const uint64_t id = store_.new_id();
+  auto node = describe_inode(directory, id, false);
+  if (!node) return pass(node);
+  std::vector<CatalogChange> changes;
+  changes.push_back(PutNode{std::move(*node)});
+  changes.push_back(PutName{place->first, place->second, id});
+  store_.log().append(std::move(changes));
+  known(ino, id);
+  return id;
+}
+
+void CatalogNames::known(uint64_t ino, uint64_t id) {
+  MutexLock lock(mutex_);
+  ids_[ino] = id;
+}
+
+Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {
+  const uint64_t ino = entry.policy.ino;
+  MutexLock tree(tree_);
+  const uint64_t id = entry.node_id != 0 ? entry.node_id : store_.new_id();
+  auto node = describe_inode(fd, id, entry.pinned);
+  if (!node) return pass(node);
+  std::vector<CatalogChange> changes;
+  changes.push_back(PutNode{std::move(*node)});
+  if (entry.node_id != 0) return changes;
+
+  std::set<Place> places;
+  {
+    MutexLock lock(mutex_);
+    if (auto found = links_.find(ino); found != links_.end()) places = found->second;
+  }
+  if (places.empty()) {
+    auto place = place_of(ino, fd);
+    if (!place) return pass(place);
+    places.insert(std::move(*place));
+  }
+  for (const Place& place : places) {
+    unshadow(place);
+    changes.push_back(PutName{place.first, place.second, id});
+  }
+  entry.node_id = id;
+  MutexLock lock(mutex_);
+  links_.erase(ino);
+  return changes;
+}
+
+void CatalogNames::changed(const Entry& entry, int fd) {
+  const uint64_t id = id_of(entry);
+  if (id == 0 || entry.removed) return;
+  if (auto node = describe_inode(fd, id, entry.pinned)) append(PutNode{std::move(*node)});
+}
+
+void CatalogNames::made(const Entry& entry, int directory, const std::string& name) {
+  MutexLock tree(tree_);
+  auto parent = put_directory(directory);
+  auto fd = sys::open_at(directory, name.c_str(), O_PATH | O_NOFOLLOW);
+  if (!parent || !fd) return;
+  const uint64_t id = store_.new_id();
+  auto node = describe_inode(fd->get(), id, false);
+  if (!node) return;
+  unshadow({*parent, name});
+  std::vector<CatalogChange> changes;
+  changes.push_back(PutNode{std::move(*node)});
+  changes.push_back(PutName{*parent, name, id});
+  store_.log().append(std::move(changes));
+  known(entry.policy.ino, id);
+}
+
+void CatalogNames::keep_directory(int directory) {
+  MutexLock tree(tree_);
+  (void)put_directory(directory);
+}
+
+void CatalogNames::removed(const Entry& entry, int directory, const std::string& name) {
+  const uint64_t parent = known_directory(directory);
+  if (parent == 0) return;
+  const Place place{parent, name};
+  {
+    MutexLock lock(mutex_);
+    if (auto found = links_.find(entry.policy.ino); found != links_.end()) found->second.erase(place);
+  }
+  const bool was_shadowed = unshadow(place);
+  if (was_shadowed || id_of(entry) != 0) append(DropName{parent, name});
+}
+
+void CatalogNames::gone(const Entry& entry) {
+  MutexLock lock(mutex_);
+  ids_.erase(entry.policy.ino);
+  links_.erase(entry.policy.ino);
+}
+
+void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_name, int to,
+                           const std::string& new_name, const Entry* replaced) {
+  const uint64_t id = id_of(entry);
+  const uint64_t from_id = known_directory(from);
+  if (id != 0) {
+    auto to_id = put_directory(to);
+    if (!to_id) return;
+    unshadow({*to_id, new_name});
+    std::vector<CatalogChange> changes;
+    changes.push_back(PutName{*to_id, new_name, id});
+    if (from_id != 0) changes.push_back(DropName{from_id, old_name});
+    return store_.log().append(std::move(changes));
+  }
+  if (from_id != 0 && unshadow({from_id, old_name})) append(DropName{from_id, old_name});
+  const bool had_links = [&] {
+    MutexLock lock(mutex_);
+    return links_.contains(entry.policy.ino);
+  }();
+  const auto put_id = had_links ? put_directory(to) : Result<uint64_t>(known_directory(to));
+  const uint64_t to_id = put_id ? *put_id : 0;
+  const bool replaces_known = replaced != nullptr && id_of(*replaced) != 0;
+  if (replaces_known && !entry.is_file()) return append(DropName{to_id, new_name});
+  MutexLock lock(mutex_);
+  // Until the newer file is on the disk a crash leaves the older one: it was there, and whole.
+  if (to_id != 0 && replaces_known) shadowed_.insert({to_id, new_name});
+  if (!had_links) return;
+  links_[entry.policy.ino].erase({from_id, old_name});
+  links_[entry.policy.ino].insert({to_id, new_name});
+}
+
+void CatalogNames::exchanged(const Entry& a, const Entry& b, int a_was_in, const std::string& a_name,
+                             int b_was_in, const std::string& b_name) {
+  const auto a_directory = put_directory(a_was_in);
+  const auto b_directory = put_directory(b_was_in);
+  if (!a_directory || !b_directory) return;
+  const Place a_place{*a_directory, a_name};
+  const Place b_place{*b_directory, b_name};
+  std::vector<CatalogChange> changes;
+  const auto moved = [&](const Entry& entry, const Place& from, const Place& to) {
+    unshadow(to);
+    if (const uint64_t id = id_of(entry); id != 0)
+      changes.push_back(PutName{to.first, to.second, id});
+    else
+      changes.push_back(DropName{to.first, to.second});
+    MutexLock lock(mutex_);
+    auto found = links_.find(entry.policy.ino);
+    if (found == links_.end()) return;
+    found->second.erase(from);
+    found->second.insert(to);
+  };
+  moved(a, a_place, b_place);
+  moved(b, b_place, a_place);
+  store_.log().append(std::move(changes));
+}
+
+void CatalogNames::before_link(const Entry& entry, int fd) {
+  const uint64_t ino = entry.policy.ino;
+  if (id_of(entry) != 0) return;
+  auto attributes = sys::stat_of(fd);
+  if (!attributes || attributes->st_nlink != 1) return;
+  auto place = place_of(ino, fd);
+  if (!place) return;
+  MutexLock lock(mutex_);
+  links_[ino].insert(std::move(*place));
+}
+
+void CatalogNames::linked(const Entry& entry, int directory, const std::string& name) {
+  auto parent = put_directory(directory);
+  if (!parent) return;
+  const Place place{*parent, name};
+  if (const uint64_t id = id_of(entry); id != 0) {
+    unshadow(place);
+    return append(PutName{place.first, place.second, id});
+  }
+  MutexLock lock(mutex_);
+  links_[entry.policy.ino].insert(place);
+}
+
+}  // namespace kvcachefs

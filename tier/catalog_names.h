@@ -1,0 +1,83 @@
+// The names of a pool as its catalog has them, beside those that the tmpfs has. A file's name comes to the
+// catalog with its first content, so the two differ while it has not been spilled. Any thread. Failure: a
+// name that cannot be resolved any more (ESTALE) changes nothing.
+//
+// Lock order: entry shards -> tree() -> this one's own -> the log's. tree() is held by who renames, links or
+// removes a directory, over the system call and the change that says so, and by introduce().
+//
+// `id` is the number that the catalog has for an inode, 0 if it does not have it. A `directory` is a
+// descriptor of the directory that a name is, or was, in. An entry's shard is held, so its names stay as they
+// are.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "alloc/memory_arena.h"
+#include "base/mutex.h"
+#include "tier/catalog_log.h"
+#include "tier/entry.h"
+#include "tier/spill_store.h"
+
+namespace kvcachefs {
+
+class CatalogNames {
+ public:
+  CatalogNames(SpillStore& store, const MemoryArena& arena) : store_(store), arena_(arena) {}
+
+  Mutex& tree() { return tree_; }
+  uint64_t id_of(const Entry& entry) const EXCLUDES(mutex_);
+
+  // What the catalog has to hear of a file before its content: its node, and its names if they are new to it.
+  // Gives the entry its number.
+  Result<std::vector<CatalogChange>> introduce(Entry& entry, int fd) EXCLUDES(tree_, mutex_);
+  // Mode, owner, times or xattrs of an inode that the catalog has are others now.
+  void changed(const Entry& entry, int fd) EXCLUDES(mutex_);
+  // A directory, symlink or other inode without content has been made.
+  void made(const Entry& entry, int directory, const std::string& name) EXCLUDES(tree_, mutex_);
+
+  void keep_directory(int directory) EXCLUDES(tree_, mutex_);  // with all above it
+
+  // The name goes: before the system call where nobody else keeps a newer file from getting the name
+  // meanwhile.
+  void removed(const Entry& entry, int directory, const std::string& name) EXCLUDES(mutex_);
+  void gone(const Entry& entry) EXCLUDES(mutex_);
+  void renamed(const Entry& entry, int from, const std::string& old_name, int to, const std::string& new_name,
+               const Entry* replaced) REQUIRES(tree_) EXCLUDES(mutex_);
+  void exchanged(const Entry& a, const Entry& b, int a_was_in, const std::string& a_name, int b_was_in,
+                 const std::string& b_name) REQUIRES(tree_) EXCLUDES(mutex_);
+  void before_link(const Entry& entry, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
+  void linked(const Entry& entry, int directory, const std::string& name) REQUIRES(tree_) EXCLUDES(mutex_);
+
+  // At start: an inode that is no regular file and that the catalog has.
+  void known(uint64_t ino, uint64_t id) EXCLUDES(mutex_);
+
+ private:
+  using Place = std::pair<uint64_t, std::string>;  // a directory's id and a name
+
+  uint64_t known_id(uint64_t ino) const EXCLUDES(mutex_);
+  uint64_t known_directory(int directory) const EXCLUDES(mutex_);
+  Result<uint64_t> put_directory(int directory) REQUIRES(tree_) EXCLUDES(mutex_);
+  Result<Place> place_of(uint64_t ino, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
+  bool unshadow(const Place& place) EXCLUDES(mutex_);
+  void append(CatalogChange change) const;
+
+  SpillStore& store_;
+  const MemoryArena& arena_;
+  Mutex tree_;
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, uint64_t> ids_ GUARDED_BY(mutex_);  // of what is no regular file
+  // Names that the catalog gives to an older file than the tmpfs does: the newer one has not been spilled.
+  std::set<Place> shadowed_ GUARDED_BY(mutex_);
+  // The names of files that have, or had, several, and that the catalog does not have.
+  std::unordered_map<uint64_t, std::set<Place>> links_ GUARDED_BY(mutex_);
+};
+
+// Mode, owner, times, target and xattrs of an inode, by a descriptor that may be O_PATH.
+Result<CatalogNode> describe_inode(int fd, uint64_t id, bool pinned);
+
+}  // namespace kvcachefs

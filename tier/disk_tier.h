@@ -1,0 +1,48 @@
+// All that a pool has because it has a disk tier. Made before anything uses it, and there until the pool
+// goes. Threads and failure: as its parts say; run by the steps of tier/pool.h that workers call.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tier/admission.h"
+#include "tier/catalog_names.h"
+#include "tier/promoter.h"
+#include "tier/spill_store.h"
+#include "tier/spiller.h"
+#include "tier/successors.h"
+
+namespace kvcachefs {
+
+struct DiskTier {
+  DiskTier(std::unique_ptr<SpillStore> its_store, std::unique_ptr<BlockChannel> spill_channel,
+           Residency& residency, const MemoryArena& arena, Admission admission_kind)
+      : store(std::move(its_store)),
+        names(*store, arena),
+        spiller(*store, residency, std::move(spill_channel)),
+        promoter(*store, residency),
+        admission(admission_kind) {}
+
+  // Ends the waits of all its threads once.
+  void wake() {
+    spiller.wake();
+    promoter.wake();
+    store->log().wake();
+  }
+  // After its threads have ended: answers who still waits.
+  void close() {
+    spiller.close();
+    promoter.close();
+    store->log().close();
+  }
+
+  const std::unique_ptr<SpillStore> store;
+  CatalogNames names;
+  Spiller spiller;
+  Promoter promoter;
+  std::vector<std::unique_ptr<PromoterLane>> lanes;
+  AdmissionFilter admission;
+  Successors successors;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,205 @@
+// A pool's disk tier as a whole: attaching it, and what is durable when.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+// Two threads that copy back saturate most disks (checksums run at 10 GB/s a thread); four are for arrays.
+constexpr unsigned kMaxLanes = 4;
+
+// linux_dirent64, getdents64(2).
+struct DirectoryRecord {
+  uint64_t ino;
+  int64_t offset;
+  uint16_t length;
+  uint8_t type;
+};
+constexpr size_t kTypeOffset = 18;
+
+std::vector<uint64_t> regular_files_in(int directory) {
+  std::vector<uint64_t> result;
+  std::vector<char> buffer(64 << 10);
+  for (;;) {
+    auto size = sys::read_directory(directory, buffer);
+    if (!size || *size == 0) return result;
+    for (size_t at = 0; at < *size;) {
+      DirectoryRecord record{};
+      std::memcpy(&record.ino, &buffer[at], sizeof record.ino);
+      std::memcpy(&record.length, &buffer[at + 16], sizeof record.length);
+      std::memcpy(&record.type, &buffer[at + kTypeOffset], sizeof record.type);
+      constexpr uint8_t kRegular = 8;  // DT_REG
+      if (record.type == kRegular) result.push_back(record.ino);
+      at += record.length;
+    }
+  }
+}
+
+// Calls the waiter when the last of several has ended, with the first error there was.
+class Together {
+ public:
+  explicit Together(Waiter waiter) : waiter_(std::move(waiter)) {}
+  ~Together() { waiter_(std::move(outcome_)); }
+  void ended(Result<void> outcome) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (outcome_ && !outcome) outcome_ = std::move(outcome);
+  }
+
+ private:
+  Waiter waiter_;
+  Mutex mutex_;
+  Result<void> outcome_;
+};
+
+}  // namespace
+
+Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                               uint64_t unit_bytes, const PoolOptions& spill) {
+  if (disk() != nullptr) return fail(EEXIST, fmt::format("pool {} has a disk tier", name_));
+  auto channel = device->channel(Spiller::kDepth);
+  if (!channel) return pass(channel);
+  auto store = std::make_unique<SpillStore>(std::move(device), std::move(catalog), unit_bytes, counters_);
+  const uint64_t store_units = store->space().units();
+  auto tier = std::make_unique<DiskTier>(std::move(store), std::move(*channel),
+                                         static_cast<Residency&>(*this), arena_, spill.admission);
+  for (unsigned lane = 0; lane < std::clamp(surroundings_.cores / 2, 1u, kMaxLanes); ++lane) {
+    auto lane_channel = tier->store->device().channel(PromoterLane::kDepth);
+    if (!lane_channel) return pass(lane_channel);
+    tier->lanes.push_back(std::make_unique<PromoterLane>(tier->promoter, std::move(*lane_channel)));
+    tier->promoter.add(*tier->lanes.back());
+  }
+  // A cold entry is an inode of 1 KiB of kernel memory (spikes/README.md) and takes a unit at least.
+  if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
+  durability_ = durability_of(spill);
+  auto_prefetch_ = spill.prefetch;
+  owned_disk_ = std::move(tier);
+  if (auto restored = restore(*owned_disk_); !restored) {
+    owned_disk_.reset();
+    return restored;
+  }
+  {
+    MutexLock lock(settings_mutex_);
+    options_.spill_path = spill.spill_path;
+    options_.spill_size_bytes = spill.spill_size_bytes;
+    options_.spill_unit_bytes = unit_bytes;
+    options_.catalog_path = spill.catalog_path;
+    options_.durability = spill.durability;
+    options_.admission = spill.admission;
+    options_.prefetch = spill.prefetch;
+  }
+  disk_.store(owned_disk_.get(), std::memory_order_release);
+  spill_all();
+  return {};
+}
+
+void Pool::when_committed(Waiter waiter) {
+  if (disk() == nullptr) return waiter({});
+  disk()->store->log().when_committed(std::move(waiter));
+}
+
+void Pool::sync(uint64_t ino, Waiter waiter) {
+  if (disk() == nullptr) return waiter({});
+  EntryTable::Shard& shard = table_.shard(ino);
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    const bool has_name = entry != nullptr && entry->is_file() && !entry->removed;
+    if (has_name && entry->tier == Entry::Tier::kDirty) {
+      return queue_spill(*entry, true, [this, its = std::move(waiter)](Result<void> outcome) mutable {
+        if (!outcome) return its(std::move(outcome));
+        when_committed(std::move(its));
+      });
+    }
+  }
+  when_committed(std::move(waiter));
+}
+
+void Pool::sync_directory(uint64_t ino, Waiter waiter) {
+  if (disk() == nullptr) return waiter({});
+  auto fd = open_inode(ino, O_RDONLY | O_DIRECTORY);
+  if (!fd) return waiter(pass(fd));
+  disk()->names.keep_directory(fd->get());
+  auto together = std::make_shared<Together>([this, its = std::move(waiter)](Result<void> outcome) mutable {
+    if (!outcome) return its(std::move(outcome));
+    when_committed(std::move(its));
+  });
+  for (const uint64_t child : regular_files_in(fd->get())) {
+    EntryTable::Shard& shard = table_.shard(child);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(child);
+    // What is still being written has its own fsync and close.
+    if (entry != nullptr && entry->is_stored() && entry->tier == Entry::Tier::kDirty &&
+        entry->writer_count == 0)
+      queue_spill(*entry, true, [together](Result<void> outcome) { together->ended(std::move(outcome)); });
+  }
+}
+
+void Pool::run_near_disk() {
+  const int node = disk()->store->device().node();
+  if (node >= 0) surroundings_.topology->run_on(node);
+}
+
+void Pool::spill_all() {
+  if (disk() == nullptr || durability() == Durability::kNone) return;
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    for (auto& [ino, entry] : shard.entries) {
+      if (entry.stage == Entry::Stage::kFresh && !entry.removed) publish(entry);
+      if (entry.is_file()) queue_spill(entry);
+    }
+  }
+}
+
+SpillUsage Pool::spill_usage() const {
+  SpillUsage usage;
+  const auto entries = [&](Entry::Tier tier) { return tier_entries_[static_cast<size_t>(tier)].load(); };
+  const auto bytes = [&](Entry::Tier tier) { return tier_bytes_[static_cast<size_t>(tier)].load(); };
+  usage.dirty_entries = entries(Entry::Tier::kDirty);
+  usage.dirty_bytes = bytes(Entry::Tier::kDirty);
+  usage.clean_entries = entries(Entry::Tier::kClean);
+  usage.clean_bytes = bytes(Entry::Tier::kClean);
+  usage.cold_entries = entries(Entry::Tier::kCold);
+  usage.cold_bytes = bytes(Entry::Tier::kCold);
+  if (DiskTier* const tier = disk()) {
+    const uint64_t unit = tier->store->unit_bytes();
+    const ExtentAllocator& space = tier->store->space();
+    usage.size_bytes = space.units() * unit;
+    usage.free_bytes = space.free_units() * unit;
+    usage.used_bytes = usage.size_bytes - usage.free_bytes;
+    usage.largest_free_run_bytes = space.largest_free_run() * unit;
+  }
+  return usage;
+}
+
+Result<void> Pool::set_durability(Durability durability) {
+  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  {
+    MutexLock lock(settings_mutex_);
+    options_.durability = durability;
+  }
+  durability_ = durability;
+  spill_all();
+  return {};
+}
+
+Result<void> Pool::set_admission(Admission admission) {
+  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  disk()->admission.set_kind(admission);
+  MutexLock lock(settings_mutex_);
+  options_.admission = admission;
+  return {};
+}
+
+Result<void> Pool::set_auto_prefetch(bool on) {
+  auto_prefetch_ = on;
+  MutexLock lock(settings_mutex_);
+  options_.prefetch = on;
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,156 @@
+// A pool's way back from its disk, and what is served from there.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+bool leaves_entry_intact(int code) {
+  return code == ENOSPC || code == ENOMEM || code == ESHUTDOWN || code == EINTR;
+}
+
+}  // namespace
+
+void Pool::promote(uint64_t ino, Waiter waiter) {
+  if (disk() == nullptr) return waiter({});
+  count(counters_.promote_waits);
+  (void)disk()->promoter.request(ino, Promoter::kOpenPriority, std::move(waiter));
+}
+
+std::expected<PromoteTask, Residency::Refusal> Pool::begin_promote(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  // One that was unlinked while it is served from the disk stays there.
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->promoting ||
+      copy == shard.copies.end())
+    return std::unexpected(Refusal::kNever);
+  auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
+  if (!fd) return std::unexpected(Refusal::kNever);
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return std::unexpected(Refusal::kNever);
+  if (surroundings_.topology->node_count() > 1) {
+    const int node = surroundings_.topology->node_with_room(entry->node, copy->second.size_bytes);
+    if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
+  }
+  entry->promoting = true;
+  return PromoteTask{.ino = ino,
+                     .fd = std::move(*fd),
+                     .content = copy->second,
+                     .content_epoch = entry->content_epoch,
+                     .accessed = attributes->st_atim,
+                     .modified = attributes->st_mtim,
+                     .begun_ns = now_ns()};
+}
+
+void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) {
+  // Allocating its pages counted as a change of the file.
+  if (!outcome) (void)arena_.drop_pages(task.fd.get());
+  (void)sys::change_times(task.fd.get(), {task.accessed, task.modified});
+  EntryTable::Shard& shard = table_.shard(task.ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(task.ino);
+  if (entry == nullptr) return;
+  entry->promoting = false;
+  if (entry->removed) return;
+  if (outcome) {
+    count(counters_.promotes);
+    count(counters_.promoted_bytes, task.content.size_bytes);
+    counters_.promote_ns.record(now_ns() - task.begun_ns);
+    entry->prefetched = !asked_for;
+    entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // who asked for it is about to open it
+    Accounted accounted(*this, *entry);
+    candidates_.moved(*entry, Entry::Tier::kClean);
+    if (entry->lookup_count > 0) surroundings_.listener->changed(number_, task.ino);
+    return;
+  }
+  if (leaves_entry_intact(outcome.error().code)) return;
+  count(counters_.promote_errors);
+  if (outcome.error().code == EILSEQ) count(counters_.checksum_errors);
+  std::string places;
+  for (const Extent& extent : task.content.extents)
+    places += fmt::format(" {}+{}", extent.start, extent.count);
+  log_error("pool {}: an entry of {} bytes is discarded: {}; its extents, in units of {}:{}", name_,
+            task.content.size_bytes,
+            outcome.error().code == EILSEQ ? "its checksum is wrong"
+                                           : fmt::format("read error {}", outcome.error().code),
+            disk()->store->unit_bytes(), places);
+  (void)discard_cold(shard, *entry);
+}
+
+void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  UniqueFd file;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    auto held = shard.held.find(ino);
+    if (entry == nullptr || held == shard.held.end()) {
+      // Answered below, with no lock held.
+    } else if (entry->tier == Entry::Tier::kCold) {
+      return disk()->promoter.read(held->second, offset, size, std::move(waiter));
+    } else if (auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK)) {
+      file = std::move(*fd);
+    }
+  }
+  if (!file) return waiter(fail(ESTALE));
+  std::vector<char> bytes(size);
+  auto count = sys::read_at(file.get(), bytes, offset);
+  file.reset();
+  if (!count) return waiter(pass(count));
+  waiter(std::as_bytes(std::span(bytes).first(*count)));
+}
+
+void Pool::open_ahead(uint64_t ino, uint64_t client) {
+  DiskTier* const tier = disk();
+  if (tier == nullptr || !auto_prefetch_ || client == 0) return;
+  for (const uint64_t next : tier->successors.opened(client, ino, now_coarse_ms())) {
+    EntryTable::Shard& shard = table_.shard(next);
+    bool cold = false;
+    {
+      MutexLock lock(shard.mutex);
+      const Entry* entry = shard.find(next);
+      cold = entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold && !entry->promoting;
+    }
+    if (cold) (void)tier->promoter.request(next, kAheadPriority);
+  }
+}
+
+Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
+  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  for (const PrefetchOrder& order : orders) {
+    auto handle = sys::handle_at(arena_.tree_fd(), order.name.c_str());
+    if (!handle) {
+      ++prefetches_->failed;
+      continue;
+    }
+    ++prefetches_->queued;
+    const auto ended = [counters = prefetches_](const Result<void>& outcome) {
+      --counters->queued;
+      if (outcome)
+        ++counters->done;
+      else
+        ++(leaves_entry_intact(outcome.error().code) ? counters->dropped : counters->failed);
+    };
+    if (disk()->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), ended))
+      continue;
+    --prefetches_->queued;
+    ++prefetches_->dropped;
+  }
+  return {};
+}
+
+PrefetchProgress Pool::prefetch_progress() const {
+  return {.queued = prefetches_->queued,
+          .done = prefetches_->done,
+          .failed = prefetches_->failed,
+          .dropped = prefetches_->dropped,
+          .bytes = counters_.promoted_bytes};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,231 @@
+// A pool's way to its disk: what is copied there, when, and what follows from it.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kStatBlockBytes = 512;
+// After an error of the disk, or where the entry is too large for it, before another try.
+constexpr uint32_t kUnspillableMs = 10'000;
+
+uint32_t now_ms_32() {
+  return static_cast<uint32_t>(now_coarse_ms());
+}
+
+// True while `until` lies ahead on the 32-bit clock, which wraps around after 49 days.
+bool lies_ahead(uint32_t until_ms) {
+  return until_ms != 0 && static_cast<int32_t>(until_ms - now_ms_32()) > 0;
+}
+
+}  // namespace
+
+void Pool::publish(Entry& entry) {
+  candidates_.publish(entry);
+  if (DiskTier* const tier = disk()) tier->admission.seen(entry.name_hash);
+  if (disk() != nullptr && durability() != Durability::kNone) queue_spill(entry);
+}
+
+bool Pool::is_admitted(Entry& entry) {
+  return disk()->admission.admit(entry.name_hash, entry.hits);
+}
+
+bool Pool::wants_spill(Entry& entry) {
+  return disk() != nullptr && entry.is_stored() && entry.tier == Entry::Tier::kDirty &&
+         entry.writer_count == 0 && !entry.spill_queued && !lies_ahead(entry.unspillable_until_ms);
+}
+
+void Pool::queue_spill(Entry& entry, bool urgent, Waiter waiter) {
+  if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
+  if (!urgent) count(counters_.admitted_bytes, entry.charged_bytes);
+  entry.spill_queued = true;
+  disk()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent, std::move(waiter));
+}
+
+bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
+  if (disk() == nullptr || lies_ahead(entry.unspillable_until_ms)) return false;
+  if (!entry.spill_queued && !is_admitted(entry)) {
+    count(counters_.refused_bytes, entry.charged_bytes);
+    return false;
+  }
+  if (effort.even_unspilled && durability() == Durability::kNone) {
+    count(counters_.overrun_discards);
+    return false;
+  }
+  candidates_.park(entry);
+  queue_spill(entry);
+  return true;
+}
+
+void Pool::became_dirty(Entry& entry) {
+  ++entry.content_epoch;
+  if (entry.tier == Entry::Tier::kDirty) return;
+  Accounted accounted(*this, entry);
+  candidates_.moved(entry, Entry::Tier::kDirty);
+}
+
+std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, bool urgent) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return std::unexpected(Refusal::kNever);
+  if (entry->spilling) return std::unexpected(Refusal::kSoon);
+  const bool settled = entry->is_stored() && entry->writer_count == 0;
+  if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled)) {
+    entry->spill_queued = false;
+    if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
+    return std::unexpected(Refusal::kNever);
+  }
+  auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
+  if (!fd) return std::unexpected(Refusal::kLater);
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return std::unexpected(Refusal::kLater);
+  // F_RDLCK is granted exactly when nobody can write it, mappings included. From here on a writer has to come
+  // by begin_open, which changes the epoch.
+  const bool proven = sys::set_lease(fd->get(), F_RDLCK).has_value();
+  if (proven) (void)sys::set_lease(fd->get(), F_UNLCK);
+  if (!proven && !urgent) return std::unexpected(Refusal::kLater);
+  Accounted accounted(*this, *entry);
+  entry->spilling = true;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const bool whole = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes >= size;
+  SpillTask task{.ino = ino,
+                 .fd = std::move(*fd),
+                 .size_bytes = size,
+                 .version = entry->version,
+                 .content_epoch = entry->content_epoch,
+                 .proven = proven && settled,
+                 .mappable = proven && settled && whole,
+                 .before = {}};
+  if (auto found = shard.copies.find(ino); found != shard.copies.end()) task.before = found->second;
+  return task;
+}
+
+bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) {
+  EntryTable::Shard& shard = table_.shard(task.ino);
+  bool taken = false;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(task.ino);
+    if (entry == nullptr) return false;
+    Accounted accounted(*this, *entry);
+    entry->spilling = false;
+    // What has to wait for space is asked for again by the spiller itself.
+    if (!content && content.error().code == EAGAIN) return false;
+    entry->spill_queued = false;
+    if (!content) {
+      count(counters_.spill_errors);
+      entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
+      if (content.error().code != ENOSPC)
+        log_error("pool {}: {}: errno {}", name_, content.error().message, content.error().code);
+    } else if (!entry->removed) {
+      taken = take_copy(shard, *entry, task, std::move(*content), written);
+    }
+    if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
+    if (taken && entry->tier == Entry::Tier::kDirty && durability_ != Durability::kNone) queue_spill(*entry);
+  }
+  if (room_.wanted_bytes() > 0 || evicting_) surroundings_.evictor->wake();
+  return taken;
+}
+
+bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
+                     bool written) {
+  const bool current = entry.content_epoch == task.content_epoch && entry.writer_count == 0;
+  if (task.proven && !current) return false;
+  auto changes = disk()->names.introduce(entry, task.fd.get());
+  if (!changes) return false;
+  if (written) {
+    count(counters_.spills);
+    count(counters_.spilled_bytes, content.size_bytes);
+  }
+  shard.copies[task.ino] = content;
+  changes->push_back(PutContent{entry.node_id, std::move(content)});
+  disk()->store->log().append(std::move(*changes));
+  if (task.proven) {
+    Accounted accounted(*this, entry);
+    candidates_.moved(entry, Entry::Tier::kClean);
+  }
+  return true;
+}
+
+void Pool::want_disk_room(uint64_t bytes) {
+  uint64_t wanted = disk_wanted_bytes_.load();
+  while (wanted < bytes && !disk_wanted_bytes_.compare_exchange_weak(wanted, bytes)) {
+  }
+  surroundings_.evictor->wake();
+}
+
+bool Pool::waits_for_spills() const {
+  return disk() != nullptr && disk()->spiller.backlog_bytes() > 0;
+}
+
+Pool::Attempt Pool::drop_memory(Entry& entry, EvictResult& result) {
+  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
+  // F_WRLCK succeeds exactly when nobody else has the file open or mapped; nobody can while it is held.
+  if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
+    park(entry, false);
+    return Attempt::kBusy;
+  }
+  if (!arena_.drop_pages(fd->get())) {
+    park(entry, false);
+    return Attempt::kBusy;
+  }
+  count(counters_.evictions);
+  if (std::exchange(entry.prefetched, false)) count(counters_.prefetch_wasted);
+  ++result.entries;
+  result.bytes += entry.charged_bytes;
+  Accounted accounted(*this, entry);
+  candidates_.moved(entry, Entry::Tier::kCold);
+  if (entry.lookup_count > 0) surroundings_.listener->changed(number_, entry.policy.ino);
+  return Attempt::kFreed;
+}
+
+bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry) {
+  auto fd = arena_.open(handle_of(entry), O_PATH);
+  if (!fd || !remove_names(entry, fd->get())) {
+    park(entry, false);
+    return false;
+  }
+  count(counters_.discards);
+  count(counters_.disk_discards);
+  count(counters_.discarded_bytes, entry.charged_bytes);
+  gone(shard, entry, UniqueFd());
+  return true;
+}
+
+void Pool::make_disk_room() {
+  DiskTier* const tier = disk();
+  if (tier == nullptr) return;
+  const SpillStore& store = *tier->store;
+  // Space comes back with a transaction: some is kept for what is on its way to the disk meanwhile.
+  const uint64_t size = store.space().units() * store.unit_bytes();
+  const uint64_t ahead = std::min(size / 32, 4 * expected_entry_bytes() + tier->spiller.backlog_bytes());
+  const uint64_t wanted = std::min(std::max(disk_wanted_bytes_.exchange(0), ahead), size);
+  EvictResult evicted;
+  const auto short_of_room = [&] {
+    return (store.space().free_units() + store.leaving_units()) * store.unit_bytes() < wanted;
+  };
+  for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
+    const auto ino = candidates_.next_cold();
+    if (!ino) {
+      // Nothing is cold: what would leave memory next is to make room on the disk too.
+      const Attempt attempt = evict_one({.even_recent = true}, evicted);
+      if (attempt == Attempt::kNothing || attempt == Attempt::kSpilling) return;
+      continue;
+    }
+    EntryTable::Shard& shard = table_.shard(*ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(*ino);
+    if (entry == nullptr || entry->removed) continue;
+    if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
+      park(*entry, true);
+    else
+      (void)discard_cold(shard, *entry);
+  }
+}
+
+}  // namespace kvcachefs

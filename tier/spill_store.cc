@@ -1,0 +1,92 @@
+#include "tier/spill_store.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr Extent kSuperblock{0, 1};
+
+}  // namespace
+
+SpillStore::SpillStore(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                       uint64_t unit_bytes, PoolCounters& counters)
+    : device_(std::move(device)),
+      catalog_(std::move(catalog)),
+      unit_bytes_(unit_bytes),
+      allocator_(device_->size_bytes() / unit_bytes),
+      next_id_(catalog_->highest_id()),
+      log_(*device_, *catalog_, counters, [this](std::span<const Extent> extents) { release(extents); }) {
+  KVCACHEFS_CHECK(allocator_.claim(kSuperblock));
+}
+
+std::optional<std::vector<Extent>> SpillStore::allocate(uint64_t bytes) {
+  if (bytes == 0) return std::vector<Extent>{};
+  return allocator_.allocate(units_for(bytes));
+}
+
+void SpillStore::give_back(std::span<const Extent> extents) {
+  allocator_.free(extents);
+}
+
+bool SpillStore::claim(const CatalogContent& content) {
+  uint64_t units = 0;
+  size_t claimed = 0;
+  for (const Extent& extent : content.extents) {
+    if (!allocator_.claim(extent)) break;
+    units += extent.count;
+    ++claimed;
+  }
+  if (claimed == content.extents.size() && units == units_for(content.size_bytes)) return true;
+  allocator_.free(std::span(content.extents).first(claimed));
+  return false;
+}
+
+void SpillStore::hold(const CatalogContent& content) {
+  MutexLock lock(held_mutex_);
+  for (const Extent& extent : content.extents) {
+    Held& held = held_[extent.start];
+    ++held.holders;
+    held.count = extent.count;
+  }
+}
+
+void SpillStore::let_go(const CatalogContent& content) {
+  std::vector<Extent> free;
+  {
+    MutexLock lock(held_mutex_);
+    for (const Extent& extent : content.extents) {
+      auto found = held_.find(extent.start);
+      if (found == held_.end() || --found->second.holders > 0) continue;
+      if (found->second.dropped) free.push_back(extent);
+      held_.erase(found);
+    }
+  }
+  allocator_.free(free);
+}
+
+void SpillStore::expect_back(std::span<const Extent> extents) {
+  for (const Extent& extent : extents) leaving_units_ += extent.count;
+}
+
+void SpillStore::release(std::span<const Extent> extents) {
+  std::vector<Extent> free;
+  uint64_t units = 0;
+  {
+    MutexLock lock(held_mutex_);
+    for (const Extent& extent : extents) {
+      units += extent.count;
+      auto found = held_.find(extent.start);
+      if (found == held_.end())
+        free.push_back(extent);
+      else
+        found->second.dropped = true;
+    }
+  }
+  allocator_.free(free);
+  leaving_units_ -= std::min(units, leaving_units_.load());
+}
+
+}  // namespace kvcachefs

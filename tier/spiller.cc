@@ -1,0 +1,300 @@
+#include "tier/spiller.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kPieceBytes = 1 << 20;
+// What is begun at a time: enough for the disk to have its depth of small entries.
+constexpr size_t kCopies = 64;
+constexpr uint64_t kCopyingBytes = uint64_t{128} << 20;
+// Sent before its checksum is made: the disk has 32 pieces, so it does not run dry meanwhile.
+constexpr size_t kPiecesARound = 8;
+constexpr size_t kBuffers = 16;
+
+constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back what was dropped
+constexpr uint64_t kFullPatienceMs = 10'000;
+constexpr uint64_t kBusyPauseMs = 1;
+constexpr uint64_t kMappedPauseMs = 500;  // a mapping can end without any sign to us
+constexpr unsigned kAttempts = 8;         // of a file that is cut short while it is copied
+
+}  // namespace
+
+Spiller::Spiller(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel)
+    : store_(store), residency_(residency), channel_(std::move(channel)) {
+  for (size_t slot = 0; slot < slots_.size(); ++slot) free_slots_.push_back(slot);
+}
+
+Spiller::~Spiller() = default;
+
+void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) {
+  backlog_bytes_ += bytes;
+  ++unfinished_;
+  {
+    MutexLock lock(mutex_);
+    Request made{.ino = ino,
+                 .bytes = bytes,
+                 .urgent = urgent,
+                 .waiter = std::move(waiter),
+                 .not_before_ms = 0,
+                 .full_since_ms = 0,
+                 .attempts = 0,
+                 .stuck = false};
+    (urgent ? urgent_ : requests_).push_back(std::move(made));
+  }
+  channel_->wake();
+}
+
+std::optional<Spiller::Request> Spiller::next_request() {
+  MutexLock lock(mutex_);
+  const uint64_t now_ms = now_coarse_ms();
+  auto due = std::ranges::find_if(later_, [&](const Request& r) { return r.not_before_ms <= now_ms; });
+  if (due != later_.end()) {
+    Request request = std::move(*due);
+    later_.erase(due);
+    if (std::exchange(request.stuck, false)) {
+      --stuck_;
+      backlog_bytes_ += request.bytes;
+    }
+    return request;
+  }
+  std::deque<Request>& queue = urgent_.empty() ? requests_ : urgent_;
+  if (queue.empty()) return std::nullopt;
+  Request request = std::move(queue.front());
+  queue.pop_front();
+  return request;
+}
+
+void Spiller::queue_again(Request request, uint64_t pause_ms) {
+  request.not_before_ms = now_coarse_ms() + pause_ms;
+  MutexLock lock(mutex_);
+  later_.push_back(std::move(request));
+}
+
+void Spiller::settle(Request& request, Result<void> outcome) {
+  backlog_bytes_ -= request.bytes;
+  if (request.waiter) request.waiter(std::move(outcome));
+  --unfinished_;
+}
+
+void Spiller::start_copies() {
+  while (copies_.size() < kCopies && copying_bytes_ < kCopyingBytes) {
+    auto request = next_request();
+    if (!request || !start(std::move(*request))) return;
+  }
+}
+
+bool Spiller::start(Request request) {
+  auto task = residency_.begin_spill(request.ino, request.urgent);
+  if (!task) {
+    if (task.error() == Residency::Refusal::kSoon) {
+      queue_again(std::move(request), kBusyPauseMs);
+    } else if (task.error() == Residency::Refusal::kLater) {
+      // Tried again for ever: the mapping ends one day.
+      backlog_bytes_ -= request.bytes;
+      ++stuck_;
+      request.stuck = true;
+      queue_again(std::move(request), kMappedPauseMs);
+    } else {
+      settle(request, {});
+    }
+    return true;
+  }
+  if (is_unchanged(*task)) {
+    CatalogContent same = *task->before;
+    same.version = task->version;
+    (void)residency_.end_spill(*task, std::move(same), false);
+    settle(request, {});
+    return true;
+  }
+  auto extents = store_.allocate(task->size_bytes);
+  if (!extents) return wait_for_space(std::move(request), *task);
+  Copy& copy = copies_.emplace_back();
+  copy.request = std::move(request);
+  copy.task = std::move(*task);
+  copy.extents = std::move(*extents);
+  copying_bytes_ += copy.task.size_bytes;
+  if (copy.task.mappable && copy.task.size_bytes > 0) {
+    auto mapping = Mapping::of_file(copy.task.fd.get(), copy.task.size_bytes, Mapping::Access::kRead);
+    if (mapping)
+      copy.mapping = std::move(*mapping);
+    else
+      copy.error = mapping.error().code;
+  }
+  if (copy.task.size_bytes == 0 || copy.error != 0) finish(copy);
+  return true;
+}
+
+bool Spiller::wait_for_space(Request request, const SpillTask& task) {
+  const uint64_t now_ms = now_coarse_ms();
+  if (request.full_since_ms == 0) request.full_since_ms = now_ms;
+  const bool hopeless = store_.units_for(task.size_bytes) >= store_.space().units();
+  if (hopeless || now_ms - request.full_since_ms > kFullPatienceMs) {
+    (void)residency_.end_spill(task, fail(ENOSPC), false);
+    settle(request, fail(ENOSPC));
+    return true;
+  }
+  (void)residency_.end_spill(task, fail(EAGAIN), false);
+  residency_.want_disk_room(task.size_bytes);
+  queue_again(std::move(request), kFullPauseMs);
+  return false;
+}
+
+bool Spiller::is_unchanged(const SpillTask& task) {
+  if (!task.before || task.before->size_bytes != task.size_bytes) return false;
+  Hasher hasher;
+  std::vector<char> piece(std::min(task.size_bytes, kPieceBytes));
+  for (uint64_t offset = 0; offset < task.size_bytes;) {
+    auto count = sys::read_at(task.fd.get(), piece, offset);
+    if (!count || *count == 0) return false;
+    const uint64_t used = std::min<uint64_t>(*count, task.size_bytes - offset);
+    hasher.update(std::as_bytes(std::span(piece).first(used)));
+    offset += used;
+  }
+  return hasher.digest() == task.before->checksum;
+}
+
+std::optional<size_t> Spiller::take_buffer() {
+  if (free_buffers_.empty() && buffers_.size() < kBuffers) {
+    auto made = Mapping::of_memory(kPieceBytes);
+    if (!made) return std::nullopt;
+    buffers_.push_back(std::move(*made));
+    free_buffers_.push_back(buffers_.size() - 1);
+  }
+  if (free_buffers_.empty()) return std::nullopt;
+  const size_t buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  return buffer;
+}
+
+bool Spiller::send_piece(Copy& copy) {
+  if (free_slots_.empty()) return false;
+  const uint64_t alignment = std::max<uint64_t>(store_.device().alignment_bytes(), 4096);
+  const Extent& extent = copy.extents[copy.extent];
+  const uint64_t unit = store_.unit_bytes();
+  const uint64_t left = copy.task.size_bytes - copy.sent_bytes;
+  const uint64_t padded = (left + alignment - 1) / alignment * alignment;
+  const uint64_t size = std::min({kPieceBytes, extent.count * unit - copy.within_extent, padded});
+  const uint64_t used = std::min(size, left);
+
+  size_t buffer = kNoBuffer;
+  std::span<std::byte> memory;
+  if (copy.mapping) {
+    memory = copy.mapping.bytes().subspan(copy.sent_bytes, size);
+  } else {
+    const auto taken = take_buffer();
+    if (!taken) return false;
+    buffer = *taken;
+    memory = buffers_[buffer].bytes().first(size);
+    auto count =
+        sys::read_at(copy.task.fd.get(), {reinterpret_cast<char*>(memory.data()), used}, copy.sent_bytes);
+    if (!count || *count < used) {
+      copy.error = count ? EAGAIN : count.error().code;
+      free_buffers_.push_back(buffer);
+      return true;
+    }
+    std::ranges::fill(memory.subspan(used), std::byte{0});
+  }
+  const size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot] = {&copy, buffer};
+  sending_.push_back({.kind = BlockRequest::Kind::kWrite,
+                      .offset = extent.start * unit + copy.within_extent,
+                      .memory = memory,
+                      .tag = slot});
+  hashing_.push_back({&copy, memory.first(used)});
+  ++copy.flying;
+  copy.sent_bytes += used;
+  copy.within_extent += size;
+  if (copy.within_extent == extent.count * unit) {
+    ++copy.extent;
+    copy.within_extent = 0;
+  }
+  return true;
+}
+
+bool Spiller::feed() {
+  bool stuck = false;
+  for (Copy& copy : copies_) {
+    while (copy.error == 0 && copy.sent_bytes < copy.task.size_bytes && sending_.size() < kPiecesARound &&
+           !stuck)
+      stuck = !send_piece(copy);
+  }
+  const bool more = sending_.size() == kPiecesARound && !stuck;
+  channel_->submit(sending_);
+  for (const Piece& piece : hashing_) piece.copy->hasher.update(piece.content);
+  sending_.clear();
+  hashing_.clear();
+  return more;
+}
+
+void Spiller::collect(std::chrono::milliseconds at_most) {
+  completions_.clear();
+  (void)channel_->reap(completions_, at_most);
+  for (const BlockCompletion& completion : completions_) {
+    Slot& slot = slots_[completion.tag];
+    if (slot.buffer != kNoBuffer) free_buffers_.push_back(slot.buffer);
+    --slot.copy->flying;
+    if (completion.error != 0) slot.copy->error = completion.error;
+    free_slots_.push_back(completion.tag);
+  }
+  for (auto copy = copies_.begin(); copy != copies_.end();) {
+    auto next = std::next(copy);
+    if (copy->flying == 0 && (copy->error != 0 || copy->sent_bytes == copy->task.size_bytes)) finish(*copy);
+    copy = next;
+  }
+}
+
+void Spiller::finish(Copy& copy) {
+  copy.mapping = Mapping();  // an eviction that follows at once must not meet it
+  copying_bytes_ -= copy.task.size_bytes;
+  Request request = std::move(copy.request);
+  Result<CatalogContent> content = fail(copy.error, "write to the disk tier");
+  if (copy.error == 0)
+    content = CatalogContent{.size_bytes = copy.task.size_bytes,
+                             .checksum = copy.hasher.digest(),
+                             .version = copy.task.version,
+                             .extents = copy.extents};
+  const bool taken = residency_.end_spill(copy.task, std::move(content), true);
+  if (!taken) store_.give_back(copy.extents);
+  const int error = copy.error;
+  std::erase_if(copies_, [&](const Copy& other) { return &other == &copy; });
+  if (error == EAGAIN && ++request.attempts < kAttempts) return queue_again(std::move(request), 1);
+  settle(request, error == 0 ? Result<void>() : fail(error));
+}
+
+void Spiller::step(std::chrono::milliseconds at_most) {
+  start_copies();
+  const bool more = feed();
+  if (more) return collect(std::chrono::milliseconds(0));
+  collect(std::min(at_most, pause()));
+}
+
+std::chrono::milliseconds Spiller::pause() const {
+  MutexLock lock(mutex_);
+  uint64_t pause_ms = kMappedPauseMs;
+  const uint64_t now_ms = now_coarse_ms();
+  for (const Request& request : later_)
+    pause_ms = std::min(pause_ms, request.not_before_ms - std::min(request.not_before_ms, now_ms));
+  return std::chrono::milliseconds(pause_ms);
+}
+
+void Spiller::close() {
+  std::vector<Request> left;
+  {
+    MutexLock lock(mutex_);
+    for (auto* queue : {&urgent_, &requests_, &later_}) {
+      for (Request& request : *queue) left.push_back(std::move(request));
+      queue->clear();
+    }
+  }
+  for (Request& request : left)
+    if (request.waiter) request.waiter(fail(ESHUTDOWN));
+}
+
+}  // namespace kvcachefs
