@@ -38,7 +38,7 @@ Result<void> set_attributes(const Node& node, const struct stat& wanted, int val
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
   if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT)
-    return sys::change_times(fd->get(), times);
+    return node.pool->set_times(node.ino, times);
   return {};
 }
 

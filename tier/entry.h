@@ -49,6 +49,10 @@ struct Entry {
   // Of the disk tier. `content_epoch` changes whenever somebody may write: a copy that was begun before is
   // void.
   uint64_t node_id = 0;  // the catalog's number for it; 0: the catalog does not have it
+  // Evicting and promoting change the ctime of its file in the tmpfs: while that is `own_ctime_ns`, users see
+  // the one of before.
+  uint64_t own_ctime_ns = 0;
+  uint64_t shown_ctime_ns = 0;
   uint32_t content_epoch = 0;
   uint32_t name_hash = 0;  // of the last name it got: survives in admission's memory what the entry does not
   uint32_t direct_count = 0;  // of open_count: those that are served from the disk

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <ctime>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -13,6 +14,12 @@
 #include "tier/entry.h"
 
 namespace kvcachefs {
+
+struct KeptTimes {
+  timespec accessed{};
+  timespec modified{};
+  timespec changed{};
+};
 
 class EntryTable {
  public:
@@ -26,7 +33,9 @@ class EntryTable {
     // Where the disk has an entry's content: of clean and cold ones, and of dirty ones what they were before.
     std::unordered_map<uint64_t, CatalogContent> copies GUARDED_BY(mutex);
 
-    // The same of those that are served from it: what the pool lets go of meanwhile stays readable there.
+    // Times as users see and set them, of those that are being promoted: their files' own change meanwhile.
+    std::unordered_map<uint64_t, KeptTimes> times GUARDED_BY(mutex);
+    // The content of those that are served from the disk: it stays readable there when the pool lets go of it.
     std::unordered_map<uint64_t, CatalogContent> held GUARDED_BY(mutex);
 
     Entry* find(uint64_t ino) REQUIRES(mutex) {

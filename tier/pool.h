@@ -164,6 +164,7 @@ class Pool final : private Residency {
   Result<Directory> directory(uint64_t ino);
   Result<UniqueFd> open_inode(uint64_t ino, int flags);
   Result<struct stat> attributes(uint64_t ino);
+  Result<void> set_times(uint64_t ino, const std::array<timespec, 2>& times);  // as utimensat(2) takes them
   // The kernel learns of an inode; `attributes` gets the daemon's own reservation taken out of its blocks.
   Result<void> looked_up(sys::Handle handle, struct stat& attributes);
   void forget(uint64_t ino, uint64_t lookups);
@@ -294,6 +295,11 @@ class Pool final : private Residency {
     bool counted_;
   };
 
+  // What users see of a file, from what the tmpfs says.
+  static void show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes)
+      REQUIRES(shard.mutex);
+  // The daemon has just changed the file: users go on to see the ctime of before.
+  static void hide_ctime(Entry& entry, const timespec& before, int fd);
   Result<void> back(Entry& entry);  // gives it a backing if it has none
   void count_direct(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }

@@ -19,7 +19,52 @@ void hide_reservation(const Entry& entry, struct stat& attributes) {
   if (static_cast<uint64_t>(attributes.st_blocks) > most) attributes.st_blocks = static_cast<blkcnt_t>(most);
 }
 
+uint64_t in_ns(const timespec& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+timespec from_ns(uint64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+
 }  // namespace
+
+void Pool::show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) {
+  hide_reservation(entry, attributes);
+  if (auto kept = shard.times.find(entry.policy.ino); kept != shard.times.end()) {
+    attributes.st_atim = kept->second.accessed;
+    attributes.st_mtim = kept->second.modified;
+    attributes.st_ctim = kept->second.changed;
+  } else if (entry.own_ctime_ns != 0 && in_ns(attributes.st_ctim) == entry.own_ctime_ns) {
+    attributes.st_ctim = from_ns(entry.shown_ctime_ns);
+  }
+}
+
+void Pool::hide_ctime(Entry& entry, const timespec& before, int fd) {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes) return;
+  if (entry.own_ctime_ns == 0 || in_ns(before) != entry.own_ctime_ns) entry.shown_ctime_ns = in_ns(before);
+  entry.own_ctime_ns = in_ns(attributes->st_ctim);
+}
+
+Result<void> Pool::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
+  if (ino == root_ino()) return sys::change_times(arena_.tree_fd(), times);
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  if (entry == nullptr) return fail(ESTALE);
+  auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  if (auto done = sys::change_times(fd->get(), times); !done) return done;
+  auto kept = shard.times.find(ino);
+  if (kept == shard.times.end()) return {};
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return pass(attributes);
+  if (times[0].tv_nsec != UTIME_OMIT) kept->second.accessed = attributes->st_atim;
+  if (times[1].tv_nsec != UTIME_OMIT) kept->second.modified = attributes->st_mtim;
+  kept->second.changed = attributes->st_ctim;
+  return {};
+}
 
 Result<Directory> Pool::directory(uint64_t ino) {
   if (ino == root_ino()) return Directory{arena_.tree_fd(), {}};
@@ -54,7 +99,7 @@ Result<struct stat> Pool::attributes(uint64_t ino) {
   if (!attributes || !S_ISREG(attributes->st_mode)) return attributes;
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
-  if (const Entry* entry = shard.find(ino)) hide_reservation(*entry, *attributes);
+  if (const Entry* entry = shard.find(ino)) show(shard, *entry, *attributes);
   return attributes;
 }
 
@@ -67,7 +112,7 @@ Result<void> Pool::looked_up(sys::Handle handle, struct stat& attributes) {
     if (entry == nullptr || entry->removed) return fail(ESTALE);
     ++entry->lookup_count;
     entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
-    hide_reservation(*entry, attributes);
+    show(shard, *entry, attributes);
     return {};
   }
   Entry& entry = shard.find_or_make(handle.ino, handle.generation);

@@ -39,25 +39,29 @@ std::expected<PromoteTask, Residency::Refusal> Pool::begin_promote(uint64_t ino)
     if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
   }
   entry->promoting = true;
+  show(shard, *entry, *attributes);
+  shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
   return PromoteTask{.ino = ino,
                      .fd = std::move(*fd),
                      .content = copy->second,
                      .content_epoch = entry->content_epoch,
-                     .accessed = attributes->st_atim,
-                     .modified = attributes->st_mtim,
                      .begun_ns = now_ns()};
 }
 
 void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) {
-  // Allocating its pages counted as a change of the file.
   if (!outcome) (void)arena_.drop_pages(task.fd.get());
-  (void)sys::change_times(task.fd.get(), {task.accessed, task.modified});
   EntryTable::Shard& shard = table_.shard(task.ino);
   MutexLock lock(shard.mutex);
+  const auto kept = shard.times.extract(task.ino);
   Entry* entry = shard.find(task.ino);
   if (entry == nullptr) return;
   entry->promoting = false;
   if (entry->removed) return;
+  // To allocate its pages and to write them counted as changes of the file.
+  if (!kept.empty()) {
+    (void)sys::change_times(task.fd.get(), {kept.mapped().accessed, kept.mapped().modified});
+    hide_ctime(*entry, kept.mapped().changed, task.fd.get());
+  }
   if (outcome) {
     count(counters_.promotes);
     count(counters_.promoted_bytes, task.content.size_bytes);

@@ -170,10 +170,12 @@ Pool::Attempt Pool::drop_memory(Entry& entry, EvictResult& result) {
     park(entry, false);
     return Attempt::kBusy;
   }
-  if (!arena_.drop_pages(fd->get())) {
+  const auto before = sys::stat_of(fd->get());
+  if (!before || !arena_.drop_pages(fd->get())) {
     park(entry, false);
     return Attempt::kBusy;
   }
+  hide_ctime(entry, before->st_ctim, fd->get());
   count(counters_.evictions);
   if (std::exchange(entry.prefetched, false)) count(counters_.prefetch_wasted);
   ++result.entries;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <ctime>
 #include <expected>
 #include <memory>
 #include <optional>
@@ -37,8 +36,6 @@ struct PromoteTask {
   UniqueFd fd;
   CatalogContent content;
   uint32_t content_epoch = 0;
-  timespec accessed{};
-  timespec modified{};
   uint64_t begun_ns = 0;
 };
 
