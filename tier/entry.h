@@ -1,26 +1,44 @@
 // An entry: what the daemon knows of one inode of a pool beyond what its tmpfs keeps (names, modes, sizes,
 // times). Guarded by its shard of the EntryTable, but for `policy`, which Candidates guards.
 //
-// Lock order: EntryTable shards, in ascending index (a rename takes two) -> Candidates -> the evictor's own.
+// Lock order: EntryTable shards, in ascending index (a rename takes two) -> CatalogNames::tree() ->
+// Candidates, CatalogNames' own, CatalogLog's, the movers' queues, the evictor's own.
 // A shard is held over system calls on the tmpfs, which never wait for a disk or for a client; never over a
 // reply to the kernel or a notification to it.
 //
 // The life of a regular file's entry:
 //
-//     create ──> being written ──last writer closes──> fresh ──renamed, or 1 s old──> candidate ──> discarded
-//                     ^                                                                   │
-//                     └───────────────────────── opened for writing ─────────────────────┘
+//     create -> being written -- last writer closes --> fresh -- renamed, or 1 s old --> candidate
+//                     ^                                                                     |
+//                     +------------------------- opened for writing ------------------------+
+//
+// Where its bytes are, from then on (all of it dirty, and to evict is to discard, without a disk tier):
+//
+//                        spilled                    evicted
+//            +-------+ -----------> +-------+ -------------------> +------+
+//            | dirty |              | clean |                      | cold |
+//            +-------+ <----------- +-------+ <------------------- +------+
+//                |       opened for             promoted,             |
+//                |       writing                checksum verified     |
+//                v                                                    v
+//            discarded: the disk is too slow,               discarded: the disk is full,
+//            or cannot have it                              or gave wrong bytes
 //
 //   1. Only a fresh entry or a candidate can be a victim; a fresh one only if there is no candidate, since it
-//   may be a
-//      client's temporary file between close and rename.
+//      may be a client's temporary file between close and rename.
 //   2. open_count > 0: never a victim. It is the daemon's view, and a hint: a mapping outlives it, so the
-//   F_WRLCK lease
-//      on the file decides (spikes/lease.c).
+//      F_WRLCK lease on the file decides (spikes/lease.c).
 //   3. An inode that has lost its last name lives as long as the kernel knows it: `removed`, held by a
-//   descriptor in
-//      the table if it was open or is no regular file.
+//      descriptor in the table if it was open or is no regular file.
 //   4. Inodes that are no regular files have an entry only while the kernel knows them (lookup_count > 0).
+//   5. Clean and cold entries have their content in the shard's `copies`, and the catalog has it or is about
+//      to. A dirty one may have one too: what the disk had before, which the catalog keeps until it is
+//      replaced.
+//   6. A cold entry's file has no blocks and nobody has it open or mapped, but for `direct_count` readers
+//      that the daemon serves from the disk. While it is `promoting` its tier does not change, and nothing
+//      but removals is done to it.
+//   7. Who may write changes `content_epoch` first; a copy to the disk is true only if it has not changed
+//      since before the copy began and nobody could write then (F_RDLCK).
 #pragma once
 
 #include <cstdint>

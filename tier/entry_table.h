@@ -35,7 +35,8 @@ class EntryTable {
 
     // Times as users see and set them, of those that are being promoted: their files' own change meanwhile.
     std::unordered_map<uint64_t, KeptTimes> times GUARDED_BY(mutex);
-    // The content of those that are served from the disk: it stays readable there when the pool lets go of it.
+    // The content of those that are served from the disk: it stays readable there when the pool lets go of
+    // it.
     std::unordered_map<uint64_t, CatalogContent> held GUARDED_BY(mutex);
 
     Entry* find(uint64_t ino) REQUIRES(mutex) {
