@@ -279,7 +279,7 @@ class Pool final : private Residency {
   };
 
   // Keeps the sums over entries true across a change of one: takes what it contributed before, adds what it
-  // does after.
+  // does after. Not to be nested for one entry.
   class Accounted {
    public:
     Accounted(Pool& pool, const Entry& entry);
@@ -320,7 +320,7 @@ class Pool final : private Residency {
   bool waits_for_spills() const;
   void make_disk_room();
   void publish(Entry& entry);
-  void became_dirty(Entry& entry);
+  void became_dirty(Entry& entry);  // somebody may write it now; the caller has it Accounted
   void queue_spill(Entry& entry, bool urgent = false, Waiter waiter = {});
   bool wants_spill(Entry& entry);
   bool is_admitted(Entry& entry);

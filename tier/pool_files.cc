@@ -205,9 +205,9 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (entry->promoting || (entry->tier == Entry::Tier::kCold && size_bytes > 0)) return fail(kColdEntry);
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
+    Accounted accounted(*this, *entry);
     became_dirty(*entry);
     if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
-    Accounted accounted(*this, *entry);
     ++entry->version;
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))

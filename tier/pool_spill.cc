@@ -63,9 +63,7 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
 
 void Pool::became_dirty(Entry& entry) {
   ++entry.content_epoch;
-  if (entry.tier == Entry::Tier::kDirty) return;
-  Accounted accounted(*this, entry);
-  candidates_.moved(entry, Entry::Tier::kDirty);
+  if (entry.tier != Entry::Tier::kDirty) candidates_.moved(entry, Entry::Tier::kDirty);
 }
 
 std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, bool urgent) {
@@ -143,12 +141,10 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
     count(counters_.spilled_bytes, content.size_bytes);
   }
   shard.copies[task.ino] = content;
-  changes->push_back(PutContent{entry.node_id, std::move(content)});
+  // The catalog has the one that was found to be still true; putting it again would free its extents.
+  if (written) changes->push_back(PutContent{entry.node_id, std::move(content)});
   disk()->store->log().append(std::move(*changes));
-  if (task.proven) {
-    Accounted accounted(*this, entry);
-    candidates_.moved(entry, Entry::Tier::kClean);
-  }
+  if (task.proven) candidates_.moved(entry, Entry::Tier::kClean);
   return true;
 }
 

@@ -262,7 +262,8 @@ void Spiller::finish(Copy& copy) {
                              .extents = copy.extents};
   const bool taken = residency_.end_spill(copy.task, std::move(content), true);
   if (!taken) store_.give_back(copy.extents);
-  const int error = copy.error;
+  // A writer was faster. Who waits for an fsync gets a snapshot then.
+  const int error = !taken && copy.error == 0 && request.urgent ? EAGAIN : copy.error;
   std::erase_if(copies_, [&](const Copy& other) { return &other == &copy; });
   if (error == EAGAIN && ++request.attempts < kAttempts) return queue_again(std::move(request), 1);
   settle(request, error == 0 ? Result<void>() : fail(error));
