@@ -44,6 +44,11 @@ Result<CatalogNode> describe_inode(int fd, uint64_t id, bool pinned) {
     auto target = sys::read_link(fd);
     if (!target) return pass(target);
     node.link_target = std::move(*target);
+    // To read it was an access, and not the user's.
+    auto after = sys::stat_of(fd);
+    if (after &&
+        (after->st_atim.tv_sec != node.accessed.tv_sec || after->st_atim.tv_nsec != node.accessed.tv_nsec))
+      (void)sys::change_times(fd, {node.accessed, timespec{0, UTIME_OMIT}});
     return node;
   }
   auto xattrs = xattrs_of(fd);
