@@ -206,6 +206,11 @@ void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_
                            const std::string& new_name, const Entry* replaced) {
   const uint64_t id = id_of(entry);
   const uint64_t from_id = known_directory(from);
+  if (replaced != nullptr) {
+    const Place place{known_directory(to), new_name};
+    MutexLock lock(mutex_);
+    if (auto found = links_.find(replaced->policy.ino); found != links_.end()) found->second.erase(place);
+  }
   if (id != 0) {
     auto to_id = put_directory(to);
     if (!to_id) return;

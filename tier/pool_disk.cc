@@ -150,6 +150,8 @@ void Pool::spill_all() {
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries) {
       if (entry.stage == Entry::Stage::kFresh && !entry.removed) publish(entry);
+      // One that waited for a writer or a mapping looks again now: it may be the last chance.
+      if (entry.closed()) entry.spill_queued = false;
       if (entry.is_file()) queue_spill(entry);
     }
   }

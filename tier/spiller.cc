@@ -1,6 +1,7 @@
 #include "tier/spiller.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "base/clock.h"
@@ -21,7 +22,22 @@ constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back what was dropp
 constexpr uint64_t kFullPatienceMs = 10'000;
 constexpr uint64_t kBusyPauseMs = 1;
 constexpr uint64_t kMappedPauseMs = 500;  // a mapping can end without any sign to us
-constexpr unsigned kAttempts = 8;         // of a file that is cut short while it is copied
+constexpr unsigned kAttempts = 8;         // of a file that is written or cut short while it is copied
+
+// Of pages that are the file's own: looking at them by the mapping would be a SIGBUS after a truncation
+// meanwhile, or where memory has run out for a hole.
+int hash_file(Hasher& hasher, int fd, uint64_t offset, uint64_t bytes) {
+  static thread_local std::array<char, 128 << 10> piece;  // stays in the processor's cache
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t wanted = std::min<uint64_t>(piece.size(), bytes - done);
+    auto count = sys::read_at(fd, std::span(piece).first(wanted), offset + done);
+    if (!count) return count.error().code;
+    if (*count == 0) return EAGAIN;
+    hasher.update(std::as_bytes(std::span(piece).first(*count)));
+    done += *count;
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -108,8 +124,11 @@ bool Spiller::start(Request request) {
   if (is_unchanged(*task)) {
     CatalogContent same = *task->before;
     same.version = task->version;
-    (void)residency_.end_spill(*task, std::move(same), false);
-    settle(request, {});
+    const bool taken = residency_.end_spill(*task, std::move(same), false);
+    if (!taken && ++request.attempts < kAttempts)
+      queue_again(std::move(request), kBusyPauseMs);
+    else
+      settle(request, taken ? Result<void>() : fail(EBUSY));
     return true;
   }
   auto extents = store_.allocate(task->size_bytes);
@@ -227,7 +246,16 @@ bool Spiller::feed() {
   }
   const bool more = sending_.size() == kPiecesARound && !stuck;
   channel_->submit(sending_);
-  for (const Piece& piece : hashing_) piece.copy->hasher.update(piece.content);
+  for (const Piece& piece : hashing_) {
+    Copy& copy = *piece.copy;
+    if (!copy.mapping) {
+      copy.hasher.update(piece.content);
+      continue;
+    }
+    const uint64_t offset = static_cast<uint64_t>(piece.content.data() - copy.mapping.bytes().data());
+    const int error = hash_file(copy.hasher, copy.task.fd.get(), offset, piece.content.size());
+    if (error != 0) copy.error = error;
+  }
   sending_.clear();
   hashing_.clear();
   return more;
@@ -240,7 +268,11 @@ void Spiller::collect(std::chrono::milliseconds at_most) {
     Slot& slot = slots_[completion.tag];
     if (slot.buffer != kNoBuffer) free_buffers_.push_back(slot.buffer);
     --slot.copy->flying;
-    if (completion.error != 0) slot.copy->error = completion.error;
+    // Its mapped pages went with a truncation.
+    if (completion.error == EFAULT && slot.copy->mapping)
+      slot.copy->error = EAGAIN;
+    else if (completion.error != 0)
+      slot.copy->error = completion.error;
     free_slots_.push_back(completion.tag);
   }
   for (auto copy = copies_.begin(); copy != copies_.end();) {
@@ -254,6 +286,7 @@ void Spiller::finish(Copy& copy) {
   copy.mapping = Mapping();  // an eviction that follows at once must not meet it
   copying_bytes_ -= copy.task.size_bytes;
   Request request = std::move(copy.request);
+  if (copy.error == EAGAIN && request.attempts + 1 >= kAttempts) copy.error = EBUSY;
   Result<CatalogContent> content = fail(copy.error, "write to the disk tier");
   if (copy.error == 0)
     content = CatalogContent{.size_bytes = copy.task.size_bytes,
@@ -262,10 +295,12 @@ void Spiller::finish(Copy& copy) {
                              .extents = copy.extents};
   const bool taken = residency_.end_spill(copy.task, std::move(content), true);
   if (!taken) store_.give_back(copy.extents);
-  // A writer was faster. Who waits for an fsync gets a snapshot then.
-  const int error = !taken && copy.error == 0 && request.urgent ? EAGAIN : copy.error;
+  const int error = copy.error;
   std::erase_if(copies_, [&](const Copy& other) { return &other == &copy; });
-  if (error == EAGAIN && ++request.attempts < kAttempts) return queue_again(std::move(request), 1);
+  // A writer was faster: who waits for an fsync gets a snapshot then, and what is closed by now its copy.
+  const bool again = error == EAGAIN || (error == 0 && !taken);
+  if (again && ++request.attempts < kAttempts) return queue_again(std::move(request), kBusyPauseMs);
+  if (again) return settle(request, fail(EBUSY));
   settle(request, error == 0 ? Result<void>() : fail(error));
 }
 

@@ -1,7 +1,11 @@
 #include "tests/support/faulty_disk.h"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "base/check.h"
 #include "tests/support/faulty_channel.h"
@@ -12,6 +16,16 @@ namespace {
 constexpr uint64_t kSectorBytes = 512;
 // Keeps what a crash draws apart from what the run before it drew.
 constexpr uint64_t kCrashSalt = 0x6372617368u;
+
+// As the kernel takes them: empty where the mapped file has been cut off meanwhile.
+std::optional<std::vector<std::byte>> bytes_of(std::span<const std::byte> memory) {
+  std::vector<std::byte> bytes(memory.size());
+  const iovec to{bytes.data(), bytes.size()};
+  const iovec from{const_cast<std::byte*>(memory.data()), memory.size()};
+  if (::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes.size()))
+    return std::nullopt;
+  return bytes;
+}
 
 }  // namespace
 
@@ -82,7 +96,9 @@ int FaultyDisk::write(const BlockRequest& request) {
     ++counts_.errors;
     return ENOSPC;  // nothing was allocated, nothing has changed
   }
-  Write write{request.offset, {request.memory.begin(), request.memory.end()}};
+  auto taken = bytes_of(request.memory);
+  if (!taken) return EFAULT;
+  Write write{request.offset, std::move(*taken)};
   const bool planned = planned_misdirections_ > 0;
   if (error == 0 && (planned || draw(odds_.misdirect))) {
     if (planned) --planned_misdirections_;
@@ -163,7 +179,7 @@ void FaultyDisk::die() {
   for (const FaultyChannel* channel : channels_) {
     for (const BlockRequest& request : channel->at_disk_) {
       if (request.kind == BlockRequest::Kind::kWrite)
-        writes.push_back({request.offset, {request.memory.begin(), request.memory.end()}});
+        if (auto taken = bytes_of(request.memory)) writes.push_back({request.offset, std::move(*taken)});
     }
   }
   for (size_t left = survival_ == Survival::kDrawn ? writes.size() : 0; left > 1; --left)
