@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <sstream>
 #include <system_error>
+#include <thread>
 
 #include "tests/support/mount.h"
 
@@ -225,6 +226,17 @@ int as_user(uid_t uid, gid_t gid, const std::function<int()>& body) {
     }
     return body();
   });
+}
+
+bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds deadline) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  auto pause = std::chrono::microseconds(200);
+  for (;;) {
+    if (condition()) return true;
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds(20'000));
+  }
 }
 
 }  // namespace kvcachefs::test

@@ -305,17 +305,6 @@ void report_daemon_log(const Mount& mount) {
   std::fprintf(stderr, "--- log of kvcachefsd (%s) ---\n%s---\n", mode_name().data(), tail.c_str());
 }
 
-bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds deadline) {
-  const auto end = std::chrono::steady_clock::now() + deadline;
-  auto pause = std::chrono::microseconds(200);
-  for (;;) {
-    if (condition()) return true;
-    if (std::chrono::steady_clock::now() >= end) return false;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds(20'000));
-  }
-}
-
 std::vector<MountEntry> mount_entries() {
   std::vector<MountEntry> entries;
   std::ifstream file("/proc/self/mountinfo");

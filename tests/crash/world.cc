@@ -1,0 +1,226 @@
+#include "tests/crash/world.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "tests/crash/virtual_clock.h"
+#include "tier/catalog_check.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr auto kNoWait = std::chrono::milliseconds(0);
+
+}  // namespace
+
+// The disk outlives the pool that it is given to.
+class World::Device final : public BlockDevice {
+ public:
+  explicit Device(FaultyDisk& disk) : disk_(disk) {}
+  Result<std::unique_ptr<BlockChannel>> channel(unsigned depth) override { return disk_.channel(depth); }
+  Result<void> flush() override { return disk_.flush(); }
+  uint64_t size_bytes() const override { return disk_.size_bytes(); }
+  uint32_t alignment_bytes() const override { return disk_.alignment_bytes(); }
+  int node() const override { return disk_.node(); }
+
+ private:
+  FaultyDisk& disk_;
+};
+
+class World::CuttableCatalog final : public Catalog {
+ public:
+  explicit CuttableCatalog(World& world) : world_(world) {}
+  Result<std::vector<Extent>> commit(std::span<const CatalogChange> changes) override {
+    return world_.commit(changes);
+  }
+  Result<void> load(CatalogVisitor& visitor, Losses losses) override {
+    return world_.catalog_->load(visitor, losses);
+  }
+  uint64_t highest_id() override { return world_.catalog_->highest_id(); }
+  Result<std::optional<CatalogNode>> node(uint64_t id) override { return world_.catalog_->node(id); }
+  Result<std::optional<uint64_t>> lookup(uint64_t parent, std::string_view name) override {
+    return world_.catalog_->lookup(parent, name);
+  }
+  Result<std::optional<CatalogContent>> content(uint64_t id) override { return world_.catalog_->content(id); }
+  Result<std::optional<std::string>> setting(std::string_view name) override {
+    return world_.catalog_->setting(name);
+  }
+  Result<void> put_setting(std::string_view name, std::string_view value) override {
+    return world_.catalog_->put_setting(name, value);
+  }
+  Result<void> clear() override { return world_.catalog_->clear(); }
+  Result<CatalogStats> stats() override { return world_.catalog_->stats(); }
+
+ private:
+  World& world_;
+};
+
+// As daemon I/O has it: a descriptor of its own.
+class World::Backing final : public BackingStore {
+ public:
+  explicit Backing(bool writable) : writable_(writable) {}
+  Result<int32_t> acquire(int fd) override {
+    auto copy = sys::duplicate(fd);
+    if (!copy) return pass(copy);
+    return copy->release();
+  }
+  void give_back(int32_t backing) override { ::close(backing); }
+  bool needs_write_access() const override { return writable_; }
+
+ private:
+  const bool writable_;
+};
+
+class World::Listener final : public DiscardListener {
+ public:
+  void changed(uint16_t, uint64_t) override {}
+  void discarded(uint16_t, uint64_t parent_ino, uint64_t ino, std::string name) override {
+    discarded_.push_back({parent_ino, ino, std::move(name)});
+  }
+  void wait_until_told(std::chrono::milliseconds) override {}
+  std::vector<Discarded> take() { return std::exchange(discarded_, {}); }
+
+ private:
+  std::vector<Discarded> discarded_;
+};
+
+World::World(const Options& options, const std::string& directory)
+    : options_(options),
+      directory_(directory),
+      random_(options.seed * 0x9e3779b97f4a7c15u + 1),
+      disk_({.size_bytes = options.disk_units * kUnitBytes, .seed = options.seed}),
+      topology_(std::make_unique<NumaTopology>(std::vector<NumaNode>{{.id = 0}},
+                                               [](int) { return uint64_t{1} << 40; })),
+      backing_(std::make_unique<Backing>(options.writable_backing)),
+      listener_(std::make_unique<Listener>()) {
+  reset_clock();
+}
+
+World::~World() {
+  if (pool_) lose_power();
+}
+
+Catalog& World::catalog() {
+  return *catalog_;
+}
+
+bool World::crashed() const {
+  return frozen_ || disk_.crashed();
+}
+
+Result<std::vector<Extent>> World::commit(std::span<const CatalogChange> changes) {
+  if (crashed()) return fail(EIO, "no power");
+  ++commits_;
+  const bool of_commits = cut_.kind == Cut::Kind::kBeforeCommit || cut_.kind == Cut::Kind::kAfterCommit;
+  if (!of_commits || --cut_.at > 0) return catalog_->commit(changes);
+  if (cut_.kind == Cut::Kind::kAfterCommit)
+    if (auto done = catalog_->commit(changes); !done) return done;
+  frozen_ = true;
+  disk_.crash(0);
+  return fail(EIO, "no power");
+}
+
+void World::start() {
+  auto opened = Catalog::open(directory_ + "/catalog", {.create = true, .map_bytes = 4u << 20});
+  if (!opened) throw std::runtime_error("catalog: " + opened.error().message);
+  catalog_ = std::move(*opened);
+  PoolOptions options;
+  options.name = "p";
+  options.size_bytes = options_.pool_bytes;
+  options.policy = options_.policy;
+  options.durability = options_.durability;
+  options.admission = options_.admission;
+  options.spill_path = "disk";
+  auto made = Pool::create(1, options,
+                           {.arena_path = directory_ + "/arena",
+                            .topology = topology_.get(),
+                            .backing_store = backing_.get(),
+                            .listener = listener_.get(),
+                            .evictor = &evictor_,
+                            .cores = 1});
+  if (!made) throw std::runtime_error("pool: " + made.error().message);
+  pool_ = std::move(*made);
+  auto attached = pool_->attach_disk(std::make_unique<Device>(disk_),
+                                     std::make_unique<CuttableCatalog>(*this), kUnitBytes, options);
+  if (!attached) throw Violation("the pool cannot be attached: " + attached.error().message);
+  disk_.set_odds(options_.odds);
+}
+
+void World::cut(Cut cut) {
+  cut_ = cut;
+  if (cut.kind == Cut::Kind::kDisk) disk_.crash(cut.at);
+}
+
+void World::lose_power() {
+  if (!crashed()) disk_.crash(0);
+  frozen_ = true;
+  pool_->disk()->close();
+  pool_.reset();
+  catalog_.reset();
+  disk_.restart();
+  frozen_ = false;
+  cut_ = {};
+  (void)listener_->take();
+}
+
+void World::bring_to_disk() {
+  pool_->spill_all();
+  quiesce();
+}
+
+void World::step() {
+  advance_clock(std::chrono::milliseconds(random_.below(3)));
+  switch (random_.below(5)) {
+    case 0:
+      (void)pool_->tidy();
+      break;
+    case 1:
+      pool_->disk()->store->log().step(kNoWait);
+      break;
+    case 2:
+      pool_->disk()->lanes.front()->step(kNoWait);
+      break;
+    default:
+      pool_->disk()->spiller.step(kNoWait);
+  }
+  if (crashed()) throw Crash();
+}
+
+bool World::pump(const std::function<bool()>& until, int steps_max) {
+  for (int steps = 0; steps < steps_max; ++steps) {
+    if (until()) return true;
+    step();
+  }
+  return until();
+}
+
+void World::quiesce() {
+  DiskTier* const tier = pool_->disk();
+  const auto is_done = [&] {
+    return tier->spiller.idle() && tier->store->log().idle() && tier->promoter.queued() == 0;
+  };
+  if (!pump(is_done, 40'000))
+    throw Violation(fmt::format("it does not come to rest: spiller {}, log {}, {} promotions",
+                                tier->spiller.idle(), tier->store->log().idle(), tier->promoter.queued()));
+  check_space();
+}
+
+void World::check_space() {
+  const ExtentAllocator& space = pool_->disk()->store->space();
+  auto report = check_catalog(*catalog_, {.unit_bytes = kUnitBytes, .size_units = options_.disk_units});
+  if (!report) throw Violation("the catalog cannot be read");
+  if (!report->whole())
+    throw Violation(
+        fmt::format("the catalog: {}: {}", report->problems.front().path, report->problems.front().what));
+  const uint64_t used_units = space.units() - space.free_units();
+  if (used_units != report->used_units)
+    throw Violation(fmt::format("{} units are taken, the catalog names {}", used_units, report->used_units));
+}
+
+std::vector<Discarded> World::take_discarded() {
+  return listener_->take();
+}
+
+}  // namespace kvcachefs::test
