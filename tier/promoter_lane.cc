@@ -220,6 +220,9 @@ void PromoterLane::finish(Job& job) {
     else if (ended.verifying)
       outcome = fail(ENOSPC);
   }
+  // What fills the last block up has no checksum, and a file that grows shows it.
+  if (outcome && content.size_bytes > 0)
+    std::ranges::fill(ended.memory.bytes().subspan(content.size_bytes), std::byte{0});
   ended.memory = Mapping();  // an eviction that follows at once must not meet it
   ended.demand.reset();
   promoter_.residency_.end_promote(ended.task, outcome,

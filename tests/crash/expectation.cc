@@ -104,6 +104,7 @@ void Expectation::rename(const Place& from, const Place& to) {
     Object& other = objects_.at(replaced);
     other.names_changed = moment_;
     other.names.erase(to);
+    ++other.names_taken;
     if (other.names.empty()) other.gone = true;
   }
   bind(from, kNothing);
@@ -145,7 +146,7 @@ void Expectation::durable(Object& object, uint64_t moment, const std::set<Place>
   }
   // It may still have a name that one has taken which the disk has not got.
   if (object.names_changed > moment) return;
-  object.most_names = 0;
+  object.most_names = object.names_taken = 0;
   for (const auto& [place, history] : bindings_)
     if (history.may_be(object.id)) ++object.most_names;
 }
@@ -189,7 +190,8 @@ void Expectation::check(const std::vector<Found>& found, bool faulty) const {
     places[each.place] = each.id;
   }
   for (const auto& [id, count] : counts)
-    if (const Object& object = objects_.at(id); count > std::max<size_t>(object.most_names, 1))
+    if (const Object& object = objects_.at(id);
+        count > std::max<size_t>(object.most_names, 1) + object.names_taken)
       throw Violation(fmt::format("object {} has {} names, it had {} at most", id, count, object.most_names));
   if (faulty) return;  // what the disk damaged is discarded
   for (const auto& [id, object] : objects_)

@@ -68,6 +68,7 @@ struct Object {
   History<std::string> content;
   History<Attributes> attributes;
   std::set<Place> names;
+  size_t names_taken = 0;      // by files that the disk may not have got: it may still have these
   size_t most_names = 0;       // at one time, since it was last durable
   uint64_t names_changed = 0;  // the moment
   uint64_t durable_at = 0;     // 0: never
