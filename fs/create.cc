@@ -167,9 +167,10 @@ Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const 
 void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info* file) {
   Server& server = server_of(request);
   server.stale_callers.settled(fuse_req_ctx(request)->pid);
-  file->fh = opened.from_disk ? kFromDisk : 0;
+  const bool reader = (file->flags & O_ACCMODE) == O_RDONLY;
+  file->fh = opened.from_disk ? kFromDisk : reader ? 0 : kForWriting;
   // A writer's close is the one sign that its content is whole; a reader's needs no round trip.
-  file->noflush = (file->flags & O_ACCMODE) == O_RDONLY;
+  file->noflush = reader;
   if (opened.from_disk) {
     file->direct_io = 1;
   } else if (server.backing.passthrough()) {

@@ -84,8 +84,9 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   if (id.is_control()) return server_of(request).control.flush(request, id, file);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  if (writes(file)) node->pool->flushed(node->ino);
-  if (!writes(file) || node->pool->durability() != Durability::kSync) return reply_done(request);
+  const bool writer = file->fh == kForWriting;
+  if (writer) node->pool->flushed(node->ino);
+  if (!writer || node->pool->durability() != Durability::kSync) return reply_done(request);
   node->pool->sync(node->ino, answer(request));
 }
 

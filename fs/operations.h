@@ -43,6 +43,8 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
 void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info* file);
 // The handle of an open that is served from the disk.
 inline constexpr uint64_t kFromDisk = 1;
+// Likewise: of a FLUSH the kernel does not tell how the file was opened.
+inline constexpr uint64_t kForWriting = 2;
 // Goes on, from another thread, when the entry is in memory; answers with an error if it cannot be had.
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then);
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
