@@ -24,8 +24,9 @@ namespace {
 
 // A size in percent of the memory is not looked at here.
 constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
-// For a daemon that has just ended; one that serves will not go.
-constexpr std::chrono::milliseconds kPatience{200};
+// For a daemon that has just been killed, whose writes the kernel still brings to an end; one that serves
+// will not go.
+constexpr std::chrono::milliseconds kPatience{2000};
 
 CliResult<PoolOptions> described_pool(const CliArguments& arguments) {
   PoolOptions pool;
