@@ -15,6 +15,7 @@ namespace {
 
 // Clients wait for what these two do.
 constexpr int kHelperNice = -10;
+constexpr int kBackgroundNice = 10;  // nobody waits for what these do
 
 constexpr auto kWritingPause = std::chrono::milliseconds(1);
 constexpr auto kIdlePause = std::chrono::milliseconds(100);
@@ -64,9 +65,10 @@ void Workers::start(unsigned server_threads) {
 }
 
 template <class Step>
-void Workers::run_thread(const char* name, const std::shared_ptr<Pool>& pool, Step step) {
-  disk_threads_.push_back({pool, std::thread([this, name, pool, step] {
+void Workers::run_thread(const char* name, int nice, const std::shared_ptr<Pool>& pool, Step step) {
+  disk_threads_.push_back({pool, std::thread([this, name, nice, pool, step] {
                              pthread_setname_np(pthread_self(), name);
+                             (void)setpriority(PRIO_PROCESS, 0, nice);
                              pool->run_near_disk();
                              while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
                            })});
@@ -79,10 +81,11 @@ void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   {
     MutexLock lock(mutex_);
-    run_thread("spiller", pool, [tier](auto at_most) { tier->spiller.step(at_most); });
-    run_thread("committer", pool, [tier](auto at_most) { tier->store->log().step(at_most); });
+    run_thread("spiller", 0, pool, [tier](auto at_most) { tier->spiller.step(at_most); });
+    run_thread("committer", 0, pool, [tier](auto at_most) { tier->store->log().step(at_most); });
     for (const auto& lane : tier->lanes)
-      run_thread("promoter", pool, [&lane](auto at_most) { lane->step(at_most); });
+      run_thread("promoter", 0, pool, [&lane](auto at_most) { lane->step(at_most); });
+    run_thread("scrubber", kBackgroundNice, pool, [tier](auto at_most) { tier->scrubber.step(at_most); });
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

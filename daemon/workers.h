@@ -32,11 +32,11 @@ class Workers {
 
  private:
   void evict();
-  // Starts the threads of a pool that has got a disk tier: one that spills, one that commits, and those that
-  // promote.
+  // Starts the threads of a pool that has got a disk tier: one that spills, one that commits, those that
+  // promote, and one that scrubs.
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);
   template <class Step>
-  void run_thread(const char* name, const std::shared_ptr<Pool>& pool, Step step) REQUIRES(mutex_);
+  void run_thread(const char* name, int nice, const std::shared_ptr<Pool>& pool, Step step) REQUIRES(mutex_);
   void finish_disks();
 
   Session& session_;

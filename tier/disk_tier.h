@@ -8,6 +8,7 @@
 #include "tier/admission.h"
 #include "tier/catalog_names.h"
 #include "tier/promoter.h"
+#include "tier/scrubber.h"
 #include "tier/spill_store.h"
 #include "tier/spiller.h"
 #include "tier/successors.h"
@@ -16,23 +17,27 @@ namespace kvcachefs {
 
 struct DiskTier {
   DiskTier(std::unique_ptr<SpillStore> its_store, std::unique_ptr<BlockChannel> spill_channel,
-           Residency& residency, const MemoryArena& arena, Admission admission_kind)
+           std::unique_ptr<BlockChannel> scrub_channel, Residency& residency, const MemoryArena& arena,
+           Admission admission_kind)
       : store(std::move(its_store)),
         names(*store, arena),
         spiller(*store, residency, std::move(spill_channel)),
         promoter(*store, residency),
+        scrubber(*store, residency, std::move(scrub_channel)),
         admission(admission_kind) {}
 
   // Ends the waits of all its threads once.
   void wake() {
     spiller.wake();
     promoter.wake();
+    scrubber.wake();
     store->log().wake();
   }
   // After its threads have ended: answers who still waits.
   void close() {
     spiller.close();
     promoter.close();
+    scrubber.close();
     store->log().close();
   }
 
@@ -40,6 +45,7 @@ struct DiskTier {
   CatalogNames names;
   Spiller spiller;
   Promoter promoter;
+  Scrubber scrubber;
   std::vector<std::unique_ptr<PromoterLane>> lanes;
   AdmissionFilter admission;
   Successors successors;

@@ -4,11 +4,9 @@
 //
 // The order of things where they can meet:
 //   - A name of an inode changes (unlink, rename, link, discard) only with the inode's shard held, so a
-//   discard cannot
-//     remove a name that has just become another file's.
+//   discard cannot remove a name that has just become another file's.
 //   - An open counts itself under the shard before it opens; a discard checks the count and takes the F_WRLCK
-//   lease
-//     under the shard. So no open of the daemon ever runs into a lease.
+//   lease under the shard. So no open of the daemon ever runs into a lease.
 #pragma once
 
 #include <array>
@@ -36,6 +34,7 @@
 #include "tier/entry_size.h"
 #include "tier/entry_table.h"
 #include "tier/pool_options.h"
+#include "tier/pool_reports.h"
 #include "tier/residency.h"
 #include "tier/room.h"
 #include "tier/spill_orders.h"
@@ -61,49 +60,6 @@ class DiscardListener {
   // Returns when the kernel has heard of all that was queued, or after that time. Not to be called from a
   // request that the kernel holds a directory for: it could not hear.
   virtual void wait_until_told(std::chrono::milliseconds at_most) = 0;
-};
-
-struct PoolUsage {
-  uint64_t size_bytes = 0;
-  uint64_t used_bytes = 0;
-  uint64_t free_bytes = 0;
-  uint64_t evictable_bytes = 0;
-  uint64_t pinned_bytes = 0;
-  uint64_t pinned_max_bytes = 0;
-  uint64_t entries = 0;
-  uint64_t open_entries = 0;
-};
-
-struct EvictOrder {
-  enum class Unit { kPercent, kBytes, kEntries };
-  Unit unit = Unit::kBytes;
-  uint64_t amount = 0;
-  // False where the thread that carries the order out must not be held up: then what was closed this second
-  // stays, and names may be gone a moment after the answer.
-  bool patient = true;
-};
-
-struct EvictResult {
-  uint64_t entries = 0;
-  uint64_t bytes = 0;
-};
-
-// One line of .pool/entries.
-struct EntryListing {
-  std::string name;
-  uint64_t size_bytes = 0;
-  Entry::Tier tier = Entry::Tier::kDirty;
-  int node = 0;
-  uint64_t hits = 0;
-  uint64_t age_s = 0;
-  int priority = 0;
-  bool pinned = false;
-};
-
-struct NodeUsage {
-  int node = 0;
-  uint64_t bytes = 0;
-  uint64_t huge_bytes = 0;
 };
 
 // A directory to work in: borrowed for the pool's root, which most clients' names are in, owned otherwise.
@@ -210,7 +166,7 @@ class Pool final : private Residency {
   Result<void> truncate(uint64_t ino, uint64_t size_bytes);
   Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
 
-  // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_restore.cc) ---
+  // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_scrub.cc, pool_restore.cc) ---
   // Once; what the catalog has comes back, cold. Without other users of the pool yet, or with entries that
   // then become the tier's too.
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
@@ -225,6 +181,10 @@ class Pool final : private Residency {
   void sync_directory(uint64_t ino, Waiter waiter);
   void when_committed(Waiter waiter);
   void run_near_disk();  // the calling thread, where the disk is
+  // EBUSY while one runs.
+  Result<void> start_scrub(uint64_t rate_bytes_per_s);
+  Result<void> stop_scrub();
+  ScrubProgress scrub_progress() const;
   // Before the end: what is closed is asked to the disk, unless only pressure may send it there.
   void spill_all();
   SpillUsage spill_usage() const;
@@ -333,6 +293,10 @@ class Pool final : private Residency {
   void want_disk_room(uint64_t bytes) override;
   std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) override;
   void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) override;
+  std::vector<uint64_t> copied_entries() override;
+  std::optional<CatalogContent> begin_verify(uint64_t ino) override;
+  bool end_verify(uint64_t ino, const CatalogContent& content, int error) override;
+  void report_damage(const CatalogContent& content, int code, const char* remedy);
   Room& memory_room() override { return room_; }
   void wake_evictor() override { surroundings_.evictor->wake(); }
   bool remove_names(const Entry& entry, int fd);

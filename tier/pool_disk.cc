@@ -62,9 +62,11 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   if (disk() != nullptr) return fail(EEXIST, fmt::format("pool {} has a disk tier", name_));
   auto channel = device->channel(Spiller::kDepth);
   if (!channel) return pass(channel);
+  auto scrub_channel = device->channel(Scrubber::kDepth);
+  if (!scrub_channel) return pass(scrub_channel);
   auto store = std::make_unique<SpillStore>(std::move(device), std::move(catalog), unit_bytes, counters_);
   const uint64_t store_units = store->space().units();
-  auto tier = std::make_unique<DiskTier>(std::move(store), std::move(*channel),
+  auto tier = std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
                                          static_cast<Residency&>(*this), arena_, spill.admission);
   for (unsigned lane = 0; lane < std::clamp(surroundings_.cores / 2, 1u, kMaxLanes); ++lane) {
     auto lane_channel = tier->store->device().channel(PromoterLane::kDepth);

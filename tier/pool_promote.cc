@@ -75,16 +75,17 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
   }
   if (leaves_entry_intact(outcome.error().code)) return;
   count(counters_.promote_errors);
-  if (outcome.error().code == EILSEQ) count(counters_.checksum_errors);
-  std::string places;
-  for (const Extent& extent : task.content.extents)
-    places += fmt::format(" {}+{}", extent.start, extent.count);
-  log_error("pool {}: an entry of {} bytes is discarded: {}; its extents, in units of {}:{}", name_,
-            task.content.size_bytes,
-            outcome.error().code == EILSEQ ? "its checksum is wrong"
-                                           : fmt::format("read error {}", outcome.error().code),
-            disk()->store->unit_bytes(), places);
+  report_damage(task.content, outcome.error().code, "is discarded");
   (void)discard_cold(shard, *entry);
+}
+
+void Pool::report_damage(const CatalogContent& content, int code, const char* remedy) {
+  if (code == EILSEQ) count(counters_.checksum_errors);
+  std::string places;
+  for (const Extent& extent : content.extents) places += fmt::format(" {}+{}", extent.start, extent.count);
+  log_error("pool {}: an entry of {} bytes {}: {}; its extents, in units of {}:{}", name_, content.size_bytes,
+            remedy, code == EILSEQ ? "its checksum is wrong" : fmt::format("read error {}", code),
+            disk()->store->unit_bytes(), places);
 }
 
 void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {

@@ -7,6 +7,7 @@
 #include <expected>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -57,6 +58,13 @@ class Residency {
   virtual std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) = 0;
   // EIO or EILSEQ (the checksum): the entry is discarded. ENOSPC: there was no memory for it; stays cold.
   virtual void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) = 0;
+  // Clean and cold ones, as of now.
+  virtual std::vector<uint64_t> copied_entries() = 0;
+  // What the disk has of a clean or cold one; it stays there as it is until end_verify().
+  virtual std::optional<CatalogContent> begin_verify(uint64_t ino) = 0;
+  // True if the copy is damaged and still the entry's: a cold one is discarded, a clean one spilled anew.
+  virtual bool end_verify(uint64_t ino, const CatalogContent& content, int error) = 0;
+
   virtual Room& memory_room() = 0;
   virtual void wake_evictor() = 0;
 };

@@ -1,18 +1,10 @@
 #include "fs/control/pool_adapter.h"
 
-#include <fmt/format.h>
-
-#include <cerrno>
-
 namespace kvcachefs {
 
 PoolReport PoolAdapter::report() {
   return make_pool_report(pool_->options(), pool_->usage(), pool_->counters(), pool_->expected_entry_bytes(),
                           pool_->recent_numa_usage(), pool_->spill_usage(), io_mode_);
-}
-
-std::unexpected<Error> PoolAdapter::no_disk_tier() const {
-  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool_->name()));
 }
 
 Result<void> PoolAdapter::set_spill(const PoolOptions& wanted) {
@@ -39,16 +31,16 @@ PrefetchProgress PoolAdapter::prefetch_progress() {
   return pool_->prefetch_progress();
 }
 
-Result<void> PoolAdapter::start_scrub(uint64_t) {
-  return no_disk_tier();
+Result<void> PoolAdapter::start_scrub(uint64_t rate_bytes_per_s) {
+  return pool_->start_scrub(rate_bytes_per_s);
 }
 
 Result<void> PoolAdapter::stop_scrub() {
-  return no_disk_tier();
+  return pool_->stop_scrub();
 }
 
 ScrubProgress PoolAdapter::scrub_progress() {
-  return {};
+  return pool_->scrub_progress();
 }
 
 std::vector<PoolReport> report_pools(Pools& pools, const std::string& io_mode) {

@@ -51,8 +51,6 @@ class PoolAdapter final : public ControlledPool {
   ScrubProgress scrub_progress() override;
 
  private:
-  std::unexpected<Error> no_disk_tier() const;
-
   const std::shared_ptr<Pool> pool_;
   Pools& pools_;
   const std::string io_mode_;

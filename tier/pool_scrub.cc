@@ -1,0 +1,78 @@
+// What a pool lets be checked of its disk, and what it does about damage.
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "tier/pool.h"
+
+namespace kvcachefs {
+
+Result<void> Pool::start_scrub(uint64_t rate_bytes_per_s) {
+  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  if (auto started = disk()->scrubber.start(rate_bytes_per_s); !started)
+    return fail(started.error().code, fmt::format("pool {}: {}", name_, started.error().message));
+  return {};
+}
+
+Result<void> Pool::stop_scrub() {
+  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  disk()->scrubber.stop();
+  return {};
+}
+
+ScrubProgress Pool::scrub_progress() const {
+  return disk() == nullptr ? ScrubProgress{} : disk()->scrubber.progress();
+}
+
+std::vector<uint64_t> Pool::copied_entries() {
+  std::vector<uint64_t> result;
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    for (const auto& [ino, content] : shard.copies) {
+      const Entry* entry = shard.find(ino);
+      if (entry != nullptr && !entry->removed && entry->tier != Entry::Tier::kDirty) result.push_back(ino);
+    }
+  }
+  return result;
+}
+
+std::optional<CatalogContent> Pool::begin_verify(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty || copy == shard.copies.end())
+    return std::nullopt;
+  disk()->store->hold(copy->second);
+  return copy->second;
+}
+
+bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
+  disk()->store->let_go(content);
+  if (error == 0 || error == ECANCELED) return false;
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty ||
+      copy == shard.copies.end() || copy->second.extents != content.extents)
+    return false;
+  if (entry->promoting) return true;  // whose checksum tells the same, and whose end discards it
+  if (entry->tier == Entry::Tier::kCold) {
+    report_damage(content, error, "is discarded");
+    (void)discard_cold(shard, *entry);
+    return true;
+  }
+  report_damage(content, error, "is written again");
+  // Without it the spiller would find the memory to be what the disk should have, and leave it at that.
+  shard.copies.erase(copy);
+  {
+    Accounted accounted(*this, *entry);
+    became_dirty(*entry);
+  }
+  queue_spill(*entry, true);
+  return true;
+}
+
+}  // namespace kvcachefs
