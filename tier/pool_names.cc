@@ -112,9 +112,11 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   [&]() NO_THREAD_SAFETY_ANALYSIS {
     if (tier != nullptr) {
       const Entry moved = known(source_shard, source->ino);
-      if ((flags & RENAME_EXCHANGE) != 0)
+      // Two names of one file: the kernel has left them as they are.
+      const bool same = target && target_ino == source->ino;
+      if (!same && (flags & RENAME_EXCHANGE) != 0)
         tier->names.exchanged(moved, known(target_shard, target_ino), from, old_name, to, new_name);
-      else if (!target || target_ino != source->ino)
+      else if (!same)
         tier->names.renamed(moved, from, old_name, to, new_name, victim);
     }
     if (victim != nullptr) {
