@@ -31,7 +31,8 @@ void Pool::publish(Entry& entry) {
 }
 
 bool Pool::is_admitted(Entry& entry) {
-  return disk()->admission.admit(entry.name_hash, entry.hits);
+  // What the catalog has, an fsync has promised to keep, or it was admitted before.
+  return entry.node_id != 0 || disk()->admission.admit(entry.name_hash, entry.hits);
 }
 
 bool Pool::wants_spill(Entry& entry) {
@@ -52,7 +53,7 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
     count(counters_.refused_bytes, entry.charged_bytes);
     return false;
   }
-  if (effort.even_unspilled && durability() == Durability::kNone) {
+  if (effort.even_unspilled && durability() == Durability::kNone && entry.node_id == 0) {
     count(counters_.overrun_discards);
     return false;
   }
