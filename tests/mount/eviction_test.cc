@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <regex>
 #include <string>
@@ -168,11 +169,22 @@ TEST_F(EvictionTest, ClosedFilesBecomeVictims) {
 }
 
 TEST_F(EvictionTest, TemporaryFileClosedButNotYetRenamedSurvives) {
+  // It is spared for a second, less a tick of the clock; a machine that is busy elsewhere may need several
+  // tries to store a whole pool in that.
+  constexpr std::chrono::milliseconds kSpared(990);
   const std::string content = pattern(7, kMiB);
-  write_file(path("block.tmp"), content);
-  fill_pool("pressure", kPoolMiB + 10);
-  ASSERT_EQ(error_name(error_of(::rename(path("block.tmp").c_str(), path("block").c_str()))), "ok");
-  EXPECT_EQ(difference(7, read_file(path("block"))), "");
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const auto begin = std::chrono::steady_clock::now();
+    write_file(path("block.tmp"), content);
+    fill_pool("pressure", kPoolMiB + 10);
+    const int error = error_of(::rename(path("block.tmp").c_str(), path("block").c_str()));
+    if (error == 0) {
+      EXPECT_EQ(difference(7, read_file(path("block"))), "");
+      return;
+    }
+    ASSERT_GE(std::chrono::steady_clock::now() - begin, kSpared) << error_name(error);
+  }
+  FAIL() << "a pool could not be filled within a second";
 }
 
 TEST_F(EvictionTest, FilesThatAreNeverRenamedLeaveToo) {
