@@ -317,7 +317,8 @@ std::chrono::milliseconds Spiller::pause() const {
   const uint64_t now_ms = now_coarse_ms();
   for (const Request& request : later_)
     pause_ms = std::min(pause_ms, request.not_before_ms - std::min(request.not_before_ms, now_ms));
-  return std::chrono::milliseconds(pause_ms);
+  // One that is due may have to wait for those under way.
+  return std::chrono::milliseconds(std::max<uint64_t>(pause_ms, 1));
 }
 
 void Spiller::close() {
