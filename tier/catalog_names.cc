@@ -165,6 +165,17 @@ void CatalogNames::changed(const Entry& entry, int fd) {
 
 void CatalogNames::made(const Entry& entry, int directory, const std::string& name) {
   MutexLock tree(tree_);
+  put(entry.policy.ino, directory, name);
+}
+
+void CatalogNames::keep(int directory, const std::string& name) {
+  MutexLock tree(tree_);
+  auto attributes = sys::stat_at(directory, name.c_str());
+  if (!attributes || S_ISREG(attributes->st_mode) || known_id(attributes->st_ino) != 0) return;
+  put(attributes->st_ino, directory, name);
+}
+
+void CatalogNames::put(uint64_t ino, int directory, const std::string& name) {
   auto parent = put_directory(directory);
   auto fd = sys::open_at(directory, name.c_str(), O_PATH | O_NOFOLLOW);
   if (!parent || !fd) return;
@@ -176,7 +187,7 @@ void CatalogNames::made(const Entry& entry, int directory, const std::string& na
   changes.push_back(PutNode{std::move(*node)});
   changes.push_back(PutName{*parent, name, id});
   store_.log().append(std::move(changes));
-  known(entry.policy.ino, id);
+  known(ino, id);
 }
 
 void CatalogNames::keep_directory(int directory) {

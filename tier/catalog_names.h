@@ -41,6 +41,8 @@ class CatalogNames {
   void made(const Entry& entry, int directory, const std::string& name) EXCLUDES(tree_, mutex_);
 
   void keep_directory(int directory) EXCLUDES(tree_, mutex_);  // with all above it
+  // What is no regular file, if the catalog does not have it.
+  void keep(int directory, const std::string& name) EXCLUDES(tree_, mutex_);
 
   // The name goes: before the system call where nobody else keeps a newer file from getting the name
   // meanwhile.
@@ -61,6 +63,7 @@ class CatalogNames {
 
   uint64_t known_id(uint64_t ino) const EXCLUDES(mutex_);
   uint64_t known_directory(int directory) const EXCLUDES(mutex_);
+  void put(uint64_t ino, int directory, const std::string& name) REQUIRES(tree_) EXCLUDES(mutex_);
   Result<uint64_t> put_directory(int directory) REQUIRES(tree_) EXCLUDES(mutex_);
   Result<Place> place_of(uint64_t ino, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
   bool unshadow(const Place& place) EXCLUDES(mutex_);

@@ -20,9 +20,17 @@ struct DirectoryRecord {
   uint8_t type;
 };
 constexpr size_t kTypeOffset = 18;
+constexpr size_t kNameOffset = 19;
+constexpr uint8_t kRegularType = 8;  // DT_REG
 
-std::vector<uint64_t> regular_files_in(int directory) {
-  std::vector<uint64_t> result;
+struct Child {
+  uint64_t ino = 0;
+  bool is_regular = false;
+  std::string name;
+};
+
+std::vector<Child> children_of(int directory) {
+  std::vector<Child> result;
   std::vector<char> buffer(64 << 10);
   for (;;) {
     auto size = sys::read_directory(directory, buffer);
@@ -32,8 +40,9 @@ std::vector<uint64_t> regular_files_in(int directory) {
       std::memcpy(&record.ino, &buffer[at], sizeof record.ino);
       std::memcpy(&record.length, &buffer[at + 16], sizeof record.length);
       std::memcpy(&record.type, &buffer[at + kTypeOffset], sizeof record.type);
-      constexpr uint8_t kRegular = 8;  // DT_REG
-      if (record.type == kRegular) result.push_back(record.ino);
+      const std::string_view name(&buffer[at + kNameOffset]);
+      if (name != "." && name != "..")
+        result.push_back({record.ino, record.type == kRegularType, std::string(name)});
       at += record.length;
     }
   }
@@ -129,10 +138,15 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     if (!outcome) return its(std::move(outcome));
     when_committed(std::move(its));
   });
-  for (const uint64_t child : regular_files_in(fd->get())) {
-    EntryTable::Shard& shard = table_.shard(child);
+  for (const Child& child : children_of(fd->get())) {
+    // Without durability nothing has told the catalog of what has no content.
+    if (!child.is_regular) {
+      disk()->names.keep(fd->get(), child.name);
+      continue;
+    }
+    EntryTable::Shard& shard = table_.shard(child.ino);
     MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(child);
+    Entry* entry = shard.find(child.ino);
     // What is still being written has its own fsync and close.
     if (entry != nullptr && entry->is_stored() && entry->tier == Entry::Tier::kDirty &&
         entry->writer_count == 0)
