@@ -26,6 +26,7 @@ namespace {
 // A daemon under a sanitizer on a busy machine needs seconds; one that hangs should not cost minutes.
 constexpr std::chrono::seconds kStartDeadline(30);
 constexpr std::chrono::seconds kStopDeadline(30);
+constexpr useconds_t kSqueezePauseUs = 2000;  // so that the tests have a processor, too
 constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
 
 const bool watching = (watch_for_sanitizer_reports(), true);
@@ -155,6 +156,7 @@ Mount::Mount(MountOptions options) : options_(std::move(options)), work_dir_(mak
     } else {
       start_daemon();
       wait_until_serving();
+      start_squeezing();
     }
   } catch (const std::exception& error) {
     const std::string text = std::string(error.what()) + "\n" + log();
@@ -178,7 +180,7 @@ void Mount::start_tmpfs() {
 
 void Mount::start_daemon() {
   std::vector<std::string> words = {daemon_program()};
-  for (const std::string& pool : options_.pools) words.insert(words.end(), {"--pool", pool});
+  for (const std::string& pool : options_.pools) words.insert(words.end(), {"--pool", with_disk_tier(pool)});
   words.insert(words.end(), {"-o", "runtime_dir=" + runtime_dir_});
   if (mode() == Mode::kDaemonIo) words.insert(words.end(), {"-o", "no_passthrough"});
   if (mode() == Mode::kIoUring) words.insert(words.end(), {"-o", "io_uring"});
@@ -203,6 +205,36 @@ void Mount::start_daemon() {
     ::_exit(127);
   }
   running_ = true;
+}
+
+std::string Mount::with_disk_tier(const std::string& pool) {
+  if (environment("KVCACHEFS_TEST_SPILL") != "1" || pool.find("spill=") != std::string::npos) return pool;
+  if (!disk_) disk_ = std::make_unique<DiskDirectory>();
+  return pool + ",spill=" + (*disk_ / pool.substr(0, pool.find(':'))) + ",spill_size=1G";
+}
+
+// Orders all that is not in use out of the memory of each pool, over and over. A process of its own: a thread
+// would be in the way of the tests that fork.
+void Mount::start_squeezing() {
+  if (!disk_) return;
+  std::vector<std::string> orders;
+  for (const std::string& pool : options_.pools)
+    orders.push_back(control("evict", pool.substr(0, pool.find(':'))));
+  squeezer_ = ::fork();
+  if (squeezer_ != 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (;;) {
+    for (const std::string& order : orders)
+      if (write_once(order, "100%") == ENOTCONN) ::_exit(0);
+    ::usleep(kSqueezePauseUs);
+  }
+}
+
+void Mount::stop_squeezing() {
+  if (squeezer_ <= 0) return;
+  ::kill(squeezer_, SIGKILL);
+  ::waitpid(squeezer_, nullptr, 0);
+  squeezer_ = -1;
 }
 
 void Mount::wait_until_serving() {
@@ -238,6 +270,7 @@ int Mount::wait_for_exit(std::chrono::milliseconds deadline) {
 }
 
 void Mount::stop() {
+  stop_squeezing();
   if (!running_) return;
   ::kill(pid_, SIGTERM);
   const int code = wait_for_exit(kStopDeadline);
@@ -255,6 +288,7 @@ void Mount::stop() {
 }
 
 void Mount::kill() {
+  stop_squeezing();
   if (!running_) return;
   ::kill(pid_, SIGKILL);
   wait_for_exit(kStopDeadline);

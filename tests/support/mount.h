@@ -3,7 +3,9 @@
 //
 // Environment: KVCACHEFS_TEST_MODE is passthrough (default), daemon_io, io_uring, or tmpfs (no daemon: each
 // pool is a plain tmpfs, which proves the parity tests against themselves). KVCACHEFS_REQUIRE=all makes a
-// missing capability a failure. KVCACHEFS_DAEMON_ARGS adds arguments to every daemon.
+// missing capability a failure. KVCACHEFS_DAEMON_ARGS adds arguments to every daemon. KVCACHEFS_TEST_SPILL=1
+// gives each pool that names no disk tier one, and takes its entries out of memory all the time: tests that
+// know of no disk tier then prove that none is to be noticed.
 //
 // Threads: a Mount belongs to the thread that made it; path() and the free functions may be used from any.
 // Failure: the constructor throws MountError with the daemon's log in it (GoogleTest reports that as a
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/disks.h"
 
 namespace kvcachefs::test {
 
@@ -96,6 +99,9 @@ class Mount {
  private:
   void start_daemon();
   void start_tmpfs();
+  std::string with_disk_tier(const std::string& pool);
+  void start_squeezing();
+  void stop_squeezing();
   void wait_until_serving();
   void clean_up();
 
@@ -104,6 +110,8 @@ class Mount {
   std::string root_;
   std::string runtime_dir_;
   std::string log_file_;
+  std::unique_ptr<DiskDirectory> disk_;  // for the pools that are given a disk tier
+  pid_t squeezer_ = -1;
   pid_t pid_ = -1;
   bool running_ = false;
 };
