@@ -1,0 +1,184 @@
+// What is worth the disk, and what is brought back before anybody waits for it: admission, prefetch orders,
+// successors; and the ways a pool gets its disk tier.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/disk_tier.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+class SpillChoiceTest : public DiskTierTest {
+ protected:
+  void expect_cold(const std::vector<std::string>& names, const std::vector<int>& cold) {
+    for (const int i : cold) EXPECT_EQ(tier_of(names[i]), "cold") << names[i];
+  }
+  // The lines of .pool/prefetch.
+  int64_t progress(const std::string& what) {
+    return std::stoll(parse_stats(read_file(mount().control("prefetch"))).at(what));
+  }
+};
+
+TEST_F(SpillChoiceTest, SecondAccessIsAdmitted) {
+  start({.more = "admission=second_access"});
+  const auto names = fill_pool("e", 12);
+  for (int i = 0; i < 12; i += 3) EXPECT_EQ(read_file(names[i]).size(), kMiB);
+  EXPECT_TRUE(becomes("clean_entries", 4));
+  ASSERT_TRUE(all_closed(mount()));
+  order(mount(), "100%");
+  EXPECT_EQ(survivors(names), (std::vector<int>{0, 3, 6, 9}));
+  expect_cold(names, {0, 3, 6, 9});
+  EXPECT_EQ(stat("spills"), 4);
+  EXPECT_EQ(stat("admitted_bytes"), static_cast<int64_t>(4 * kMiB));
+  EXPECT_EQ(stat("refused_bytes"), static_cast<int64_t>(8 * kMiB));
+  EXPECT_EQ(stat("discards"), 8);
+  EXPECT_EQ(check_whole(names), 4);
+}
+
+TEST_F(SpillChoiceTest, WhatIsRefusedCanBeSynced) {
+  start({.more = "admission=second_access"});
+  const auto names = fill_pool("e", 2);
+  { ASSERT_EQ(::fsync(File(names[1], O_RDONLY).fd()), 0); }
+  ASSERT_TRUE(all_closed(mount()));
+  order(mount(), "100%");
+  EXPECT_EQ(survivors(names), std::vector<int>{1});
+}
+
+TEST_F(SpillChoiceTest, FrequentNamesAreAdmittedByTinyLfu) {
+  start({.more = "admission=tinylfu"});
+  const auto names = fill_pool("once", 8);
+  const auto again = fill_pool("again", 4);
+  for (int round = 0; round < 3; ++round)
+    for (const std::string& name : again) EXPECT_EQ(read_file(name).size(), kMiB);
+  ASSERT_TRUE(all_closed(mount()));
+  order(mount(), "100%");
+  EXPECT_EQ(survivors(again).size(), 4u);
+  EXPECT_EQ(survivors(names).size(), 0u);
+  EXPECT_GT(stat("refused_bytes"), 0);
+}
+
+TEST_F(SpillChoiceTest, AdmissionChangesWhileItServes) {
+  start({.more = "admission=second_access"});
+  EXPECT_EQ(read_file(mount().control("admission")), "second_access\n");
+  set("admission", "all");
+  const auto names = fill_pool("e", 4);
+  EXPECT_TRUE(becomes("clean_entries", 4));
+  EXPECT_EQ(error_name(write_once(mount().control("admission"), "some")), "EINVAL");
+  EXPECT_EQ(read_file(mount().control("admission")), "all\n");
+}
+
+TEST_F(SpillChoiceTest, PrefetchOrders) {
+  start({.more = "prefetch=off"});
+  const auto names = fill_pool("e", 8);
+  make_directory(path("d"));
+  ASSERT_EQ(error_name(store(path("d/with blank"), pattern(9, kMiB))), "ok");
+  make_all_cold();
+  set("prefetch", "e-0\ne-1 5\nnothing\ne-1\n");
+  EXPECT_TRUE(rises_to("promotes", 2));
+  EXPECT_TRUE(eventually([&] { return progress("queued") == 0; }));
+  EXPECT_EQ(progress("failed"), 1);
+  EXPECT_EQ(stat("promotes"), 2) << "each once";
+  EXPECT_EQ(tier_of(names[0]), "clean");
+  EXPECT_EQ(tier_of(names[2]), "cold");
+  EXPECT_EQ(stat("promote_waits"), 0);
+  EXPECT_EQ(difference(0, read_file(names[0])), "");
+  EXPECT_EQ(stat("promote_waits"), 0) << "it was there";
+  EXPECT_EQ(stat("prefetch_useful"), 1);
+  const Outcome outcome = run({"kvcachefs", "--mount", mount().root(), "prefetch", "p", "e-4", "e-5"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(tier_of(names[4]), "clean");
+  EXPECT_EQ(tier_of(names[5]), "clean");
+  make_all_cold();
+  EXPECT_EQ(stat("prefetch_wasted"), 3) << "e-1, e-4 and e-5 were never opened";
+}
+
+TEST_F(SpillChoiceTest, APinnedEntryComesBackIntoMemory) {
+  start();
+  const auto names = fill_pool("e", 3);
+  make_all_cold();
+  ASSERT_EQ(set_xattr(names[1], "user.kvcachefs.pinned", "1"), 0);
+  EXPECT_TRUE(eventually([&] { return tier_of(names[1]) == "clean"; }));
+  order(mount(), "100%");
+  EXPECT_EQ(tier_of(names[1]), "clean");
+  EXPECT_TRUE(becomes("pinned_bytes", static_cast<int64_t>(kMiB)));
+}
+
+// Opens what `names` says, one after the other, as one client.
+int open_in_order(const std::vector<std::string>& names, size_t count) {
+  return in_child([&] {
+    for (size_t i = 0; i < count; ++i)
+      if (read_file(names[i]).empty()) return 1;
+    return 0;
+  });
+}
+
+TEST_F(SpillChoiceTest, SuccessorsComeEarly) {
+  start();
+  const auto names = fill_pool("e", 6);
+  for (int round = 0; round < 3; ++round) ASSERT_EQ(open_in_order(names, 6), 0);
+  make_all_cold();
+  const int64_t useful = stat("prefetch_useful");
+  ASSERT_EQ(open_in_order(names, 1), 0);
+  EXPECT_TRUE(eventually([&] { return tier_of(names[1]) == "clean"; })) << "e-1 follows e-0";
+  EXPECT_EQ(tier_of(names[0]), "clean");
+  EXPECT_EQ(difference(1, read_file(names[1])), "");
+  EXPECT_EQ(stat("prefetch_useful"), useful + 1);
+}
+
+TEST_F(SpillChoiceTest, SuccessorsStayWherePrefetchIsOff) {
+  start({.more = "prefetch=off"});
+  const auto names = fill_pool("e", 6);
+  for (int round = 0; round < 3; ++round) ASSERT_EQ(open_in_order(names, 6), 0);
+  make_all_cold();
+  const int64_t promotes = stat("promotes");
+  ASSERT_EQ(open_in_order(names, 3), 0);
+  // What would have been asked for ahead comes before the order that is given here.
+  set("prefetch", "e-5");
+  EXPECT_TRUE(eventually([&] { return tier_of(names[5]) == "clean"; }));
+  EXPECT_EQ(stat("promotes"), promotes + 4);
+  EXPECT_EQ(tier_of(names[3]), "cold");
+}
+
+TEST_F(SpillChoiceTest, ADiskTierForAPoolThatServes) {
+  start_pool("p:size=32M");
+  EXPECT_EQ(read_file(mount().control("spill")), "none\n");
+  const auto names = fill_pool("e", 8);
+  set("spill", spill_file() + " 128M");
+  EXPECT_EQ(read_file(mount().control("spill")), spill_file() + " 128M\n");
+  EXPECT_TRUE(becomes("clean_entries", 8)) << "what was there before is the tier's, too";
+  make_all_cold();
+  EXPECT_EQ(check_whole(names), 8);
+  EXPECT_EQ(error_name(write_once(mount().control("spill"), spill_file() + " 64M")), "EBUSY");
+}
+
+TEST_F(SpillChoiceTest, CreatedByCommandWithADiskTier) {
+  start_pool("p:size=32M");
+  const Outcome outcome = run({"kvcachefs", "--mount", mount().root(), "create", "q", "--size", "16M",
+                               "--spill", disk() / "q", "--spill-size", "64M", "--durability", "sync"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(read_file(mount().control("durability", "q")), "sync\n");
+  const auto names = fill(mount().path("q"), "e", 40);
+  EXPECT_EQ(check_whole(names), 40);
+  EXPECT_GE(mount().stat_value("cold_entries", "q"), 20);
+  EXPECT_EQ(error_name(error_of(::rmdir(mount().path("q").c_str()))), "ENOTEMPTY");
+  remove_content(mount().path("q"));
+  EXPECT_EQ(::rmdir(mount().path("q").c_str()), 0);
+  EXPECT_EQ(::mkdir(mount().path("q").c_str(), 0755), 0);
+  EXPECT_EQ(mount().stat_value("entries", "q"), 0);
+}
+
+TEST_F(SpillChoiceTest, TwoPoolsDoNotShareADisk) {
+  const std::string said = refusal({"p:size=32M,spill=" + spill_file() + ",spill_size=64M",
+                                    "q:size=32M,spill=" + spill_file() + ",spill_size=64M"});
+  EXPECT_NE(said.find("ended with 2"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

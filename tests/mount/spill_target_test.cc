@@ -1,0 +1,151 @@
+// What a pool may spill to: files on a disk and block devices that carry nothing of others, each for one
+// pool.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/disk_tier.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+#define KVCACHEFS_NEED_LOOP_DEVICE() \
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"))
+
+class SpillTargetTest : public DiskTierTest {
+ protected:
+  std::string on(const std::string& where, const std::string& more = "") {
+    return "p:size=32M,spill=" + where + ",catalog=" + (disk() / "catalog") + more;
+  }
+  void expect_refused(const std::string& pool, const std::vector<std::string>& words) {
+    const std::string said = refusal({pool});
+    EXPECT_NE(said, "") << "it serves " << pool;
+    for (const std::string& word : words)
+      EXPECT_NE(said.find(word), std::string::npos) << word << ":\n" << said;
+  }
+};
+
+TEST_F(SpillTargetTest, ABlockDevice) {
+  KVCACHEFS_NEED_LOOP_DEVICE();
+  const LoopDevice device(disk().make_file("image", 256 * kMiB));
+  start_pool(on(device.path()));
+  EXPECT_EQ(stat("spill_size_bytes"), static_cast<int64_t>(256 * kMiB)) << "all of it";
+  EXPECT_EQ(check_whole(fill_pool("e", 128)), 128);
+  EXPECT_GE(stat("cold_entries"), 90);
+  make_all_cold();
+  stop();
+  start_pool(on(device.path()));
+  std::vector<std::string> names;
+  for (int i = 0; i < 128; ++i) names.push_back(path("e-" + std::to_string(i)));
+  EXPECT_EQ(check_whole(names), 128);
+  const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(error_name(error_of(::fsync(directory.fd()))), "ok");
+  kill();
+  // A part of the device: what lies beyond it is dropped.
+  start_pool(on(device.path(), ",spill_size=64M"));
+  EXPECT_EQ(stat("spill_size_bytes"), static_cast<int64_t>(64 * kMiB));
+  EXPECT_LE(survivors(names).size(), 63u);
+  EXPECT_EQ(check_whole(names), static_cast<int>(survivors(names).size()));
+}
+
+TEST_F(SpillTargetTest, AFileSystemOnTheDeviceIsNotOverwritten) {
+  KVCACHEFS_NEED_LOOP_DEVICE();
+  const LoopDevice device(disk().make_file("image", 64 * kMiB));
+  ASSERT_EQ(run({"/usr/sbin/mkfs.ext4", "-q", device.path()}).exit_code, 0);
+  expect_refused(on(device.path()), {device.path(), "carries a file system (ext4)", "spill_force=on"});
+  EXPECT_EQ(run({"/usr/sbin/e2fsck", "-fn", device.path()}).exit_code, 0) << "as it was";
+  start_pool(on(device.path(), ",spill_force=on"));
+  EXPECT_EQ(check_whole(fill_pool("e", 40)), 40);
+  stop();
+  // Ours by now: it needs no force, and force forgets nothing.
+  start_pool(on(device.path(), ",spill_force=on"));
+  EXPECT_EQ(stat("entries"), 40);
+  start_pool(on(device.path()));
+  EXPECT_EQ(stat("entries"), 40);
+}
+
+TEST_F(SpillTargetTest, APartitionTableIsNotOverwritten) {
+  KVCACHEFS_NEED_LOOP_DEVICE();
+  const std::string image = disk().make_file("image", 64 * kMiB);
+  {
+    // A DOS table with one partition of type Linux: sectors 2048 to the end.
+    unsigned char entry[16] = {0, 0, 33, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0xf8, 1, 0};
+    const File file(image, O_WRONLY);
+    ASSERT_EQ(::pwrite(file.fd(), entry, sizeof entry, 446), 16);
+    ASSERT_EQ(::pwrite(file.fd(), "\x55\xaa", 2, 510), 2);
+  }
+  const LoopDevice device(image);
+  expect_refused(on(device.path()), {"carries a partition table (dos)"});
+}
+
+TEST_F(SpillTargetTest, AFileOfSomethingElseIsNotOverwritten) {
+  write_file(disk() / "letters", pattern(1, 3 * kMiB));
+  expect_refused(on(disk() / "letters"), {"data of something else"});
+  EXPECT_EQ(difference(1, read_file(disk() / "letters")), "");
+}
+
+TEST_F(SpillTargetTest, MemoryIsNoDisk) {
+  const PlainTmpfs tmpfs("size=512M");
+  expect_refused(on(tmpfs.path() + "/spill", ",spill_size=64M"), {"lies on tmpfs"});
+  EXPECT_EQ(list(tmpfs.path()), std::vector<std::string>());
+}
+
+TEST_F(SpillTargetTest, OnlyTheDiskThatTheCatalogKnows) {
+  start();
+  fill_pool("e", 4);
+  stop();
+  ASSERT_EQ(::rename(spill_file().c_str(), (disk() / "mine").c_str()), 0);
+  const std::string pool = "p:size=32M,spill=" + spill_file() + ",spill_size=256M";
+  expect_refused(pool, {"does not exist", "catalog expects"});
+  EXPECT_FALSE(exists(spill_file()));
+  start_pool("p:size=32M,spill=" + (disk() / "other") + ",spill_size=256M");
+  stop();
+  ASSERT_EQ(::rename((disk() / "other").c_str(), spill_file().c_str()), 0);
+  expect_refused(pool, {"carries ", "the pool's catalog expects "});
+  ASSERT_EQ(::rename((disk() / "mine").c_str(), spill_file().c_str()), 0);
+  start();
+  EXPECT_EQ(stat("entries"), 4);
+}
+
+TEST_F(SpillTargetTest, AnotherDiskByForceStartsEmpty) {
+  start();
+  fill_pool("e", 4);
+  stop();
+  ASSERT_EQ(::unlink(spill_file().c_str()), 0);
+  start({.more = "spill_force=on"});
+  EXPECT_EQ(stat("entries"), 0);
+  EXPECT_EQ(list(mount().path()), std::vector<std::string>());
+  fill_pool("e", 4);
+  start();
+  EXPECT_EQ(stat("entries"), 4);
+}
+
+TEST_F(SpillTargetTest, OneDaemonAtATime) {
+  start();
+  fill_pool("e", 4);
+  expect_refused("p:size=32M,spill=" + spill_file() + ",spill_size=256M", {"in use"});
+  EXPECT_EQ(check_whole({path("e-0"), path("e-1")}), 2);
+}
+
+TEST_F(SpillTargetTest, WrongOptions) {
+  const std::string spill = ",spill=" + spill_file();
+  for (const std::string& wrong :
+       {spill + ",spill_size=64K", spill + ",spill_size=many", spill + ",spill_size=64M,spill_unit=1000",
+        spill + ",spill_size=64M,durability=perhaps", spill + ",spill_size=64M,admission=some",
+        std::string(",spill_size=64M"), std::string(",durability=sync")}) {
+    expect_refused("p:size=32M" + wrong, {"ended with 2"});
+  }
+  expect_refused("p:size=32M" + spill, {"spill_size"});
+  expect_refused("p:size=32M,spill=" + (disk() / "missing/spill") + ",spill_size=64M",
+                 {"missing", "No such file"});
+  expect_refused("p:size=32M" + spill + ",spill_size=9000T", {"large", "free"});
+  EXPECT_FALSE(exists(spill_file()));
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
