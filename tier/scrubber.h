@@ -46,14 +46,15 @@ class Scrubber {
     bool done = false;
     int error = 0;
   };
+  // Made by emplace() alone, which sets all to 0: clang takes no initializers here.
   struct Copy {
-    uint64_t ino = 0;
+    uint64_t ino;
     CatalogContent content;
-    size_t extent = 0;
-    uint64_t within_extent = 0;
-    uint64_t sent_bytes = 0;
-    uint64_t hashed_bytes = 0;
-    int error = 0;
+    size_t extent;
+    uint64_t within_extent;
+    uint64_t sent_bytes;
+    uint64_t hashed_bytes;
+    int error;
   };
 
   bool take_order() EXCLUDES(mutex_);  // true: there is something to scrub
