@@ -80,11 +80,21 @@ void CatalogLog::step(std::chrono::milliseconds at_most) {
   answer(committed, outcome);
 }
 
+// What was written before a flush that failed may be lost although a later one succeeds, and nothing tells
+// which of it: from then on no content is promised to anybody until the pool starts again.
+Result<void> CatalogLog::flush() {
+  if (flush_failed_)
+    return fail(EIO, "the disk tier has failed to flush, and is not trusted until a restart");
+  auto flushed = device_.flush();
+  flush_failed_ = !flushed;
+  return flushed;
+}
+
 Result<void> CatalogLog::write() {
   const bool holds_contents = std::ranges::any_of(
       batch_, [](const CatalogChange& change) { return std::holds_alternative<PutContent>(change); });
   Result<void> flushed;
-  if (holds_contents) flushed = device_.flush();
+  if (holds_contents) flushed = flush();
   Result<std::vector<Extent>> freed = flushed ? catalog_.commit(batch_) : pass(flushed);
   if (!freed) {
     count(counters_.catalog_errors);

@@ -3,7 +3,8 @@
 // thread, which may wait for the disk and holds no lock while it does. One step is one flush of the disk, if
 // contents are among the changes (data is durable before the catalog names it), and one transaction.
 // Failure: a transaction that fails is tried again with the next step, in the same order, so nothing is lost
-// while the process lives; who waits for it is told at once.
+// while the process lives; who waits for it is told at once. After a flush of the disk that failed no content
+// gets to the catalog any more.
 #pragma once
 
 #include <chrono>
@@ -49,6 +50,7 @@ class CatalogLog {
     uint64_t after;  // the number of changes appended before
     Waiter waiter;
   };
+  Result<void> flush();
   Result<void> write();
   void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);
 
@@ -70,6 +72,7 @@ class CatalogLog {
   // The worker's own: what was taken and is not committed yet.
   std::vector<CatalogChange> batch_;
   bool failing_ = false;
+  bool flush_failed_ = false;
 };
 
 }  // namespace kvcachefs

@@ -50,7 +50,7 @@ void Player::hear() {
   std::erase_if(asked_, [&](const Asked& asked) {
     if (!*asked.answer) return false;
     if (**asked.answer != 0) {
-      if (!world_.crashed() && !rules_.faulty && !rules_.may_discard)
+      if (!world_.crashed() && !rules_.flush_fails && !rules_.faulty && !rules_.may_discard)
         throw Violation(fmt::format("not durable, errno {}", **asked.answer));
       return true;
     }

@@ -20,6 +20,7 @@ class Player {
   struct Rules {
     Durability durability = Durability::kWriteback;
     bool may_discard = false;  // the disk is small, or what is dirty may be lost
+    bool flush_fails = false;  // and is heard of by who waits; nothing else may come of it
     bool faulty = false;       // the disk errs by itself
   };
 

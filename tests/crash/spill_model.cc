@@ -73,6 +73,10 @@ Setting draw_setting(uint64_t seed, bool may_err) {
     setting.rules.faulty = setting.rules.may_discard = true;
     world.odds = {.read_error = 200, .write_error = 100, .no_space = 200, .rot = 200, .misdirect = 200};
   }
+  if (may_err && !setting.rules.faulty && random.one_in(8)) {
+    setting.rules.flush_fails = true;
+    world.odds = {.flush_error = 20};
+  }
   return setting;
 }
 
@@ -91,7 +95,7 @@ class Run {
       if (ending >= 2) draw_cut();
       try {
         operate(10 + random_.below(kOperationsMax));
-        if (ending == 0) {
+        if (ending == 0 && !setting_.rules.flush_fails) {
           stop();
         } else {
           end_by_power();
