@@ -146,9 +146,10 @@ void Expectation::durable(Object& object, uint64_t moment, const std::set<Place>
   }
   // It may still have a name that one has taken which the disk has not got.
   if (object.names_changed > moment) return;
-  object.most_names = object.names_taken = 0;
+  object.most_names = object.names.size();
+  object.names_taken = 0;
   for (const auto& [place, history] : bindings_)
-    if (history.may_be(object.id)) ++object.most_names;
+    if (history.may_be(object.id) && !object.names.contains(place)) ++object.names_taken;
 }
 
 void Expectation::durable(const Place& place, uint64_t moment) {
@@ -189,10 +190,15 @@ void Expectation::check(const std::vector<Found>& found, bool faulty) const {
     ++counts[each.id];
     places[each.place] = each.id;
   }
-  for (const auto& [id, count] : counts)
-    if (const Object& object = objects_.at(id);
-        count > std::max<size_t>(object.most_names, 1) + object.names_taken)
-      throw Violation(fmt::format("object {} has {} names, it had {} at most", id, count, object.most_names));
+  for (const auto& [id, count] : counts) {
+    const Object& object = objects_.at(id);
+    if (count <= std::max<size_t>(object.most_names, 1) + object.names_taken) continue;
+    std::string its_names;
+    for (const auto& [place, there] : places)
+      if (there == id) its_names += fmt::format(" {}/{}", place.directory, place.name);
+    throw Violation(
+        fmt::format("object {} has the names{}; it had {} at most", id, its_names, object.most_names));
+  }
   if (faulty) return;  // what the disk damaged is discarded
   for (const auto& [id, object] : objects_)
     if (object.durable_at != 0 && !object.gone && id != kRoot && !counts.contains(id))
@@ -235,7 +241,7 @@ void Expectation::forget_life() {
 }
 
 void Expectation::begin_again(const std::vector<Found>& found) {
-  objects_.clear();
+  const std::map<uint64_t, Object> before = std::exchange(objects_, {});
   names_.clear();
   bindings_.clear();
   ++moment_;
@@ -250,7 +256,11 @@ void Expectation::begin_again(const std::vector<Found>& found) {
     object.ino = each.ino;
     object.lookups += each.lookups;
     if (object.content.empty()) {
-      object.content.add(moment_, each.content);
+      // One that could not be read comes back with what it may have had, if its discard is not durable.
+      if (each.unread)
+        object.content = before.at(each.id).content;
+      else
+        object.content.add(moment_, each.content);
       object.attributes.add(moment_, each.attributes);
     }
     object.names.insert(each.place);
