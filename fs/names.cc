@@ -47,7 +47,7 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
   auto renamed = from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
   if (!renamed || from->pool->durability() != Durability::kSync) return reply_outcome(request, renamed);
-  from->pool->when_committed(answer(request));
+  to->pool->sync_name(new_directory->fd, new_name, answer(request));
 }
 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {

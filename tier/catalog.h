@@ -46,6 +46,9 @@
 namespace kvcachefs {
 
 constexpr uint64_t kCatalogRoot = 1;
+// No directory: a name in it keeps a file whose names are all withheld (tier/catalog_names.h). A load drops
+// such names, and the files that have no other.
+constexpr uint64_t kCatalogWithheld = UINT64_MAX;
 
 struct CatalogNode {
   uint64_t id = 0;

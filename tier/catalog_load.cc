@@ -91,6 +91,9 @@ Result<void> CatalogLoad::read_names() {
     const std::optional<uint64_t> id = name ? records::decode_name(key, scan->value()) : std::nullopt;
     if (!id) {
       lose(CatalogLoss::kDamagedName, CatalogTable::kNames, key, 0);
+    } else if (name->parent == kCatalogWithheld) {
+      withheld_.insert(*id);
+      repair_.drop(CatalogTable::kNames, key);
     } else {
       if (name->parent != parent) {
         parent = name->parent;
@@ -190,7 +193,9 @@ Result<void> CatalogLoad::visit(uint64_t id, std::string_view key, std::string_v
   } else if (S_ISREG(facts->mode) && !records::decode_content(id, contents.value(), content_)) {
     loss = CatalogLoss::kDamagedContent;
   }
-  if (loss) {
+  if (loss == CatalogLoss::kNodeWithoutName && withheld_.contains(id)) {
+    repair_.drop(CatalogTable::kNodes, key);
+  } else if (loss) {
     lose(*loss, CatalogTable::kNodes, key, id);
     for (const Name& name : names) repair_.drop(CatalogTable::kNames, name.view());
   } else {
@@ -213,7 +218,7 @@ void CatalogLoad::keep(uint64_t id, const records::NodeFacts& facts, std::span<N
       lose(CatalogLoss::kNameWithoutNode, CatalogTable::kNames, name.view(), id);
   }
   if (node_names_.size() != facts.names) {
-    visitor_.lost(CatalogLoss::kWrongCount, id, {});
+    if (!withheld_.contains(id)) visitor_.lost(CatalogLoss::kWrongCount, id, {});
     repair_.counts_.emplace_back(id, static_cast<uint32_t>(node_names_.size()));
   }
   if (!S_ISDIR(facts.mode)) visitor_.node(node_, node_names_, S_ISREG(facts.mode) ? &content_ : nullptr);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,7 @@ class CatalogLoad {
   CatalogNode node_;
   CatalogContent content_;
   std::vector<CatalogName> node_names_;
+  std::unordered_set<uint64_t> withheld_;  // ids that have a name in kCatalogWithheld
 };
 
 }  // namespace kvcachefs

@@ -25,6 +25,11 @@ Result<std::vector<std::pair<std::string, std::string>>> xattrs_of(int fd) {
   return result;
 }
 
+// The catalog has a content of it that its user has done away with. Guarded by its shard.
+bool is_stale(const Entry& entry) {
+  return entry.node_id != 0 && entry.emptied;
+}
+
 }  // namespace
 
 Result<CatalogNode> describe_inode(int fd, uint64_t id, bool pinned) {
@@ -85,6 +90,17 @@ bool CatalogNames::unshadow(const Place& place) {
   return shadowed_.erase(place) > 0;
 }
 
+void CatalogNames::withhold(const Entry& entry, std::vector<CatalogChange>& changes) {
+  const uint64_t id = entry.node_id;
+  MutexLock lock(mutex_);
+  if (withheld_.insert(id).second) changes.push_back(PutName{kCatalogWithheld, std::to_string(id), id});
+}
+
+size_t CatalogNames::withheld() const {
+  MutexLock lock(mutex_);
+  return withheld_.size();
+}
+
 Result<CatalogNames::Place> CatalogNames::place_of(uint64_t ino, int fd) {
   // A directory above may be renamed between two of these calls; three tries are plenty.
   for (int tries = 0; tries < 3; ++tries) {
@@ -135,14 +151,13 @@ Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd)
   if (!node) return pass(node);
   std::vector<CatalogChange> changes;
   changes.push_back(PutNode{std::move(*node)});
-  if (entry.node_id != 0) return changes;
 
   std::set<Place> places;
   {
     MutexLock lock(mutex_);
     if (auto found = links_.find(ino); found != links_.end()) places = found->second;
   }
-  if (places.empty()) {
+  if (places.empty() && entry.node_id == 0) {
     auto place = place_of(ino, fd);
     if (!place) return pass(place);
     places.insert(std::move(*place));
@@ -154,6 +169,7 @@ Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd)
   entry.node_id = id;
   MutexLock lock(mutex_);
   links_.erase(ino);
+  if (withheld_.erase(id) > 0) changes.push_back(DropName{kCatalogWithheld, std::to_string(id)});
   return changes;
 }
 
@@ -204,13 +220,18 @@ void CatalogNames::removed(const Entry& entry, int directory, const std::string&
     if (auto found = links_.find(entry.policy.ino); found != links_.end()) found->second.erase(place);
   }
   const bool was_shadowed = unshadow(place);
-  if (was_shadowed || id_of(entry) != 0) append(DropName{parent, name});
+  if (!was_shadowed && id_of(entry) == 0) return;
+  std::vector<CatalogChange> changes;
+  if (is_stale(entry)) withhold(entry, changes);  // another name of it may be one that the catalog lacks
+  changes.push_back(DropName{parent, name});
+  store_.log().append(std::move(changes));
 }
 
 void CatalogNames::gone(const Entry& entry) {
   MutexLock lock(mutex_);
   ids_.erase(entry.policy.ino);
   links_.erase(entry.policy.ino);
+  if (withheld_.erase(entry.node_id) > 0) append(DropName{kCatalogWithheld, std::to_string(entry.node_id)});
 }
 
 void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_name, int to,
@@ -222,7 +243,8 @@ void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_
     MutexLock lock(mutex_);
     if (auto found = links_.find(replaced->policy.ino); found != links_.end()) found->second.erase(place);
   }
-  if (id != 0) {
+  const bool stale = is_stale(entry);
+  if (id != 0 && !stale) {
     auto to_id = put_directory(to);
     if (!to_id) return;
     unshadow({*to_id, new_name});
@@ -231,8 +253,12 @@ void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_
     if (from_id != 0) changes.push_back(DropName{from_id, old_name});
     return store_.log().append(std::move(changes));
   }
-  if (from_id != 0 && unshadow({from_id, old_name})) append(DropName{from_id, old_name});
-  const bool had_links = [&] {
+  std::vector<CatalogChange> changes;
+  if (stale) withhold(entry, changes);
+  const bool shadowed = from_id != 0 && unshadow({from_id, old_name});
+  if (shadowed || (stale && from_id != 0)) changes.push_back(DropName{from_id, old_name});
+  store_.log().append(std::move(changes));
+  const bool had_links = stale || [&] {
     MutexLock lock(mutex_);
     return links_.contains(entry.policy.ino);
   }();
@@ -243,7 +269,7 @@ void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_
   MutexLock lock(mutex_);
   // Until the newer file is on the disk a crash leaves the older one: it was there, and whole.
   if (to_id != 0 && replaces_known) shadowed_.insert({to_id, new_name});
-  if (!had_links) return;
+  if (!had_links || to_id == 0) return;
   links_[entry.policy.ino].erase({from_id, old_name});
   links_[entry.policy.ino].insert({to_id, new_name});
 }
@@ -258,15 +284,17 @@ void CatalogNames::exchanged(const Entry& a, const Entry& b, int a_was_in, const
   std::vector<CatalogChange> changes;
   const auto moved = [&](const Entry& entry, const Place& from, const Place& to) {
     unshadow(to);
-    if (const uint64_t id = id_of(entry); id != 0)
+    const uint64_t id = id_of(entry);
+    const bool stale = is_stale(entry);
+    if (stale) withhold(entry, changes);
+    if (id != 0 && !stale)
       changes.push_back(PutName{to.first, to.second, id});
     else
       changes.push_back(DropName{to.first, to.second});
     MutexLock lock(mutex_);
-    auto found = links_.find(entry.policy.ino);
-    if (found == links_.end()) return;
-    found->second.erase(from);
-    found->second.insert(to);
+    if (!stale && !links_.contains(entry.policy.ino)) return;
+    links_[entry.policy.ino].erase(from);
+    links_[entry.policy.ino].insert(to);
   };
   moved(a, a_place, b_place);
   moved(b, b_place, a_place);
@@ -288,7 +316,7 @@ void CatalogNames::linked(const Entry& entry, int directory, const std::string& 
   auto parent = put_directory(directory);
   if (!parent) return;
   const Place place{*parent, name};
-  if (const uint64_t id = id_of(entry); id != 0) {
+  if (const uint64_t id = id_of(entry); id != 0 && !is_stale(entry)) {
     unshadow(place);
     return append(PutName{place.first, place.second, id});
   }

@@ -5,6 +5,11 @@
 // Lock order: entry shards -> tree() -> this one's own -> the log's. tree() is held by who renames, links or
 // removes a directory, over the system call and the change that says so, and by introduce().
 //
+// A file that the catalog has, but that has been cut to nothing since, to become another, gets no new name
+// there before its new content is there: a crash would show the old one under a name it never had. Until then
+// its new names are kept here, and where it would lose its last one the catalog holds it by a name in no
+// directory (kCatalogWithheld), which a start removes.
+//
 // `id` is the number that the catalog has for an inode, 0 if it does not have it. A `directory` is a
 // descriptor of the directory that a name is, or was, in. An entry's shard is held, so its names stay as they
 // are.
@@ -14,6 +19,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -55,6 +61,8 @@ class CatalogNames {
   void before_link(const Entry& entry, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
   void linked(const Entry& entry, int directory, const std::string& name) REQUIRES(tree_) EXCLUDES(mutex_);
 
+  size_t withheld() const EXCLUDES(mutex_);
+
   // At start: an inode that is no regular file and that the catalog has.
   void known(uint64_t ino, uint64_t id) EXCLUDES(mutex_);
 
@@ -67,6 +75,7 @@ class CatalogNames {
   Result<uint64_t> put_directory(int directory) REQUIRES(tree_) EXCLUDES(mutex_);
   Result<Place> place_of(uint64_t ino, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
   bool unshadow(const Place& place) EXCLUDES(mutex_);
+  void withhold(const Entry& entry, std::vector<CatalogChange>& changes) EXCLUDES(mutex_);
   void append(CatalogChange change) const;
 
   SpillStore& store_;
@@ -76,8 +85,9 @@ class CatalogNames {
   std::unordered_map<uint64_t, uint64_t> ids_ GUARDED_BY(mutex_);  // of what is no regular file
   // Names that the catalog gives to an older file than the tmpfs does: the newer one has not been spilled.
   std::set<Place> shadowed_ GUARDED_BY(mutex_);
-  // The names of files that have, or had, several, and that the catalog does not have.
+  // The names of files that have, or had, several, or are withheld, and that the catalog does not have.
   std::unordered_map<uint64_t, std::set<Place>> links_ GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> withheld_ GUARDED_BY(mutex_);  // ids
 };
 
 // Mode, owner, times, target and xattrs of an inode, by a descriptor that may be O_PATH.

@@ -76,6 +76,7 @@ struct Entry {
   uint32_t direct_count = 0;  // of open_count: those that are served from the disk
   uint32_t unspillable_until_ms = 0;
   Tier tier = Tier::kDirty;
+  bool emptied = false;  // cut to nothing since the catalog got its content
   bool spill_queued = false;
   bool spilling = false;  // its pages are mapped by the spiller
   bool promoting = false;
@@ -83,13 +84,19 @@ struct Entry {
   Stage stage = Stage::kOther;
   bool pinned = false;
   bool renamed = false;  // published while its last close was still on its way
+  bool flushed =
+      false;  // a writer has called close() since the last open for writing, which may be on its way
   bool removed = false;
   int8_t node = 0;
-  bool parked = false;  // out of the policy's hands until it is closed or let go of
+  uint8_t busy_tries = 0;  // how often it was found in use as a victim since its last open
+  bool parked = false;     // out of the policy's hands until it is closed or let go of
 
   bool is_file() const { return stage != Stage::kOther; }
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }
   bool pins_memory() const { return pinned && !removed && tier != Tier::kCold; }
+  bool may_be_closed() const {
+    return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
+  }
   bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
   bool evictable() const { return closed() && !pinned && tier != Tier::kCold && !spilling; }
 };

@@ -179,6 +179,8 @@ class Pool final : private Residency {
   // When the entry, or all that is closed in the directory, is on the disk and in the catalog.
   void sync(uint64_t ino, Waiter waiter);
   void sync_directory(uint64_t ino, Waiter waiter);
+  // When what the name has become, by a rename, is durable with it.
+  void sync_name(int directory, const char* name, Waiter waiter);
   void when_committed(Waiter waiter);
   void run_near_disk();  // the calling thread, where the disk is
   // EBUSY while one runs.
@@ -358,9 +360,11 @@ class Pool final : private Residency {
   struct Parked {
     uint64_t ino;
     uint64_t until_ms;
-    bool recent;  // only because it has just been looked up
+    bool recent;   // only because it has just been looked up
+    bool closing;  // whoever has it may have closed it already
   };
   void park(Entry& entry, bool recent) EXCLUDES(parked_mutex_);
+  bool waits_for_closes() EXCLUDES(parked_mutex_);
   Mutex parked_mutex_;
   std::deque<Parked> parked_ GUARDED_BY(parked_mutex_);
 };

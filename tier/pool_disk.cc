@@ -129,6 +129,12 @@ void Pool::sync(uint64_t ino, Waiter waiter) {
   when_committed(std::move(waiter));
 }
 
+void Pool::sync_name(int directory, const char* name, Waiter waiter) {
+  auto attributes = sys::stat_at(directory, name);
+  if (!attributes || !S_ISREG(attributes->st_mode)) return when_committed(std::move(waiter));
+  sync(attributes->st_ino, std::move(waiter));
+}
+
 void Pool::sync_directory(uint64_t ino, Waiter waiter) {
   if (disk() == nullptr) return waiter({});
   auto fd = open_inode(ino, O_RDONLY | O_DIRECTORY);
@@ -148,8 +154,7 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(child.ino);
     // What is still being written has its own fsync and close.
-    if (entry != nullptr && entry->is_stored() && entry->tier == Entry::Tier::kDirty &&
-        entry->writer_count == 0)
+    if (entry != nullptr && entry->is_file() && entry->may_be_closed() && entry->tier == Entry::Tier::kDirty)
       queue_spill(*entry, true, [together](Result<void> outcome) { together->ended(std::move(outcome)); });
   }
 }

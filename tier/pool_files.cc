@@ -41,12 +41,16 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
     }
     Accounted accounted(*this, *entry);
     if (entry->open_count++ == 0) ++open_files_;
+    entry->busy_tries = 0;
     ++entry->hits;
     count(counters_.opens_hit);
     candidates_.opened(*entry);
     if (std::exchange(entry->prefetched, false)) count(counters_.prefetch_useful);
     if (DiskTier* const tier = disk()) tier->admission.seen(entry->name_hash);
-    if (writer) became_dirty(*entry);
+    if (writer) {
+      became_dirty(*entry);
+      entry->flushed = false;
+    }
     if (writer && entry->writer_count++ == 0) add_writer(ino);
     if (!writer && entry->tier == Entry::Tier::kDirty && durability() != Durability::kNone)
       queue_spill(*entry);  // a second access may admit it
@@ -150,6 +154,7 @@ void Pool::flushed(uint64_t ino) {
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
+  if (entry != nullptr) entry->flushed = true;
   // Another writer may need what is left; the last one's close gives it back.
   if (entry == nullptr || entry->writer_count > 1 || entry->reserved_end == 0) return;
   if (auto fd = arena_.open(handle_of(*entry), O_RDWR)) (void)trim(*entry, fd->get());
@@ -209,6 +214,7 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     became_dirty(*entry);
     if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
     ++entry->version;
+    if (size_bytes == 0) entry->emptied = entry->node_id != 0;
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
         entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;

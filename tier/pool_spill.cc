@@ -79,14 +79,17 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
     if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
     return std::unexpected(Refusal::kNever);
   }
-  auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
+  auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
   if (!fd) return std::unexpected(Refusal::kLater);
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return std::unexpected(Refusal::kLater);
   // F_RDLCK is granted exactly when nobody can write it, mappings included. From here on a writer has to come
-  // by begin_open, which changes the epoch.
-  const bool proven = sys::set_lease(fd->get(), F_RDLCK).has_value();
-  if (proven) (void)sys::set_lease(fd->get(), F_UNLCK);
+  // by begin_open, which changes the epoch. In daemon I/O all writes come by the daemon, whose own descriptor
+  // of an open file refuses the lease, and a mapping keeps its file open.
+  const bool daemon_writes = surroundings_.backing_store->needs_write_access();
+  const bool leased = sys::set_lease(fd->get(), F_RDLCK).has_value();
+  if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
+  const bool proven = leased || (daemon_writes && settled);
   if (!proven && !urgent) return std::unexpected(Refusal::kLater);
   Accounted accounted(*this, *entry);
   entry->spilling = true;
@@ -133,15 +136,19 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
 
 bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
                      bool written) {
-  const bool current = entry.content_epoch == task.content_epoch && entry.writer_count == 0;
-  if (task.proven && !current) return false;
+  const bool same_epoch = entry.content_epoch == task.content_epoch;
+  if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
+  if (entry.emptied && !same_epoch) return false;  // it may be of before
   auto changes = disk()->names.introduce(entry, task.fd.get());
   if (!changes) return false;
   if (written) {
     count(counters_.spills);
     count(counters_.spilled_bytes, content.size_bytes);
   }
-  shard.copies[task.ino] = content;
+  entry.emptied = false;
+  CatalogContent& copy = shard.copies[task.ino];
+  if (written) disk()->store->expect_back(copy.extents);
+  copy = content;
   // The catalog has the one that was found to be still true; putting it again would free its extents.
   if (written) changes->push_back(PutContent{entry.node_id, std::move(content)});
   disk()->store->log().append(std::move(*changes));

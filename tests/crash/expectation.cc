@@ -76,6 +76,11 @@ void Expectation::set_content(Object& object, std::string content) {
   object.content.add(++moment_, std::move(content));
 }
 
+void Expectation::empty(Object& object) {
+  set_content(object, "");
+  object.emptied_at.push_back(moment_);
+}
+
 void Expectation::set_attributes(Object& object, Attributes attributes) {
   object.attributes.add(++moment_, std::move(attributes));
 }
@@ -180,6 +185,13 @@ void Expectation::check_name(const Found& found) const {
     throw Violation(fmt::format("{} (object {}): {} is none of the {} contents it may have, the last: {}",
                                 text(found.place), found.id, brief(found.content), object.content.size(),
                                 brief(object.content.now())));
+  const uint64_t named_at = binding->second.first_moment_of(found.id);
+  const bool of_before = std::ranges::any_of(object.emptied_at, [&](uint64_t emptied_at) {
+    return emptied_at < named_at && !object.content.may_be_since(emptied_at, found.content);
+  });
+  if (of_before && !found.unread)
+    throw Violation(fmt::format("{} (object {}): shows {}, of before it was emptied and got the name",
+                                text(found.place), found.id, brief(found.content)));
 }
 
 void Expectation::check(const std::vector<Found>& found, bool faulty) const {
@@ -200,13 +212,20 @@ void Expectation::check(const std::vector<Found>& found, bool faulty) const {
         fmt::format("object {} has the names{}; it had {} at most", id, its_names, object.most_names));
   }
   if (faulty) return;  // what the disk damaged is discarded
+  const auto was_another = [](const Object& object) {
+    return std::ranges::any_of(object.emptied_at, [&](uint64_t emptied_at) {
+      return emptied_at > object.durable_at && emptied_at < object.names_changed;
+    });
+  };
   for (const auto& [id, object] : objects_)
-    if (object.durable_at != 0 && !object.gone && id != kRoot && !counts.contains(id))
+    if (object.durable_at != 0 && !object.gone && id != kRoot && !counts.contains(id) && !was_another(object))
       throw Violation(fmt::format("object {} was durable and is lost; it was {}", id,
                                   object.names.empty() ? "" : text(*object.names.begin())));
   for (const auto& [place, history] : bindings_) {
     const auto there = places.find(place);
-    if (there == places.end() && !history.may_be(kNothing))
+    const auto last = objects_.find(history.now());
+    const bool may_lack = last != objects_.end() && was_another(last->second);
+    if (there == places.end() && !history.may_be(kNothing) && !may_lack)
       throw Violation(text(place) + ": a durable name is lost");
   }
 }

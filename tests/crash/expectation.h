@@ -8,6 +8,8 @@
 //   - A durable object has at least one of its names, unless it lost its last one since; it never has more
 //     than it had at one time.
 //   - What replaces a durable file under its name leaves the old one there or is there itself.
+//   - Under a name it got after it was cut to nothing, a file shows no content of before that; it may be
+//   lost.
 #pragma once
 
 #include <sys/types.h>
@@ -48,6 +50,19 @@ class History {
       if (state.value == value) return true;
     return false;
   }
+  // It was that at the moment, or at any time since.
+  bool may_be_since(uint64_t moment, const Value& value) const {
+    for (size_t index = 0; index < states_.size(); ++index) {
+      const bool ended = index + 1 < states_.size() && states_[index + 1].moment <= moment;
+      if (!ended && states_[index].value == value) return true;
+    }
+    return false;
+  }
+  uint64_t first_moment_of(const Value& value) const {
+    for (const auto& state : states_)
+      if (state.value == value) return state.moment;
+    return 0;
+  }
   bool empty() const { return states_.empty(); }
   size_t size() const { return states_.size(); }
   const Value& now() const { return states_.back().value; }
@@ -68,12 +83,13 @@ struct Object {
   History<std::string> content;
   History<Attributes> attributes;
   std::set<Place> names;
-  size_t names_taken = 0;      // by files that the disk may not have got: it may still have these
-  size_t most_names = 0;       // at one time, since it was last durable
-  uint64_t names_changed = 0;  // the moment
-  uint64_t durable_at = 0;     // 0: never
-  bool gone = false;           // it has lost its last name
-  timespec modified{};         // as of a clean stop; zeros: not known
+  size_t names_taken = 0;            // by files that the disk may not have got: it may still have these
+  size_t most_names = 0;             // at one time, since it was last durable
+  uint64_t names_changed = 0;        // the moment
+  uint64_t durable_at = 0;           // 0: never
+  std::vector<uint64_t> emptied_at;  // the moments when it was cut to nothing
+  bool gone = false;                 // it has lost its last name
+  timespec modified{};               // as of a clean stop; zeros: not known
   // In the life that runs.
   uint64_t ino = 0;
   uint64_t lookups = 0;
@@ -112,6 +128,7 @@ class Expectation {
 
   Object& make(ObjectKind kind, const Place& place, Attributes attributes, uint64_t ino);
   void set_content(Object& object, std::string content);
+  void empty(Object& object);
   void set_attributes(Object& object, Attributes attributes);
   void link(Object& object, const Place& place);
   void unlink(const Place& place);  // of a file's last name or a directory: it is gone

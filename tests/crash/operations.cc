@@ -113,7 +113,7 @@ void Player::overwrite() {
   note(fmt::format("overwrite object {}{}", id, anew ? " from its start" : ""));
   if (anew && object->writers == 0) {
     if (!world_.pool().truncate(object->ino, 0)) return note("  cannot be truncated");
-    expectation_.set_content(*object, "");
+    expectation_.empty(*object);
     world_.pool().attributes_changed(object->ino);
     step(2);
     if (object->gone) return;
@@ -202,7 +202,7 @@ void Player::rename() {
   const uint64_t there = expectation_.at(from);
   if (there == Expectation::kNothing || expectation_.object(there).durable_at != 0)
     asked.places.push_back(from);
-  world_.pool().when_committed(ask(std::move(asked)));
+  world_.pool().sync_name(target->fd, to.name.c_str(), ask(std::move(asked)));
   wait_for_answers();
 }
 

@@ -57,7 +57,9 @@ void Player::hear() {
     if (world_.crashed()) throw Violation("durable, it says, after the crash");
     note(fmt::format("  (durable: as of moment {})", asked.moment));
     for (const auto& [id, names] : asked.objects)
-      expectation_.durable(expectation_.object(id), asked.moment, names);
+      // That a file is on the disk that has no name any more says nothing of where it was.
+      if (Object& object = expectation_.object(id); !object.gone)
+        expectation_.durable(object, asked.moment, names);
     for (const Place& place : asked.places) expectation_.durable(place, asked.moment);
     return true;
   });

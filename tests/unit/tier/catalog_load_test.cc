@@ -99,6 +99,15 @@ class CatalogLoadTest : public ::testing::Test {
   const std::string directory_ = place_ / "catalog";
 };
 
+TEST_F(CatalogLoadTest, WhatIsWithheldGoesWithoutAWord) {
+  // 4 has been renamed and waits for its new content; of 5 a second name is on its way.
+  commit({PutName{kCatalogWithheld, "4", 4}, DropName{3, "file"}, PutName{kCatalogWithheld, "5", 5}});
+  EXPECT_EQ(losses({2, 3, 5, 6}), Losses{});
+  EXPECT_EQ(stats().names, 5) << "d, e, two, three and link";
+  EXPECT_EQ(stats().contents, 1);
+  EXPECT_EQ(losses({2, 3, 5, 6}), Losses{}) << "and has left nothing";
+}
+
 TEST_F(CatalogLoadTest, AWholeOneLosesNothing) {
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), Losses{});
 }
