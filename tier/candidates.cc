@@ -16,23 +16,32 @@ Candidates::Candidates(std::string_view policy)
   KVCACHEFS_CHECK(policy_ != nullptr);
 }
 
+Policy& Candidates::following(const Entry& entry) {
+  Policy& its = of(entry);
+  its.follow(&its == policy_.get() ? *cold_ : *policy_);
+  return its;
+}
+
 void Candidates::fresh(Entry& entry) {
   MutexLock lock(mutex_);
+  if (entry.stage != Entry::Stage::kFresh) ++fresh_entries_;
   entry.stage = Entry::Stage::kFresh;
   fresh_.push_back({entry.policy.ino, now_coarse_ms()});
 }
 
 void Candidates::publish(Entry& entry) {
   MutexLock lock(mutex_);
+  if (entry.stage == Entry::Stage::kFresh) --fresh_entries_;
   entry.stage = Entry::Stage::kCandidate;
-  if (!entry.policy.in_heap() && !entry.parked) of(entry).inserted(entry.policy);
+  if (entry.policy.in_heap()) return;
+  Policy& its = following(entry);
+  // A fresh one may have been parked as a victim: what it has earned counts from now all the same.
+  entry.parked ? its.stored(entry.policy) : its.inserted(entry.policy);
 }
 
 void Candidates::opened(Entry& entry) {
   MutexLock lock(mutex_);
-  Policy& its = of(entry);
-  its.follow(&its == policy_.get() ? *cold_ : *policy_);
-  its.opened(entry.policy);
+  following(entry).opened(entry.policy);
 }
 
 void Candidates::reprioritised(Entry& entry, int priority) {
@@ -56,6 +65,7 @@ void Candidates::unpark(Entry& entry) {
 
 void Candidates::removed(Entry& entry) {
   MutexLock lock(mutex_);
+  if (entry.stage == Entry::Stage::kFresh) --fresh_entries_;
   // A stale number in fresh_ is harmless: its reader finds no such entry, or one that is not fresh.
   if (entry.policy.in_heap()) of(entry).removed(entry.policy);
 }
@@ -74,13 +84,13 @@ std::optional<uint64_t> Candidates::next_cold() {
   return victim->ino;
 }
 
-std::optional<uint64_t> Candidates::next_victim(bool even_fresh) {
+std::optional<Candidates::Victim> Candidates::next_victim(bool even_fresh) {
   MutexLock lock(mutex_);
-  if (PolicyFacts* victim = policy_->next_victim()) return victim->ino;
+  if (const PolicyFacts* victim = policy_->next_victim()) return Victim{victim->ino, false};
   if (!even_fresh || fresh_.empty()) return std::nullopt;
   const uint64_t ino = fresh_.front().ino;
   fresh_.pop_front();
-  return ino;
+  return Victim{ino, true};
 }
 
 std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
@@ -94,7 +104,7 @@ std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
 
 bool Candidates::has_fresh() const {
   MutexLock lock(mutex_);
-  return !fresh_.empty();
+  return fresh_entries_ > 0;
 }
 
 std::string Candidates::policy() const {

@@ -33,7 +33,11 @@ class Candidates {
 
   // The next victim's inode number, taken out of the policy: give it back with park() or removed(). Fresh
   // ones come last, and only if asked for.
-  std::optional<uint64_t> next_victim(bool even_fresh) EXCLUDES(mutex_);
+  struct Victim {
+    uint64_t ino;
+    bool fresh;  // as of when it was closed: it may have been published since, and is no victim then
+  };
+  std::optional<Victim> next_victim(bool even_fresh) EXCLUDES(mutex_);
   std::optional<uint64_t> next_cold() EXCLUDES(mutex_);
   // Fresh entries that have become old enough to be published by their owner.
   std::optional<uint64_t> next_grown(uint64_t now_ms) EXCLUDES(mutex_);
@@ -53,11 +57,15 @@ class Candidates {
   Policy& of(const Entry& entry) REQUIRES(mutex_) {
     return entry.tier == Entry::Tier::kCold ? *cold_ : *policy_;
   }
+  // The policy that has it, its clock as far as the other's.
+  Policy& following(const Entry& entry) REQUIRES(mutex_);
+
   mutable Mutex mutex_;
   std::string name_ GUARDED_BY(mutex_);
   std::unique_ptr<Policy> policy_ GUARDED_BY(mutex_);
   std::unique_ptr<Policy> cold_ GUARDED_BY(mutex_);
-  std::deque<Fresh> fresh_ GUARDED_BY(mutex_);
+  std::deque<Fresh> fresh_ GUARDED_BY(mutex_);  // with numbers of those that have been published since
+  size_t fresh_entries_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvcachefs

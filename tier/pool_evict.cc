@@ -1,6 +1,7 @@
 // Eviction of a pool: of clean entries the memory copy goes, dirty ones are spilled first where there is a
 // disk, and discarded where there is none or where it cannot have them.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -13,8 +14,10 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kRecentMs = 10;        // between a client's lookup and its open: spared if others can go
-constexpr uint64_t kMappedRetryMs = 100;  // a mapping can end without any sign to us
+constexpr uint64_t kRecentMs = 10;  // between a client's lookup and its open: spared if others can go
+// Found in use: the kernel lets go of an open file a little after it has told of the close, a mapping can end
+// without any sign to us.
+constexpr std::array<uint64_t, 5> kBusyRetryMs = {1, 4, 16, 64, 100};
 constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
 constexpr uint64_t kOrderNs = 30'000'000'000;
 // Who gave the order finds the names gone, unless the kernel is busy in their directories all that time.
@@ -56,8 +59,16 @@ void Pool::publish_grown() {
 
 void Pool::park(Entry& entry, bool recent) {
   candidates_.park(entry);
+  const bool last = entry.busy_tries + 1u >= kBusyRetryMs.size();
+  const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[entry.busy_tries];
+  if (!recent && !last) ++entry.busy_tries;
   MutexLock lock(parked_mutex_);
-  parked_.push_back({entry.policy.ino, now_coarse_ms() + (recent ? kRecentMs : kMappedRetryMs), recent});
+  parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
+}
+
+bool Pool::waits_for_closes() {
+  MutexLock lock(parked_mutex_);
+  return std::ranges::any_of(parked_, &Parked::closing);
 }
 
 void Pool::retry_parked(bool even_recent) {
@@ -76,7 +87,8 @@ void Pool::retry_parked(bool even_recent) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     // An open one stays parked until its last close, a pinned one until it is unpinned.
-    if (entry != nullptr && entry->parked && entry->evictable()) candidates_.unpark(*entry);
+    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
+      candidates_.unpark(*entry);
   }
 }
 
@@ -128,7 +140,7 @@ bool Pool::make_room() {
         retry_parked(true);
         continue;
       }
-      if (waits_for_spills()) return true;
+      if (waits_for_spills() || waits_for_closes()) return true;
       // Only somebody who waits is worth a client's temporary file.
       if (!effort.even_fresh && room_.wanted_bytes() > 0) {
         effort.even_fresh = true;
@@ -149,12 +161,13 @@ bool Pool::make_room() {
 }
 
 Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
-  const auto ino = candidates_.next_victim(effort.even_fresh);
-  if (!ino) return Attempt::kNothing;
-  EntryTable::Shard& shard = table_.shard(*ino);
+  const auto victim = candidates_.next_victim(effort.even_fresh);
+  if (!victim) return Attempt::kNothing;
+  EntryTable::Shard& shard = table_.shard(victim->ino);
   MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(*ino);
+  Entry* entry = shard.find(victim->ino);
   if (entry == nullptr || entry->removed) return Attempt::kBusy;
+  if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
   if (!entry->evictable()) {
     candidates_.park(*entry);
     return Attempt::kBusy;
@@ -234,8 +247,9 @@ EvictResult Pool::evict_now(EvictOrder order) {
   const uint64_t deadline_ns = now_ns() + kOrderNs;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
     if (evict_one({.even_fresh = !order.patient, .even_recent = true}, result) != Attempt::kNothing) continue;
-    if (order.patient && waits_for_spills()) {
+    if (order.patient && (waits_for_spills() || waits_for_closes())) {
       std::this_thread::sleep_for(kSpillPause);
+      retry_parked(false);
       continue;
     }
     // A client may be about to rename what it has just closed: better to wait for the second than to take it

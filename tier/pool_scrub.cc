@@ -66,6 +66,7 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   }
   report_damage(content, error, "is written again");
   // Without it the spiller would find the memory to be what the disk should have, and leave it at that.
+  disk()->store->expect_back(copy->second.extents);
   shard.copies.erase(copy);
   {
     Accounted accounted(*this, *entry);

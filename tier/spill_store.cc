@@ -68,16 +68,16 @@ void SpillStore::let_go(const CatalogContent& content) {
 }
 
 void SpillStore::expect_back(std::span<const Extent> extents) {
-  for (const Extent& extent : extents) leaving_units_ += extent.count;
+  for (const Extent& extent : extents) leaving_units_ += static_cast<int64_t>(extent.count);
 }
 
 void SpillStore::release(std::span<const Extent> extents) {
   std::vector<Extent> free;
-  uint64_t units = 0;
+  int64_t units = 0;
   {
     MutexLock lock(held_mutex_);
     for (const Extent& extent : extents) {
-      units += extent.count;
+      units += static_cast<int64_t>(extent.count);
       auto found = held_.find(extent.start);
       if (found == held_.end())
         free.push_back(extent);
@@ -86,7 +86,7 @@ void SpillStore::release(std::span<const Extent> extents) {
     }
   }
   allocator_.free(free);
-  leaving_units_ -= std::min(units, leaving_units_.load());
+  leaving_units_ -= units;
 }
 
 }  // namespace kvcachefs

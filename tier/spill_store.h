@@ -5,6 +5,7 @@
 // Offsets on the disk are units times unit_bytes(); unit 0 is the superblock's.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -45,9 +46,12 @@ class SpillStore {
   void hold(const CatalogContent& content) EXCLUDES(held_mutex_);
   void let_go(const CatalogContent& content) EXCLUDES(held_mutex_);
 
-  // Space that is on its way back: dropped, and not committed yet.
+  // Space that is on its way back: dropped or replaced, and not committed yet. Told once for each content
+  // that was given to the log, before or after it is free.
   void expect_back(std::span<const Extent> extents);
-  uint64_t leaving_units() const { return leaving_units_.load(std::memory_order_relaxed); }
+  uint64_t leaving_units() const {
+    return static_cast<uint64_t>(std::max<int64_t>(0, leaving_units_.load(std::memory_order_relaxed)));
+  }
 
  private:
   void release(std::span<const Extent> extents) EXCLUDES(held_mutex_);
@@ -57,7 +61,7 @@ class SpillStore {
   const uint64_t unit_bytes_;
   ExtentAllocator allocator_;
   std::atomic<uint64_t> next_id_;
-  std::atomic<uint64_t> leaving_units_{0};
+  std::atomic<int64_t> leaving_units_{0};
 
   struct Held {
     uint32_t holders = 0;

@@ -4,6 +4,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <regex>
 #include <string>
@@ -109,11 +110,15 @@ TEST_F(SpillTest, FullDiskDiscardsByThePolicy) {
   EXPECT_EQ(status.st_size, static_cast<off_t>(64 * kMiB));
   EXPECT_GT(stat("disk_discards"), 100);
   EXPECT_EQ(stat("spill_errors"), 0);
+  // It goes on until a 32nd of the disk is free for what comes next.
+  EXPECT_TRUE(becomes("dirty_entries", 0));
+  EXPECT_TRUE(eventually([&] { return stat("spill_used_bytes") <= static_cast<int64_t>(62 * kMiB); }));
   const std::vector<int> left = survivors(names);
   EXPECT_GE(left.size(), 48u);
   EXPECT_LE(left.size(), 80u);
   EXPECT_EQ(left.back(), 199);
-  EXPECT_GE(left.front(), 110) << "the oldest go first";
+  // The oldest cold ones go first; one that was in use when its turn came may be in memory still.
+  EXPECT_LE(std::ranges::count_if(left, [](int i) { return i < 130; }), 3) << ::testing::PrintToString(left);
   EXPECT_EQ(check_whole(names), static_cast<int>(left.size()));
 }
 

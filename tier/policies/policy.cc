@@ -26,9 +26,13 @@ constexpr std::array<Factory, kPolicies.size()> kFactories = {
 
 }  // namespace
 
-void Policy::inserted(PolicyFacts& facts) {
+void Policy::stored(PolicyFacts& facts) {
   facts.inserted = facts.last_use = tick();
   facts.frequency = 1;
+}
+
+void Policy::inserted(PolicyFacts& facts) {
+  stored(facts);
   facts.in_heap() ? touched(facts) : put(facts);
 }
 

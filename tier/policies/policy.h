@@ -43,7 +43,8 @@ class Policy {
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  // A new entry, or new content of an old one: it becomes a candidate and counts as used once.
+  // A new entry, or new content of an old one, counts as used once; inserted() makes it a candidate, too.
+  void stored(PolicyFacts& facts);
   void inserted(PolicyFacts& facts);
 
   // A use. The order of a candidate changes; what is not in the heap only has its facts updated.

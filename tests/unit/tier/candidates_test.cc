@@ -26,5 +26,53 @@ TEST(Candidates, AFreshOneIsNotGrownBeforeItsTime) {
   EXPECT_EQ(candidates.next_grown(before_ms), std::nullopt);
 }
 
+TEST(Candidates, WhatIsPublishedOrRemovedIsNotFresh) {
+  Candidates candidates("lru");
+  Entry published, removed;
+  candidates.fresh(published);
+  candidates.fresh(removed);
+  EXPECT_TRUE(candidates.has_fresh());
+  candidates.publish(published);
+  EXPECT_TRUE(candidates.has_fresh());
+  candidates.removed(removed);
+  EXPECT_FALSE(candidates.has_fresh());
+}
+
+Entry entry_of(uint64_t ino) {
+  Entry entry;
+  entry.policy.ino = ino;
+  return entry;
+}
+
+// Taken as a victim, before its rename, by who found no other, and found in use.
+TEST(Candidates, OnePublishedWhileItIsParkedIsAsOldAsItsName) {
+  for (const char* policy : {"lru", "fifo", "lfu"}) {
+    Candidates candidates(policy);
+    Entry older = entry_of(1), parked = entry_of(2);
+    candidates.publish(older);
+    candidates.fresh(parked);
+    EXPECT_EQ(candidates.next_victim(false)->ino, 1u) << policy;
+    candidates.park(parked);
+    candidates.unpark(older);
+    candidates.publish(parked);
+    candidates.unpark(parked);
+    EXPECT_EQ(candidates.next_victim(false)->ino, 1u) << policy;
+    EXPECT_EQ(candidates.next_victim(false)->ino, 2u) << policy;
+  }
+}
+
+TEST(Candidates, OnePublishedColdIsAsOldAsItsName) {
+  Candidates candidates("lru");
+  Entry older = entry_of(1), cold = entry_of(2);
+  candidates.publish(older);
+  candidates.opened(older);
+  candidates.fresh(cold);
+  candidates.moved(cold, Entry::Tier::kCold);
+  candidates.publish(cold);
+  candidates.moved(older, Entry::Tier::kCold);
+  EXPECT_EQ(candidates.next_cold(), 1u);
+  EXPECT_EQ(candidates.next_cold(), 2u);
+}
+
 }  // namespace
 }  // namespace kvcachefs
