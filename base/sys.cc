@@ -146,6 +146,9 @@ Result<void> change_owner(int fd, uid_t uid, gid_t gid) {
 }
 
 Result<void> change_times(int fd, const std::array<timespec, 2>& times) {
+  // By the path only where it has to be (O_PATH): to resolve it costs 3 us.
+  const int rc = futimens(fd, times.data());
+  if (rc == 0 || errno != EBADF) return done(rc);
   return done(utimensat(AT_FDCWD, ProcPath(fd).text, times.data(), 0));
 }
 

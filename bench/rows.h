@@ -14,12 +14,16 @@ struct Bench {
   Report& report;
 };
 
-void read_rows(Bench& bench);       // reads, mmap scans, share of huge pages
-void write_rows(Bench& bench);      // create + write + close + rename
-void open_rows(Bench& bench);       // open + close and existence probes
-void fill_rows(Bench& bench);       // four writers and a pool too small for them
-void directory_rows(Bench& bench);  // a million entries in one directory
-void trace_rows(Bench& bench);      // requests of a chat service
-void spill_rows(Bench& bench);      // the disk tier beside fio
+void read_rows(Bench& bench);         // reads, mmap scans, share of huge pages
+void write_rows(Bench& bench);        // create + write + close + rename
+void open_rows(Bench& bench);         // open + close and existence probes
+void fill_rows(Bench& bench);         // four writers and a pool too small for them
+void directory_rows(Bench& bench);    // a million entries in one directory
+void trace_rows(Bench& bench);        // requests of a chat service
+void spill_rows(Bench& bench);        // the seam to the disk, beside fio
+void promote_rows(Bench& bench);      // cold entries through the mount, beside fio
+void spill_speed_rows(Bench& bench);  // entries to the disk beside fio, and what reads notice of it
+void catalog_rows(Bench& bench);      // a million entries on a disk
+void today_rows(Bench& bench);        // a pool with a disk beside a directory on it
 
 }  // namespace kvcachefs::bench

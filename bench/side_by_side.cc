@@ -18,7 +18,7 @@ constexpr char kUsage[] =
     "[--write "
     "README]\n"
     "  --quick   little of everything, to see that it works; the figures mean nothing\n"
-    "  --only    this group of rows\n"
+    "  --only    this group of rows; parts of spill: spill-seam, -promote, -write, -catalog, -today\n"
     "  --json    write the rows to FILE too\n"
     "  --write   put the table between the result marks of README\n"
     "Exit 0: all ran (bounds that were missed are in the table), 1: something failed, 77: this machine "
@@ -29,9 +29,17 @@ struct Group {
   const char* name;
   void (*run)(Bench&);
 };
-constexpr Group kGroups[] = {{"read", read_rows},  {"write", write_rows},         {"open", open_rows},
-                             {"fill", fill_rows},  {"directory", directory_rows}, {"trace", trace_rows},
-                             {"spill", spill_rows}};
+constexpr Group kGroups[] = {{"read", read_rows},
+                             {"write", write_rows},
+                             {"open", open_rows},
+                             {"fill", fill_rows},
+                             {"directory", directory_rows},
+                             {"trace", trace_rows},
+                             {"spill-seam", spill_rows},
+                             {"spill-promote", promote_rows},
+                             {"spill-write", spill_speed_rows},
+                             {"spill-catalog", catalog_rows},
+                             {"spill-today", today_rows}};
 
 struct Options {
   bool quick = false;
@@ -62,10 +70,10 @@ bool parse(int count, char** words, Options& options) {
   return true;
 }
 
-bool wanted(const Options& options, const char* group) {
+bool wanted(const Options& options, const std::string& group) {
   if (options.only.empty()) return true;
   for (const std::string& name : options.only) {
-    if (name == group) return true;
+    if (group == name || group.starts_with(name + "-")) return true;
   }
   return false;
 }

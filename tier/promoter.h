@@ -111,6 +111,7 @@ class PromoterLane {
     Mapping memory;
     Hasher hasher;
     bool verifying = false;  // piece after piece through `memory`, to see whether it is intact
+    bool buffered = false;   // `memory` is one of buffers_, and is written to the file when it is whole
     uint64_t begin_bytes = 0;
     uint64_t end_bytes = 0;
     uint64_t sent_bytes = 0;
@@ -124,6 +125,8 @@ class PromoterLane {
   void start_read(Promoter::Read read);
   void start(Promoter::Next next);
   void claim_memory(Job& job);
+  Result<Mapping> memory_for(Job& job);
+  Result<void> judge(Job& job);
   void verify_instead(Job& job);
   void poll_room();
   bool feed();
@@ -137,6 +140,7 @@ class PromoterLane {
   const std::unique_ptr<BlockChannel> channel_;
   std::list<Job> jobs_;
   uint64_t moving_bytes_ = 0;
+  std::vector<Mapping> buffers_;  // free ones
   std::vector<Job*> slots_;
   std::vector<size_t> free_slots_;
   std::vector<BlockRequest> sending_;

@@ -1,0 +1,94 @@
+// A catalog of many entries: how fast they are committed, in batches, and how soon a mount serves with them.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "bench/spill_pool.h"
+#include "tier/catalog.h"
+#include "tier/spill_orders.h"
+#include "tier/spill_target.h"
+
+namespace kvcachefs::bench {
+namespace {
+
+constexpr uint64_t kUnitBytes = 4096;
+constexpr uint64_t kBatch = 4096;
+constexpr uint64_t kFirstId = 2;
+
+template <class Value>
+Value must_have(Result<Value> result) {
+  if (!result) throw BenchError(result.error().message);
+  return std::move(*result);
+}
+
+// Not full: a pool keeps up to a 32nd of its disk free and discards for it.
+uint64_t disk_bytes(uint64_t entries) {
+  return (entries + entries / 8 + 256) * kUnitBytes;
+}
+
+// Names as engines give them: a hash in hexadecimal digits, all in one directory.
+void add_entry(std::vector<CatalogChange>& batch, uint64_t number) {
+  const uint64_t id = kFirstId + number;
+  const uint64_t hash = id * 0x9e3779b97f4a7c15;
+  CatalogNode node;
+  node.id = id;
+  node.mode = S_IFREG | 0644;
+  node.accessed = node.modified = {1'700'000'000 + static_cast<time_t>(number / 1000), 5};
+  batch.emplace_back(PutNode{std::move(node)});
+  batch.emplace_back(PutName{kCatalogRoot, fmt::format("{:016x}{:016x}.safetensors", hash, ~hash), id});
+  // Unit 0 is the superblock's.
+  batch.emplace_back(PutContent{
+      id, {.size_bytes = kUnitBytes, .checksum = {hash, id}, .version = 1, .extents = {{number + 1, 1}}}});
+}
+
+// A disk and its catalog as a daemon would leave them. Entries a second.
+double commit_all(const std::string& path, uint64_t entries) {
+  const SpillTarget target = must_have(
+      open_spill_target({.path = path, .size_bytes = disk_bytes(entries), .unit_bytes = kUnitBytes}));
+  const auto catalog = must_have(Catalog::open(path + ".catalog"));
+  std::string uuid(target.uuid.size(), '\0');
+  std::memcpy(uuid.data(), target.uuid.data(), uuid.size());
+  if (auto put = catalog->put_setting(kSpillUuidSetting, uuid); !put) throw BenchError(put.error().message);
+  const uint64_t begin_ns = now_ns();
+  for (uint64_t number = 0; number < entries;) {
+    std::vector<CatalogChange> batch;
+    batch.reserve(kBatch * 3);
+    for (const uint64_t end = std::min(number + kBatch, entries); number < end; ++number)
+      add_entry(batch, number);
+    must_have(catalog->commit(batch));
+  }
+  return rate(entries, begin_ns);
+}
+
+}  // namespace
+
+void catalog_rows(Bench& bench) {
+  const DiskDirectory disk;
+  const uint64_t entries = bench.scale.directory_entries;
+  const std::string path = disk.path() + "/million";
+  const double committed = commit_all(path, entries);
+  bench.report.add({fmt::format("catalog: entries committed a second, {} in batches of {}", entries, kBatch),
+                    "", fmt::format("{:.2f} µs an entry", 1e6 / committed), "", committed,
+                    Row::Bound::kAtLeast, 50'000});
+  std::vector<double> seconds;
+  for (unsigned round = 0; round < std::min(bench.scale.rounds, 3u); ++round) {
+    const uint64_t begin_ns = now_ns();
+    const Kvcachefs ours(
+        bench.work, fmt::format("start-{}", round),
+        fmt::format("size=1G,spill={},spill_size={},spill_unit={}", path, disk_bytes(entries), kUnitBytes));
+    while (ours.pool_stat("cold_entries") < static_cast<double>(entries)) {
+      throw_if_stopped();
+      ::usleep(1000);
+      if (now_ns() - begin_ns > 100'000'000'000) throw BenchError("the entries are not back");
+    }
+    seconds.push_back(1 / rate(1, begin_ns));
+  }
+  bench.report.add({fmt::format("start of a mount with {} entries on its disk, seconds", entries), "", "", "",
+                    median(seconds), Row::Bound::kAtMost, 20});
+}
+
+}  // namespace kvcachefs::bench
