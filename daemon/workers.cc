@@ -16,6 +16,9 @@ namespace {
 // Clients wait for what these two do.
 constexpr int kHelperNice = -10;
 constexpr int kBackgroundNice = 10;  // nobody waits for what these do
+// A client that reads comes first: on two cores its reads keep 0.75 of their speed beside a spiller at 5.5
+// GB/s, 0.6 without. Not more, since an fsync may wait for it.
+constexpr int kSpillerNice = 5;
 
 constexpr auto kWritingPause = std::chrono::milliseconds(1);
 constexpr auto kIdlePause = std::chrono::milliseconds(100);
@@ -81,7 +84,7 @@ void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   {
     MutexLock lock(mutex_);
-    run_thread("spiller", 0, pool, [tier](auto at_most) { tier->spiller.step(at_most); });
+    run_thread("spiller", kSpillerNice, pool, [tier](auto at_most) { tier->spiller.step(at_most); });
     run_thread("committer", 0, pool, [tier](auto at_most) { tier->store->log().step(at_most); });
     for (const auto& lane : tier->lanes)
       run_thread("promoter", 0, pool, [&lane](auto at_most) { lane->step(at_most); });
