@@ -23,6 +23,7 @@ void trace_rows(Bench& bench);        // requests of a chat service
 void spill_rows(Bench& bench);        // the seam to the disk, beside fio
 void promote_rows(Bench& bench);      // cold entries through the mount, beside fio
 void spill_speed_rows(Bench& bench);  // entries to the disk beside fio, and what reads notice of it
+void allocator_rows(Bench& bench);    // space on a disk in use
 void catalog_rows(Bench& bench);      // a million entries on a disk
 void today_rows(Bench& bench);        // a pool with a disk beside a directory on it
 

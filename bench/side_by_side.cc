@@ -18,7 +18,7 @@ constexpr char kUsage[] =
     "[--write "
     "README]\n"
     "  --quick   little of everything, to see that it works; the figures mean nothing\n"
-    "  --only    this group of rows; parts of spill: spill-seam, -promote, -write, -catalog, -today\n"
+    "  --only    this group of rows; parts of spill: spill-seam, -promote, -write, -space, -catalog, -today\n"
     "  --json    write the rows to FILE too\n"
     "  --write   put the table between the result marks of README\n"
     "Exit 0: all ran (bounds that were missed are in the table), 1: something failed, 77: this machine "
@@ -38,6 +38,7 @@ constexpr Group kGroups[] = {{"read", read_rows},
                              {"spill-seam", spill_rows},
                              {"spill-promote", promote_rows},
                              {"spill-write", spill_speed_rows},
+                             {"spill-space", allocator_rows},
                              {"spill-catalog", catalog_rows},
                              {"spill-today", today_rows}};
 

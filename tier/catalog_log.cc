@@ -20,13 +20,16 @@ constexpr size_t kBatchChanges = 8192;
 
 void CatalogLog::append(std::vector<CatalogChange> changes) {
   if (changes.empty()) return;
+  bool worth_a_step = false;
   {
     MutexLock lock(mutex_);
+    // The first ends the wait for something to do, the last of a batch the wait for more.
+    worth_a_step = changes_.empty() || changes_.size() + changes.size() >= kBatchChanges;
     appended_ += changes.size();
     ends_.push_back(appended_);
     std::move(changes.begin(), changes.end(), std::back_inserter(changes_));
   }
-  condition_.notify_one();
+  if (worth_a_step) condition_.notify_one();
 }
 
 void CatalogLog::when_committed(Waiter waiter) {
@@ -55,6 +58,15 @@ void CatalogLog::close() {
   answer(0, fail(ESHUTDOWN));
 }
 
+void CatalogLog::gather() {
+  const auto deadline = std::chrono::steady_clock::now() + kGatheringTime;
+  while (!changes_.empty() && changes_.size() < kBatchChanges && waiting_.empty() && !woken_) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= std::chrono::milliseconds(0)) return;
+    condition_.wait_for(mutex_, std::chrono::ceil<std::chrono::milliseconds>(left));
+  }
+}
+
 void CatalogLog::step(std::chrono::milliseconds at_most) {
   uint64_t committed = 0;
   {
@@ -62,8 +74,7 @@ void CatalogLog::step(std::chrono::milliseconds at_most) {
     if (changes_.empty() && batch_.empty() && waiting_.empty() && !woken_)
       condition_.wait_for(mutex_, at_most);
     if (failing_ && !woken_ && waiting_.empty()) condition_.wait_for(mutex_, std::min(at_most, kRetryPause));
-    if (at_most.count() > 0 && !changes_.empty() && waiting_.empty() && !woken_)
-      condition_.wait_for(mutex_, kGatheringTime);
+    if (at_most.count() > 0) gather();
     woken_ = false;
     while (batch_.size() < kBatchChanges && !ends_.empty()) {
       const uint64_t end = ends_.front();

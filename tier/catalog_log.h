@@ -50,6 +50,7 @@ class CatalogLog {
     uint64_t after;  // the number of changes appended before
     Waiter waiter;
   };
+  void gather() REQUIRES(mutex_);
   Result<void> flush();
   Result<void> write();
   void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);

@@ -93,7 +93,8 @@ struct Entry {
 
   bool is_file() const { return stage != Stage::kOther; }
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }
-  bool pins_memory() const { return pinned && !removed && tier != Tier::kCold; }
+  // A cold one, too: it is on its way back.
+  bool pins_memory() const { return pinned && !removed; }
   bool may_be_closed() const {
     return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
   }

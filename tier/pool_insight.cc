@@ -43,7 +43,7 @@ std::vector<NodeUsage> Pool::numa_usage() {
     }
     for (const sys::Handle handle : handles) {
       // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
-      auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK);
+      auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
       if (!fd) continue;
       for (const PlacedBytes& placed : measure_placement(fd->get())) {
         NodeUsage& node = nodes[placed.node];

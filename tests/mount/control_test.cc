@@ -11,6 +11,7 @@
 
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -255,6 +256,17 @@ TEST_F(ControlTest, PiecesOfAReadFitTogether) {
     EXPECT_EQ(read_at(file.fd(), 1, 2), pieces.substr(1, 2)) << name;
     EXPECT_EQ(read_at(file.fd(), 1 << 20, 10), "") << name;
   }
+}
+
+TEST_F(ControlTest, LookingIsNoAccess) {
+  write_file(path("e"), pattern(1, 100'000));
+  ASSERT_TRUE(all_closed(mount()));
+  const timespec times[2] = {{1'200'000'000, 0}, {1'300'000'000, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path("e").c_str(), times, 0), 0);
+  for (const char* file : {"stats", "numa", "entries"}) EXPECT_NE(read_file(control(file)), "");
+  struct ::statx status {};
+  ASSERT_EQ(::statx(AT_FDCWD, path("e").c_str(), AT_STATX_FORCE_SYNC, STATX_ATIME, &status), 0);
+  EXPECT_EQ(status.stx_atime.tv_sec, 1'200'000'000);
 }
 
 TEST_F(ControlTest, StatsCount) {

@@ -110,6 +110,19 @@ TEST_F(SpillChoiceTest, APinnedEntryComesBackIntoMemory) {
   EXPECT_TRUE(becomes("pinned_bytes", static_cast<int64_t>(kMiB)));
 }
 
+TEST_F(SpillChoiceTest, ColdEntriesCountAgainstThePinsLimit) {
+  start();
+  const auto names = fill_pool("e", 40);
+  make_all_cold();
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(set_xattr(names[i], "user.kvcachefs.pinned", "1"), 0) << i;
+  EXPECT_EQ(stat("pinned_bytes"), static_cast<int64_t>(16 * kMiB));
+  EXPECT_EQ(error_name(set_xattr(names[16], "user.kvcachefs.pinned", "1")), "ENOSPC") << "half of 32M";
+  EXPECT_TRUE(becomes("clean_entries", 16));
+  EXPECT_EQ(stat("pinned_bytes"), static_cast<int64_t>(16 * kMiB));
+  ASSERT_EQ(set_xattr(names[0], "user.kvcachefs.pinned", "0"), 0);
+  EXPECT_EQ(error_name(set_xattr(names[16], "user.kvcachefs.pinned", "1")), "ok");
+}
+
 // Opens what `names` says, one after the other, as one client.
 int open_in_order(const std::vector<std::string>& names, size_t count) {
   return in_child([&] {
