@@ -238,6 +238,7 @@ class Pool final : private Residency {
     bool even_fresh = false;
     bool even_recent = false;
     bool even_unspilled = false;  // discards what the disk is too slow for
+    bool disk_is_busy = false;    // and is asked for nothing more
   };
 
   // Keeps the sums over entries true across a change of one: takes what it contributed before, adds what it

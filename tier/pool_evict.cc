@@ -32,8 +32,9 @@ constexpr uint64_t kHeadroomShare = 16;
 constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
 constexpr uint64_t kInodeReserve = 50;        // 1/50 of the inodes stay free
 
-uint64_t spill_ahead_bytes(uint64_t pressure_bytes) {
-  return std::max(kSpillAheadBytes, std::min(pressure_bytes, 4 * kSpillAheadBytes));
+// At most half of the pool: what is in the disk's queue can only leave by the disk, which may stand still.
+uint64_t spill_ahead_bytes(uint64_t pressure_bytes, uint64_t size_bytes) {
+  return std::min(std::max(kSpillAheadBytes, std::min(pressure_bytes, 4 * kSpillAheadBytes)), size_bytes / 2);
 }
 
 }  // namespace
@@ -128,12 +129,14 @@ bool Pool::make_room() {
   EvictResult evicted;
   while (pressure > 0) {
     if (now_ns() - begun_ns > kRoundNs) return true;
-    const Attempt attempt = evict_one(effort, evicted);
-    if (attempt == Attempt::kSpilling && disk()->spiller.backlog_bytes() >= spill_ahead_bytes(pressure)) {
-      // The disk has enough to do. Who waits is worth more than what it cannot take, if that may be lost.
-      if (durability() != Durability::kNone || room_.wanted_bytes() == 0) return true;
+    // Looked at before each try: one more in a queue that is full would be one more that cannot be discarded.
+    effort.disk_is_busy =
+        disk() != nullptr && disk()->spiller.backlog_bytes() >= spill_ahead_bytes(pressure, size_bytes_);
+    // Who waits is worth more than what the disk cannot take, if that may be lost.
+    if (effort.disk_is_busy && durability() == Durability::kNone && room_.wanted_bytes() > 0)
       effort.even_unspilled = true;
-    }
+    const Attempt attempt = evict_one(effort, evicted);
+    if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
     if (attempt == Attempt::kNothing) {
       if (!effort.even_recent) {
         effort.even_recent = true;

@@ -70,8 +70,10 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
     entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // who asked for it is about to open it
     Accounted accounted(*this, *entry);
     candidates_.moved(*entry, Entry::Tier::kClean);
-    // An open follows, and the kernel asks anew for the attributes of what it has read.
-    if (entry->lookup_count > 0 && !asked_for) surroundings_.listener->changed(number_, task.ino);
+    // An open follows, and the kernel asks anew for the attributes of what it has read; in daemon I/O it may
+    // have the pages and read nothing.
+    const bool is_read_next = asked_for && !surroundings_.backing_store->needs_write_access();
+    if (entry->lookup_count > 0 && !is_read_next) surroundings_.listener->changed(number_, task.ino);
     return;
   }
   if (leaves_entry_intact(outcome.error().code)) return;

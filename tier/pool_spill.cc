@@ -57,6 +57,10 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
     count(counters_.overrun_discards);
     return false;
   }
+  if (effort.disk_is_busy && !entry.spill_queued && durability() == Durability::kNone && entry.node_id == 0) {
+    park(entry, true);
+    return true;
+  }
   candidates_.park(entry);
   queue_spill(entry);
   return true;

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "gmock/gmock.h"
+#include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/program.h"
@@ -85,6 +86,25 @@ class MountHelperTest : public ::testing::Test {
 
   std::string work_dir_;
 };
+
+TEST_F(MountHelperTest, ADiskTierFromTheOptions) {
+  const DiskDirectory disk;
+  const std::string spill = disk / "spill";
+  const Outcome outcome =
+      mount_pool("one", directory("a"), "size=16M,spill=" + spill + ",spill_size=64M,durability=sync");
+  if (mode() == Mode::kIoUring) {
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.error, HasSubstr("io_uring"));
+    return;
+  }
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(read_file(control("one", "spill")), spill + " 64M\n");
+  EXPECT_EQ(read_file(control("one", "durability")), "sync\n");
+  ASSERT_EQ(store(directory("a") + "/entry", pattern(1, 10'000)), 0);
+  EXPECT_EQ(xattr(directory("a") + "/entry", "user.kvcachefs.tier"), "clean");
+  ASSERT_EQ(::umount2(directory("a").c_str(), 0), 0);
+  end_daemon();
+}
 
 TEST_F(MountHelperTest, StartsADaemonAndBindsThePool) {
   const Outcome outcome = mount_pool("llama", directory("a"), "size=64M,policy=lfu,mode=0750,nofail,_netdev");

@@ -132,6 +132,17 @@ TEST_F(SpillTargetTest, OneDaemonAtATime) {
   EXPECT_EQ(check_whole({path("e-0"), path("e-1")}), 2);
 }
 
+TEST_F(SpillTargetTest, FromAConfigurationFile) {
+  const std::string config = disk() / "kvcachefs.toml";
+  write_file(config, "[pools.p]\nsize = \"32M\"\nspill = \"" + spill_file() +
+                         "\"\nspill_size = \"64M\"\ndurability = \"sync\"\nadmission = \"tinylfu\"\n");
+  Mount mount({.pools = {}, .arguments = {"--config", config}});
+  EXPECT_EQ(read_file(mount.control("spill")), spill_file() + " 64M\n");
+  EXPECT_EQ(read_file(mount.control("durability")), "sync\n");
+  EXPECT_EQ(read_file(mount.control("admission")), "tinylfu\n");
+  mount.stop();
+}
+
 TEST_F(SpillTargetTest, WrongOptions) {
   const std::string spill = ",spill=" + spill_file();
   for (const std::string& wrong :

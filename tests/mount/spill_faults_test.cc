@@ -1,0 +1,162 @@
+// A disk tier whose disk or state directory fails while the pool serves: what is lost, what is said, and that
+// nobody else notices.
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/disk_tier.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+class SpillFaultsTest : public DiskTierTest {
+ protected:
+  std::vector<std::string> in_pool(const std::string& name, int count) {
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(path(name + "-" + std::to_string(i)));
+    return names;
+  }
+  int sync_pool() {
+    const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
+    return error_of(::fsync(directory.fd()));
+  }
+};
+
+// A file system of its own on a loop device, whose writes can be held up.
+class FreezableDisk {
+ public:
+  FreezableDisk(const DiskDirectory& disk, uint64_t size_bytes)
+      : device_(disk.make_file("image", size_bytes)), path_(disk / "frozen") {
+    make_directory(path_);
+    EXPECT_EQ(run({"/usr/sbin/mkfs.ext4", "-q", "-O", "^has_journal", device_.path()}).exit_code, 0);
+    EXPECT_EQ(::mount(device_.path().c_str(), path_.c_str(), "ext4", MS_NODEV, nullptr), 0);
+  }
+  ~FreezableDisk() {
+    if (frozen_) thaw();
+    EXPECT_EQ(::umount(path_.c_str()), 0);
+  }
+  FreezableDisk(const FreezableDisk&) = delete;
+  FreezableDisk& operator=(const FreezableDisk&) = delete;
+  const std::string& path() const { return path_; }
+  void freeze() {
+    frozen_ = run({"/sbin/fsfreeze", "-f", path_}).exit_code == 0;
+    EXPECT_TRUE(frozen_);
+  }
+  void thaw() {
+    frozen_ = false;
+    EXPECT_EQ(run({"/sbin/fsfreeze", "-u", path_}).exit_code, 0);
+  }
+
+ private:
+  const LoopDevice device_;
+  const std::string path_;
+  bool frozen_ = false;
+};
+
+TEST_F(SpillFaultsTest, WithoutDurabilityASlowDiskStopsNobody) {
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
+  FreezableDisk slow(disk(), 768 * kMiB);
+  start_pool("p:size=128M,durability=none,spill=" + slow.path() +
+             "/spill,spill_size=512M,catalog=" + (disk() / "catalog"));
+  slow.freeze();
+  const auto names = fill_pool("e", 300);
+  EXPECT_GT(stat("overrun_discards"), 0);
+  EXPECT_EQ(stat("spills"), 0);
+  const size_t left = survivors(names).size();
+  EXPECT_LE(left, 128u);
+  EXPECT_GE(left, 60u) << "it gives up more than it has to";
+  slow.thaw();
+  EXPECT_EQ(check_whole(names), static_cast<int>(survivors(names).size()));
+  const auto more = fill_pool("f", 200);
+  EXPECT_GT(stat("spills"), 0);
+  EXPECT_EQ(check_whole(more), static_cast<int>(survivors(more).size()));
+  stop();
+}
+
+TEST_F(SpillFaultsTest, AReadErrorCostsWhatItHitsAlone) {
+  start();
+  const auto names = fill_pool("e", 16);
+  make_all_cold();
+  // What lies behind the cut can no longer be read.
+  ASSERT_EQ(::truncate(spill_file().c_str(), 8 * kMiB), 0);
+  int lost = 0;
+  for (int i = 0; i < 16; ++i) {
+    std::string content;
+    const int error = load(names[i], &content);
+    if (error == 0) {
+      EXPECT_EQ(difference(i, content), "");
+      continue;
+    }
+    EXPECT_EQ(error_name(error), "ENOENT") << names[i];
+    ++lost;
+  }
+  EXPECT_GE(lost, 8);
+  EXPECT_LE(lost, 9);
+  EXPECT_EQ(stat("promote_errors"), lost);
+  EXPECT_EQ(stat("checksum_errors"), 0);
+  EXPECT_EQ(stat("entries"), 16 - lost);
+  EXPECT_NE(mount().log().find("read error 5"), std::string::npos);
+  // Its places are good again once they have been written.
+  const auto again = fill_pool("again", 16);
+  make_all_cold();
+  EXPECT_EQ(check_whole(again), 16);
+}
+
+TEST_F(SpillFaultsTest, AFullStateDirectoryLosesNothing) {
+  const PlainTmpfs state("size=512K");
+  const std::string pool =
+      "p:size=32M,spill_size=128M,spill=" + spill_file() + ",catalog=" + state.path() + "/catalog";
+  start_pool(pool);
+  const auto names = fill_pool("e", 60, 300'000);
+  for (const std::string& name : names)
+    ASSERT_EQ(set_xattr(name, "user.note", std::string(16'000, 'x')), 0) << name;
+  EXPECT_TRUE(rises_to("catalog_errors", 1));
+  EXPECT_NE(mount().log().find("stays in memory until the catalog can be written again"), std::string::npos);
+  EXPECT_NE(error_name(sync_pool()), "ok") << "not durable, and said to be";
+  const auto more = fill_pool("f", 60, 300'000);
+  EXPECT_EQ(check_whole(names), 60);
+  EXPECT_EQ(check_whole(more), 60);
+  ASSERT_EQ(::mount("none", state.path().c_str(), nullptr, MS_REMOUNT, "size=64M"), 0);
+  EXPECT_TRUE(eventually([&] { return sync_pool() == 0; }));
+  EXPECT_NE(mount().log().find("the catalog is written again"), std::string::npos);
+  kill();
+  start_pool(pool);
+  EXPECT_EQ(check_whole(in_pool("e", 60)), 60);
+  EXPECT_EQ(check_whole(in_pool("f", 60)), 60);
+  EXPECT_EQ(xattr(path("e-59"), "user.note"), std::string(16'000, 'x'));
+  stop();  // before its state directory goes
+}
+
+TEST_F(SpillFaultsTest, CheckFindsAndDiscardsWhatIsDamaged) {
+  const auto check = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {"kvcachefs", "check", "p", "--spill", spill_file(), "--data"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run(command);
+  };
+  start();
+  fill_pool("e", 5, 300'000);
+  ASSERT_EQ(error_name(sync_pool()), "ok");
+  EXPECT_NE(check({}).exit_code, 0) << "a pool that serves is left alone";
+  kill();
+  EXPECT_EQ(check({}).exit_code, 0) << "after a kill";
+  ASSERT_TRUE(damage(pattern(3, 300'000)));
+  const Outcome found = check({});
+  EXPECT_EQ(found.exit_code, 1);
+  EXPECT_NE(found.out.find("e-3"), std::string::npos) << found.out;
+  EXPECT_EQ(check({"--repair"}).exit_code, 0);
+  EXPECT_EQ(check({}).exit_code, 0);
+  start();
+  EXPECT_EQ(survivors(in_pool("e", 5)), (std::vector<int>{0, 1, 2, 4}));
+  EXPECT_EQ(check_whole(in_pool("e", 5)), 4);
+  EXPECT_EQ(stat("checksum_errors"), 0);
+  stop();
+  EXPECT_EQ(check({}).exit_code, 0) << "after a stop";
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
