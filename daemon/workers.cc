@@ -29,6 +29,11 @@ constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A stop has to end: systemd's patience is 90 s.
 constexpr uint64_t kFinishNs = 60'000'000'000;
 constexpr auto kFinishPause = std::chrono::milliseconds(5);
+// Ends a server thread's wait for a request. The kernel does by itself, unless the mount is still in another
+// mount namespace: a container's keeps the connection alive, and whose end it is not to prevent.
+constexpr int kEndSignal = SIGUSR1;
+constexpr uint64_t kEndPatienceNs = 1'000'000'000;
+constexpr auto kEndPause = std::chrono::milliseconds(5);
 // After the last writer's close the next create is often a moment away.
 constexpr int kLingerRounds = 64;
 
@@ -50,10 +55,19 @@ void Workers::start(unsigned server_threads) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  struct sigaction wakes {};
+  wakes.sa_handler = [](int) {};
+  (void)sigaction(kEndSignal, &wakes, nullptr);
+  serving_ = server_threads;
   for (unsigned i = 0; i < server_threads; ++i)
-    threads_.emplace_back([this] {
+    servers_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "server");
+      sigset_t wakes_it;
+      sigemptyset(&wakes_it);
+      sigaddset(&wakes_it, kEndSignal);
+      pthread_sigmask(SIG_UNBLOCK, &wakes_it, nullptr);
       session_.serve();
+      --serving_;
     });
   threads_.emplace_back([this] {
     become_helper("invalidator");
@@ -112,6 +126,17 @@ void Workers::end(std::vector<DiskThread> threads) {
   for (DiskThread& disk : threads) disk.pool->disk()->close();
 }
 
+void Workers::end_servers() {
+  const uint64_t patience_ends_ns = now_ns() + kEndPatienceNs;
+  while (serving_ > 0) {
+    std::this_thread::sleep_for(kEndPause);
+    if (now_ns() < patience_ends_ns) continue;
+    for (std::thread& server : servers_) (void)pthread_kill(server.native_handle(), kEndSignal);
+  }
+  for (std::thread& server : servers_) server.join();
+  servers_.clear();
+}
+
 // No request comes any more: what is closed is brought to the disk while its threads still run.
 void Workers::finish_disks() {
   const uint64_t deadline_ns = now_ns() + kFinishNs;
@@ -158,6 +183,7 @@ void Workers::evict() {
 void Workers::stop() {
   if (threads_.empty()) return;
   pools_.on_disk_tier({});
+  end_servers();
   finish_disks();
   stopping_ = true;
   session_.stop_notifying();

@@ -27,7 +27,7 @@ class Workers {
   static unsigned default_server_threads();
 
   void start(unsigned server_threads);
-  // After the session has ended.
+  // After Session::unmount().
   void stop();
 
  private:
@@ -37,6 +37,7 @@ class Workers {
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);
   template <class Step>
   void run_thread(const char* name, int nice, const std::shared_ptr<Pool>& pool, Step step) REQUIRES(mutex_);
+  void end_servers();
   void finish_disks();
 
   Session& session_;
@@ -44,6 +45,8 @@ class Workers {
   Wakeup& evictor_wakeup_;
   std::atomic<bool> stopping_{false};
   uint64_t last_activity_ = 0;  // the evictor thread's own
+  std::vector<std::thread> servers_;
+  std::atomic<unsigned> serving_{0};
   std::vector<std::thread> threads_;
   Mutex mutex_;
   struct DiskThread {

@@ -1,8 +1,9 @@
 // Starting and ending: configuration errors, signals, what a crash leaves, and the memory the daemon itself
 // takes.
 #include <fcntl.h>
-#include <signal.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -162,6 +163,36 @@ TEST_F(LifecycleTest, ConfigurationServes) {
   EXPECT_EQ(read_file(mount.control("policy", "one")), "lfu\n");
   EXPECT_EQ(read_file(mount.control("size", "two")), "24M\n") << "the command line wins";
   mount.stop();
+}
+
+// A container that was started while the pools were mounted has the mount too, and keeps it.
+TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
+  Mount mount;
+  ASSERT_EQ(store(mount.path() + "/file", "content"), 0);
+  int ready[2], go_on[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(go_on), 0);
+  const pid_t container = ::fork();
+  if (container == 0) {
+    char byte = 0;
+    const bool alone =
+        ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    if (!alone || ::write(ready[1], "1", 1) != 1 || ::read(go_on[0], &byte, 1) != 1) ::_exit(1);
+    std::string content;
+    // ENOTCONN, or while the rings are taken down ECANCELED.
+    ::_exit(load(mount.path() + "/file", &content) != 0 ? 0 : 2);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ::kill(mount.pid(), SIGTERM);
+  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
+  EXPECT_TRUE(mounts_below(mount.root()).empty());
+  EXPECT_EQ(::write(go_on[1], "1", 1), 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(container, &status, 0), container);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "2: the daemon is gone and the mount does not say so";
+  for (const int fd : {ready[0], ready[1], go_on[0], go_on[1]}) ::close(fd);
 }
 
 TEST_F(LifecycleTest, EndsOnSignals) {
