@@ -26,6 +26,7 @@ namespace {
 // A daemon under a sanitizer on a busy machine needs seconds; one that hangs should not cost minutes.
 constexpr std::chrono::seconds kStartDeadline(30);
 constexpr std::chrono::seconds kStopDeadline(30);
+constexpr std::chrono::seconds kKillDeadline(5);
 constexpr useconds_t kSqueezePauseUs = 2000;  // so that the tests have a processor, too
 constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
 
@@ -291,6 +292,10 @@ void Mount::kill() {
   stop_squeezing();
   if (!running_) return;
   ::kill(pid_, SIGKILL);
+  if (wait_for_exit(kKillDeadline) >= 0) return;
+  // Its thread that tells the kernel of a discard waits for a directory, which a client holds that waits for
+  // an answer: neither is interruptible, and only the end of the connection ends it (fs/fuse/dir.c).
+  ::umount2(root_.c_str(), MNT_FORCE);
   wait_for_exit(kStopDeadline);
 }
 
