@@ -209,7 +209,8 @@ uint64_t run_crash_points(uint64_t first_seed, uint64_t points) {
         fmt::format("--scenario {} --cut {}:{}", seed, static_cast<int>(cut.kind), cut.at);
     if (!attempt(seed, what, false, [&](Run& run) { run.scenario(cut); })) ++failures;
   };
-  for (uint64_t seed = first_seed; done < points; ++seed) {
+  uint64_t seed = first_seed;
+  while (done < points) {
     uint64_t operations = 0;
     uint64_t commits = 0;
     const bool whole = attempt(seed, fmt::format("--scenario {} --cut 0:0", seed), false, [&](Run& run) {
@@ -223,6 +224,7 @@ uint64_t run_crash_points(uint64_t first_seed, uint64_t points) {
       one(seed, {Cut::Kind::kBeforeCommit, at});
       one(seed, {Cut::Kind::kAfterCommit, at});
     }
+    ++seed;
   }
   return failures;
 }
