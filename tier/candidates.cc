@@ -31,6 +31,7 @@ void Candidates::fresh(Entry& entry) {
 
 void Candidates::publish(Entry& entry) {
   MutexLock lock(mutex_);
+  if (entry.removed) return;
   if (entry.stage == Entry::Stage::kFresh) --fresh_entries_;
   entry.stage = Entry::Stage::kCandidate;
   if (entry.policy.in_heap()) return;
@@ -59,6 +60,7 @@ void Candidates::park(Entry& entry) {
 void Candidates::unpark(Entry& entry) {
   MutexLock lock(mutex_);
   entry.parked = false;
+  if (entry.removed) return;
   if (entry.stage == Entry::Stage::kCandidate && !entry.policy.in_heap()) of(entry).adopt(entry.policy);
   if (entry.stage == Entry::Stage::kFresh) fresh_.push_back({entry.policy.ino, now_coarse_ms()});
 }
@@ -74,7 +76,8 @@ void Candidates::moved(Entry& entry, Entry::Tier tier) {
   MutexLock lock(mutex_);
   if (entry.policy.in_heap()) of(entry).removed(entry.policy);
   entry.tier = tier;
-  if (entry.stage == Entry::Stage::kCandidate && !entry.parked) of(entry).adopt(entry.policy);
+  if (entry.stage == Entry::Stage::kCandidate && !entry.parked && !entry.removed)
+    of(entry).adopt(entry.policy);
 }
 
 std::optional<uint64_t> Candidates::next_cold() {

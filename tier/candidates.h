@@ -1,6 +1,8 @@
 // Which entries may leave and in what order: the pool's policy over those in memory, and before it the fresh
 // ones (tier/entry.h); and the same policy over the cold ones, which leave the disk.
-// Any thread; called with the entry's shard held, and takes its own lock below it. Never fails.
+// Any thread; called with the entry's shard held, and takes its own lock below it. Never fails. What has lost
+// its last name (Entry::removed) is never taken in again, whoever closes or unpins it: it may go at any
+// moment.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,10 @@ class EntryTable {
     void erase(uint64_t ino) REQUIRES(mutex) {
       kept.erase(ino);
       copies.erase(ino);
-      entries.erase(ino);
+      const auto found = entries.find(ino);
+      if (found == entries.end()) return;
+      KVCACHEFS_CHECK(!found->second.policy.in_heap());
+      entries.erase(found);
     }
   };
 

@@ -303,6 +303,7 @@ class Pool final : private Residency {
   Room& memory_room() override { return room_; }
   void wake_evictor() override { surroundings_.evictor->wake(); }
   bool remove_names(const Entry& entry, int fd);
+  bool disk_is_busy(uint64_t pressure_bytes);
   bool make_room();           // true: there is more to do
   uint64_t pressure_bytes();  // how much must go now; 0: nothing
   void publish_grown();

@@ -25,17 +25,14 @@ constexpr auto kTellingTime = std::chrono::milliseconds(1000);
 constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 constexpr auto kSpillPause = std::chrono::milliseconds(2);
-// What may be on its way to the disk for the sake of room: more only makes the oldest wait longer.
+// What may be on its way to the disk for the sake of room, and of a large demand: more only makes the oldest
+// wait longer.
 constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
+constexpr uint64_t kSpillAheadMostBytes = uint64_t{256} << 20;
 // Of a small pool no more than this may stay empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
 constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
 constexpr uint64_t kInodeReserve = 50;        // 1/50 of the inodes stay free
-
-// At most half of the pool: what is in the disk's queue can only leave by the disk, which may stand still.
-uint64_t spill_ahead_bytes(uint64_t pressure_bytes, uint64_t size_bytes) {
-  return std::min(std::max(kSpillAheadBytes, std::min(pressure_bytes, 4 * kSpillAheadBytes)), size_bytes / 2);
-}
 
 }  // namespace
 
@@ -118,6 +115,13 @@ uint64_t Pool::pressure_bytes() {
   return pressure;
 }
 
+// At most half of the pool: what is in the disk's queue can only leave by the disk, which may stand still.
+// Looked at before each try, as one more in a queue that is full would be one more that cannot be discarded.
+bool Pool::disk_is_busy(uint64_t pressure_bytes) {
+  const uint64_t ahead = std::clamp(pressure_bytes, kSpillAheadBytes, kSpillAheadMostBytes);
+  return disk() != nullptr && disk()->spiller.backlog_bytes() >= std::min(ahead, size_bytes_ / 2);
+}
+
 bool Pool::make_room() {
   uint64_t pressure = pressure_bytes();
   if (pressure == 0) {
@@ -129,11 +133,10 @@ bool Pool::make_room() {
   EvictResult evicted;
   while (pressure > 0) {
     if (now_ns() - begun_ns > kRoundNs) return true;
-    // Looked at before each try: one more in a queue that is full would be one more that cannot be discarded.
-    effort.disk_is_busy =
-        disk() != nullptr && disk()->spiller.backlog_bytes() >= spill_ahead_bytes(pressure, size_bytes_);
-    // Who waits is worth more than what the disk cannot take, if that may be lost.
-    if (effort.disk_is_busy && durability() == Durability::kNone && room_.wanted_bytes() > 0)
+    const bool writer_waits = room_.wanted_bytes(Room::Whose::kWriter) > 0;
+    effort.disk_is_busy = disk_is_busy(pressure);
+    // A writer that waits is worth more than what the disk cannot take, if that may be lost.
+    if (effort.disk_is_busy && durability() == Durability::kNone && writer_waits)
       effort.even_unspilled = true;
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
@@ -144,13 +147,14 @@ bool Pool::make_room() {
         continue;
       }
       if (waits_for_spills() || waits_for_closes()) return true;
-      // Only somebody who waits is worth a client's temporary file.
-      if (!effort.even_fresh && room_.wanted_bytes() > 0) {
+      // Only a writer that waits is worth a client's temporary file.
+      if (!effort.even_fresh && writer_waits) {
         effort.even_fresh = true;
         continue;
       }
-      // Said only after everything was tried: who asks meanwhile must not take an easier round's end for it.
-      if (effort.even_fresh) room_.nothing_to_evict();
+      // Said to writers only after everything was tried: who asks meanwhile must not take an easier round's
+      // end for it.
+      room_.nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
       return false;
     }
     if (attempt == Attempt::kFreed && room_.wanted_bytes() > 0) room_.room_made();
@@ -247,9 +251,11 @@ EvictResult Pool::evict_now(EvictOrder order) {
   if (order.unit == EvictOrder::Unit::kEntries) entries = order.amount;
   retry_parked(true);
   EvictResult result;
+  Effort effort{.even_fresh = !order.patient, .even_recent = true};
   const uint64_t deadline_ns = now_ns() + kOrderNs;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
-    if (evict_one({.even_fresh = !order.patient, .even_recent = true}, result) != Attempt::kNothing) continue;
+    effort.disk_is_busy = disk_is_busy(evictable);
+    if (evict_one(effort, result) != Attempt::kNothing) continue;
     if (order.patient && (waits_for_spills() || waits_for_closes())) {
       std::this_thread::sleep_for(kSpillPause);
       retry_parked(false);

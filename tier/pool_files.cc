@@ -194,9 +194,10 @@ Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t o
       if (!count && total == 0) return count;
       return total;
     }
-    Room::Demand demand(room_, bytes.size() - total);
+    Room::Demand demand(room_, Room::Whose::kWriter, bytes.size() - total);
     surroundings_.evictor->wake();
-    if (room_.wait(ticket, kRoomPatience) == Room::Answer::kNothingToEvict) attempt = kRoomAttempts - 1;
+    if (room_.wait(Room::Whose::kWriter, ticket, kRoomPatience) == Room::Answer::kNothingToEvict)
+      attempt = kRoomAttempts - 1;
   }
 }
 
@@ -245,9 +246,9 @@ Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t le
       done = sys::allocate(fd->get(), mode, offset, length);
       if (done || done.error().code != ENOSPC || attempt == kRoomAttempts) return done;
     }
-    Room::Demand demand(room_, length);
+    Room::Demand demand(room_, Room::Whose::kWriter, length);
     surroundings_.evictor->wake();
-    if (room_.wait(ticket, kRoomPatience) == Room::Answer::kNothingToEvict) return done;
+    if (room_.wait(Room::Whose::kWriter, ticket, kRoomPatience) == Room::Answer::kNothingToEvict) return done;
   }
 }
 

@@ -61,9 +61,9 @@ bool Pool::claim(int fd, uint64_t bytes) {
     const uint64_t patience_ns = durability() == Durability::kNone ? kReserveWaitNs : kSpillWaitNs;
     if (claimed || allocated.error().code != ENOSPC || now_ns() - begun_ns > patience_ns) break;
     waited = true;
-    Room::Demand demand(room_, bytes + kCountingSlackBytes);
+    Room::Demand demand(room_, Room::Whose::kWriter, bytes + kCountingSlackBytes);
     surroundings_.evictor->wake();
-    if (room_.wait(ticket, kReservePatience) == Room::Answer::kNothingToEvict) break;
+    if (room_.wait(Room::Whose::kWriter, ticket, kReservePatience) == Room::Answer::kNothingToEvict) break;
   }
   if (waited) {
     count(counters_.reservation_waits);

@@ -81,7 +81,7 @@ void PromoterLane::claim_memory(Job& job) {
   const auto allocated =
       size > 0 ? sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, 0, size) : Result<void>();
   if (!allocated && allocated.error().code == ENOSPC) {
-    if (!job.demand) job.demand = std::make_unique<Room::Demand>(room, size);
+    if (!job.demand) job.demand = std::make_unique<Room::Demand>(room, Room::Whose::kPromotion, size);
     if (now_coarse_ms() > job.patience_ends_ms) return verify_instead(job);
     promoter_.residency_.wake_evictor();
     return;
@@ -128,7 +128,8 @@ void PromoterLane::poll_room() {
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     auto next = std::next(job);
     if (job->demand) {
-      if (room.wait(job->ticket, std::chrono::milliseconds(0)) == Room::Answer::kNothingToEvict)
+      if (room.wait(Room::Whose::kPromotion, job->ticket, std::chrono::milliseconds(0)) ==
+          Room::Answer::kNothingToEvict)
         verify_instead(*job);
       else
         claim_memory(*job);

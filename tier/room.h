@@ -2,6 +2,7 @@
 // early or late is harmless, since the caller tries again.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -43,24 +44,33 @@ class Wakeup {
 // One pool's demand for room, and the evictor's answers to it.
 class Room {
  public:
+  // A promotion can do without room, as its reader can be served from the disk: nothing is lost for its sake.
+  enum class Whose : uint8_t { kWriter, kPromotion };
+
   // Registers a demand while it lives.
   class Demand {
    public:
-    Demand(Room& room, uint64_t bytes) : room_(room), bytes_(bytes) { room_.wanted_bytes_ += bytes_; }
-    ~Demand() { room_.wanted_bytes_ -= bytes_; }
+    Demand(Room& room, Whose whose, uint64_t bytes) : room_(room), whose_(whose), bytes_(bytes) {
+      room_.wanted_bytes_[index(whose_)] += bytes_;
+    }
+    ~Demand() { room_.wanted_bytes_[index(whose_)] -= bytes_; }
     Demand(const Demand&) = delete;
     Demand& operator=(const Demand&) = delete;
 
    private:
     Room& room_;
+    Whose whose_;
     uint64_t bytes_;
   };
 
-  uint64_t wanted_bytes() const { return wanted_bytes_.load(std::memory_order_relaxed); }
+  uint64_t wanted_bytes(Whose whose) const {
+    return wanted_bytes_[index(whose)].load(std::memory_order_relaxed);
+  }
+  uint64_t wanted_bytes() const { return wanted_bytes(Whose::kWriter) + wanted_bytes(Whose::kPromotion); }
 
   struct Ticket {
     uint64_t made;
-    uint64_t exhausted;
+    std::array<uint64_t, 2> exhausted;
   };
   // To be taken before the attempt whose failure leads to wait().
   Ticket ticket() EXCLUDES(mutex_) {
@@ -68,11 +78,12 @@ class Room {
     return {made_, exhausted_};
   }
   enum class Answer { kTryAgain, kNothingToEvict };
-  Answer wait(Ticket ticket, std::chrono::milliseconds at_most) EXCLUDES(mutex_) {
+  Answer wait(Whose whose, Ticket ticket, std::chrono::milliseconds at_most) EXCLUDES(mutex_) {
+    const uint64_t before = ticket.exhausted[index(whose)];
     MutexLock lock(mutex_);
-    if (made_ == ticket.made && exhausted_ == ticket.exhausted) condition_.wait_for(mutex_, at_most);
-    return made_ == ticket.made && exhausted_ != ticket.exhausted ? Answer::kNothingToEvict
-                                                                  : Answer::kTryAgain;
+    const uint64_t& now = exhausted_[index(whose)];
+    if (made_ == ticket.made && now == before) condition_.wait_for(mutex_, at_most);
+    return made_ == ticket.made && now != before ? Answer::kNothingToEvict : Answer::kTryAgain;
   }
 
   void room_made() EXCLUDES(mutex_) {
@@ -82,20 +93,24 @@ class Room {
     }
     condition_.notify_all();
   }
-  void nothing_to_evict() EXCLUDES(mutex_) {
+  // What is tried for a writer is tried for a promotion, and more.
+  void nothing_to_evict(Whose whose) EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      ++exhausted_;
+      ++exhausted_[index(Whose::kPromotion)];
+      if (whose == Whose::kWriter) ++exhausted_[index(Whose::kWriter)];
     }
     condition_.notify_all();
   }
 
  private:
-  std::atomic<uint64_t> wanted_bytes_{0};
+  static constexpr size_t index(Whose whose) { return static_cast<size_t>(whose); }
+
+  std::array<std::atomic<uint64_t>, 2> wanted_bytes_{};
   Mutex mutex_;
   Condition condition_;
   uint64_t made_ GUARDED_BY(mutex_) = 0;
-  uint64_t exhausted_ GUARDED_BY(mutex_) = 0;
+  std::array<uint64_t, 2> exhausted_ GUARDED_BY(mutex_) = {};
 };
 
 }  // namespace kvcachefs

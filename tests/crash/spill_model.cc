@@ -271,6 +271,14 @@ int run(const Orders& orders) {
 }  // namespace
 }  // namespace kvcachefs::test
 
+// Sanitizers report on stdout: stderr goes nowhere.
+extern "C" const char* __asan_default_options() {
+  return "log_path=stdout";
+}
+extern "C" const char* __ubsan_default_options() {
+  return "log_path=stdout";
+}
+
 int main(int count, char** arguments) {
   using namespace kvcachefs::test;
   Orders orders;

@@ -168,6 +168,20 @@ TEST_F(EvictionTest, ClosedFilesBecomeVictims) {
   EXPECT_EQ(survivors(names), std::vector<int>());
 }
 
+// Its last close would give it back to the policy, and its inode is forgotten after that.
+TEST_F(EvictionTest, RemovedWhileInUseIsNoVictimAgain) {
+  const auto names = fill_pool("e", 20);
+  std::vector<File> readers;
+  for (const std::string& name : names) readers.emplace_back(name, O_RDONLY);
+  order(mount(), "20 entries");
+  for (const std::string& name : names) ASSERT_EQ(::unlink(name.c_str()), 0);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(difference(i, read_at(readers[i].fd(), 0, kMiB)), "");
+  readers.clear();
+  ASSERT_TRUE(all_closed(mount()));
+  const auto more = fill_pool("more", 2 * kPoolMiB);
+  EXPECT_EQ(check_whole(more), static_cast<int>(survivors(more).size()));
+}
+
 TEST_F(EvictionTest, TemporaryFileClosedButNotYetRenamedSurvives) {
   // It is spared for a second, less a tick of the clock; a machine that is busy elsewhere may need several
   // tries to store a whole pool in that.

@@ -61,6 +61,26 @@ TEST(Candidates, OnePublishedWhileItIsParkedIsAsOldAsItsName) {
   }
 }
 
+// Found in use as a victim, then unlinked: neither its last close nor its unpinning makes it a victim.
+TEST(Candidates, WhatHasLostItsNameIsNotTakenInAgain) {
+  Candidates candidates("lru");
+  Entry parked = entry_of(1), written = entry_of(2), fresh = entry_of(3);
+  for (Entry* entry : {&parked, &written}) candidates.publish(*entry);
+  EXPECT_EQ(candidates.next_victim(false)->ino, 1u);
+  candidates.park(parked);
+  candidates.fresh(fresh);
+  for (Entry* entry : {&parked, &written, &fresh}) {
+    candidates.removed(*entry);
+    entry->removed = true;
+    candidates.unpark(*entry);
+    candidates.moved(*entry, Entry::Tier::kClean);
+    candidates.publish(*entry);
+    EXPECT_FALSE(entry->policy.in_heap()) << entry->policy.ino;
+  }
+  EXPECT_EQ(candidates.size(), 0u);
+  EXPECT_FALSE(candidates.has_fresh());
+}
+
 TEST(Candidates, OnePublishedColdIsAsOldAsItsName) {
   Candidates candidates("lru");
   Entry older = entry_of(1), cold = entry_of(2);
