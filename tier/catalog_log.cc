@@ -15,6 +15,8 @@ constexpr auto kGatheringTime = std::chrono::milliseconds(5);
 constexpr auto kRetryPause = std::chrono::milliseconds(500);
 // What one transaction takes at most, so that who waits for its first change does not wait for a whole flood.
 constexpr size_t kBatchChanges = 8192;
+// Those of a catalog that cannot be written: 300 MB of memory at the most.
+constexpr size_t kPendingChanges = 1'000'000;
 
 }  // namespace
 
@@ -23,6 +25,7 @@ void CatalogLog::append(std::vector<CatalogChange> changes) {
   bool worth_a_step = false;
   {
     MutexLock lock(mutex_);
+    if (frozen()) return;
     // The first ends the wait for something to do, the last of a batch the wait for more.
     worth_a_step = changes_.empty() || changes_.size() + changes.size() >= kBatchChanges;
     appended_ += changes.size();
@@ -88,27 +91,36 @@ void CatalogLog::step(std::chrono::milliseconds at_most) {
   }
   Result<void> outcome;
   if (!batch_.empty()) outcome = write();
+  if (frozen()) outcome = fail(EIO, "the catalog is written no more until a restart");
   answer(committed, outcome);
 }
 
-// What was written before a flush that failed may be lost although a later one succeeds, and nothing tells
-// which of it: from then on no content is promised to anybody until the pool starts again.
-Result<void> CatalogLog::flush() {
-  if (flush_failed_)
-    return fail(EIO, "the disk tier has failed to flush, and is not trusted until a restart");
-  auto flushed = device_.flush();
-  flush_failed_ = !flushed;
-  return flushed;
+void CatalogLog::freeze(const char* why) {
+  log_error("{}: the disk tier keeps what its catalog has and gets nothing more until the pool starts again",
+            why);
+  MutexLock lock(mutex_);
+  frozen_ = true;
+  batch_.clear();
+  changes_.clear();
+  ends_.clear();
+  committed_ = taken_ = appended_;
 }
 
 Result<void> CatalogLog::write() {
   const bool holds_contents = std::ranges::any_of(
       batch_, [](const CatalogChange& change) { return std::holds_alternative<PutContent>(change); });
-  Result<void> flushed;
-  if (holds_contents) flushed = flush();
-  Result<std::vector<Extent>> freed = flushed ? catalog_.commit(batch_) : pass(flushed);
+  if (holds_contents) {
+    if (auto flushed = device_.flush(); !flushed) {
+      count(counters_.catalog_errors);
+      // What was written before may be lost although a later flush succeeds, and nothing tells which of it.
+      freeze("a flush of the disk failed");
+      return flushed;
+    }
+  }
+  auto freed = catalog_.commit(batch_);
   if (!freed) {
     count(counters_.catalog_errors);
+    if (pending() > kPendingChanges) freeze("too much waits for a catalog that cannot be written");
     if (!std::exchange(failing_, true))
       log_error("{}: what changes stays in memory until the catalog can be written again",
                 freed.error().message);
@@ -119,6 +131,11 @@ Result<void> CatalogLog::write() {
   if (std::exchange(failing_, false)) log_info("the catalog is written again");
   if (!freed->empty()) freed_(*freed);
   return {};
+}
+
+size_t CatalogLog::pending() const {
+  MutexLock lock(mutex_);
+  return batch_.size() + changes_.size();
 }
 
 void CatalogLog::answer(uint64_t committed, const Result<void>& outcome) {

@@ -3,10 +3,12 @@
 // thread, which may wait for the disk and holds no lock while it does. One step is one flush of the disk, if
 // contents are among the changes (data is durable before the catalog names it), and one transaction.
 // Failure: a transaction that fails is tried again with the next step, in the same order, so nothing is lost
-// while the process lives; who waits for it is told at once. After a flush of the disk that failed no content
-// gets to the catalog any more.
+// while the process lives; who waits for it is told at once. After a flush of the disk that failed, or with
+// more changes than memory should hold for a catalog that cannot be written, the log is frozen: the catalog
+// stays as it is, what is appended is dropped, and whoever waits is told EIO, until the pool starts again.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -42,6 +44,7 @@ class CatalogLog {
   void step(std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
   bool idle() const EXCLUDES(mutex_);
+  bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
   // Tells who still waits that nothing more will come. After the last step().
   void close() EXCLUDES(mutex_);
 
@@ -51,8 +54,9 @@ class CatalogLog {
     Waiter waiter;
   };
   void gather() REQUIRES(mutex_);
-  Result<void> flush();
   Result<void> write();
+  size_t pending() const EXCLUDES(mutex_);
+  void freeze(const char* why) EXCLUDES(mutex_);
   void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);
 
   BlockDevice& device_;
@@ -70,10 +74,10 @@ class CatalogLog {
   uint64_t committed_ GUARDED_BY(mutex_) = 0;
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
   bool woken_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> frozen_{false};  // changes with the mutex held
   // The worker's own: what was taken and is not committed yet.
   std::vector<CatalogChange> batch_;
   bool failing_ = false;
-  bool flush_failed_ = false;
 };
 
 }  // namespace kvcachefs

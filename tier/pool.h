@@ -285,6 +285,7 @@ class Pool final : private Residency {
   void publish(Entry& entry);
   void became_dirty(Entry& entry);  // somebody may write it now; the caller has it Accounted
   void queue_spill(Entry& entry, bool urgent = false, Waiter waiter = {});
+  bool disk_takes_more() const;
   bool wants_spill(Entry& entry);
   bool is_admitted(Entry& entry);
   void open_ahead(uint64_t ino, uint64_t client);

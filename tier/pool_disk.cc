@@ -194,6 +194,7 @@ SpillUsage Pool::spill_usage() const {
     usage.size_bytes = space.units() * unit;
     usage.free_bytes = space.free_units() * unit;
     usage.used_bytes = usage.size_bytes - usage.free_bytes;
+    usage.failed = tier->store->log().frozen();
     usage.largest_free_run_bytes = space.largest_free_run() * unit;
   }
   return usage;

@@ -35,8 +35,12 @@ bool Pool::is_admitted(Entry& entry) {
   return entry.node_id != 0 || disk()->admission.admit(entry.name_hash, entry.hits);
 }
 
+bool Pool::disk_takes_more() const {
+  return disk() != nullptr && !disk()->store->log().frozen();
+}
+
 bool Pool::wants_spill(Entry& entry) {
-  return disk() != nullptr && entry.is_stored() && entry.tier == Entry::Tier::kDirty &&
+  return disk_takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty &&
          entry.writer_count == 0 && !entry.spill_queued && !lies_ahead(entry.unspillable_until_ms);
 }
 
@@ -48,7 +52,7 @@ void Pool::queue_spill(Entry& entry, bool urgent, Waiter waiter) {
 }
 
 bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
-  if (disk() == nullptr || lies_ahead(entry.unspillable_until_ms)) return false;
+  if (!disk_takes_more() || lies_ahead(entry.unspillable_until_ms)) return false;
   if (!entry.spill_queued && !is_admitted(entry)) {
     count(counters_.refused_bytes, entry.charged_bytes);
     return false;
@@ -78,7 +82,7 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
   if (entry->spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
-  if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled)) {
+  if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_takes_more()) {
     entry->spill_queued = false;
     if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
     return std::unexpected(Refusal::kNever);
@@ -143,6 +147,7 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   const bool same_epoch = entry.content_epoch == task.content_epoch;
   if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
   if (entry.emptied && !same_epoch) return false;  // it may be of before
+  if (!disk_takes_more()) return false;
   auto changes = disk()->names.introduce(entry, task.fd.get());
   if (!changes) return false;
   if (written) {
@@ -208,8 +213,8 @@ bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry) {
 }
 
 void Pool::make_disk_room() {
+  if (!disk_takes_more()) return;
   DiskTier* const tier = disk();
-  if (tier == nullptr) return;
   const SpillStore& store = *tier->store;
   // Space comes back with a transaction: some is kept for what is on its way to the disk meanwhile.
   const uint64_t size = store.space().units() * store.unit_bytes();

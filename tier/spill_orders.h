@@ -65,6 +65,7 @@ struct SpillUsage {
   uint64_t clean_bytes = 0;
   uint64_t cold_entries = 0;
   uint64_t cold_bytes = 0;
+  bool failed = false;  // it gets nothing more until the pool starts again
 };
 
 }  // namespace kvcachefs

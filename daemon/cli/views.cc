@@ -80,7 +80,8 @@ Lines disk_lines(const StatsReading& stats, const PoolDetails& details) {
        fmt::format("{} by checksum, {} with a full disk, {} with a slow one", count(stats, "checksum_errors"),
                    count(stats, "disk_discards"), count(stats, "overrun_discards"))},
       {"catalog",
-       fmt::format("{} commits, {} errors", count(stats, "catalog_commits"), count(stats, "catalog_errors"))},
+       fmt::format("{} commits, {} errors{}", count(stats, "catalog_commits"), count(stats, "catalog_errors"),
+                   stats.number("disk_failed") != 0 ? "; FAILED, nothing more until a restart" : "")},
   };
 }
 

@@ -104,6 +104,8 @@ constexpr std::array kSpillMetrics = {
            "Transactions of the catalog."},
     Metric{"catalog_errors", "kvcachefs_catalog_errors_total", Kind::kCounter,
            "Transactions of the catalog that failed."},
+    Metric{"disk_failed", "kvcachefs_disk_failed", Kind::kGauge,
+           "1 if the disk tier gets nothing more until the pool starts again."},
 };
 
 // Prometheus' own escapes for a label's value.

@@ -41,6 +41,7 @@ Stats spill_stats(const SpillUsage& usage, const PoolCounters& counters) {
       {"prefetch_wasted", value_of(counters.prefetch_wasted)},
       {"catalog_commits", value_of(counters.catalog_commits)},
       {"catalog_errors", value_of(counters.catalog_errors)},
+      {"disk_failed", uint64_t{usage.failed}},
   };
 }
 

@@ -42,7 +42,8 @@ void Player::hear() {
     if (expectation_.at(place) != object->id)
       throw Violation(text(place) + ": another one's name is discarded");
     if (object->opens > 0) throw Violation(text(place) + ": discarded while it is open");
-    if (!rules_.may_discard) throw Violation(text(place) + ": discarded though there is room on the disk");
+    if (!rules_.may_discard && !world_.disk_failed())
+      throw Violation(text(place) + ": discarded though there is room on the disk");
     expectation_.unlink(place);
     heard_.insert(place);
     forget(*object);

@@ -110,6 +110,10 @@ bool World::crashed() const {
   return frozen_ || disk_.crashed();
 }
 
+bool World::disk_failed() const {
+  return pool_->disk()->store->log().frozen();
+}
+
 Result<std::vector<Extent>> World::commit(std::span<const CatalogChange> changes) {
   if (crashed()) return fail(EIO, "no power");
   ++commits_;
@@ -215,8 +219,8 @@ void World::check_space() {
     throw Violation(
         fmt::format("the catalog: {}: {}", report->problems.front().path, report->problems.front().what));
   const uint64_t used_units = space.units() - space.free_units();
-  // What is withheld is in the catalog for nobody to see.
-  if (pool_->disk()->names.withheld() > 0 && used_units > report->used_units) return;
+  // What is withheld is in the catalog for nobody to see, and a failed disk gets nothing back.
+  if ((pool_->disk()->names.withheld() > 0 || disk_failed()) && used_units > report->used_units) return;
   if (used_units != report->used_units)
     throw Violation(fmt::format("{} units are taken, the catalog names {}", used_units, report->used_units));
 }

@@ -67,6 +67,7 @@ class World {
   FaultyDisk& disk() { return disk_; }
   Catalog& catalog();
   bool crashed() const;
+  bool disk_failed() const;  // and gets nothing more
   uint64_t commits() const { return commits_; }
 
   void step();  // one of the threads' rounds, and a little time

@@ -68,6 +68,7 @@ const std::vector<std::string> kPoolStats = {"size_bytes",
                                              "prefetch_wasted",
                                              "catalog_commits",
                                              "catalog_errors",
+                                             "disk_failed",
                                              "io_mode"};
 const std::vector<std::string> kWritable = {"size",      "policy",        "watermarks", "entry_size",
                                             "evict",     "pinned_max",    "spill",      "durability",

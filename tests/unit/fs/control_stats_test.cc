@@ -37,7 +37,8 @@ PoolReport sample_report(std::string name = "llama") {
                             .clean_entries = 207,
                             .clean_bytes = 208,
                             .cold_entries = 209,
-                            .cold_bytes = 210};
+                            .cold_bytes = 210,
+                            .failed = true};
   PoolCounters counters;
   uint64_t value = 100;
   for (std::atomic<uint64_t>* counter : {&counters.opens_hit,
@@ -116,6 +117,7 @@ TEST(ControlStats, TextHasEveryPoolStatInOrder) {
       "promote_errors 118\npromote_waits 119\nserved_from_disk 120\nchecksum_errors 121\n"
       "disk_discards 122\noverrun_discards 123\nadmitted_bytes 124\nrefused_bytes 125\n"
       "prefetch_useful 126\nprefetch_wasted 127\ncatalog_commits 128\ncatalog_errors 129\n"
+      "disk_failed 1\n"
       "io_mode passthrough\n");
 }
 
