@@ -99,7 +99,9 @@ struct Entry {
     return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
   }
   bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
-  bool evictable() const { return closed() && !pinned && tier != Tier::kCold && !spilling; }
+  // Its memory can be had, if it is on its way to the disk this moment then after that.
+  bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
+  bool evictable() const { return holds_evictable_memory() && !spilling; }
 };
 
 inline std::string_view tier_name(Entry::Tier tier) {

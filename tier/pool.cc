@@ -38,7 +38,7 @@ Pool::~Pool() {
 Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
     : pool_(pool),
       entry_(entry),
-      evictable_(entry.evictable() ? entry.charged_bytes : 0),
+      evictable_(entry.holds_evictable_memory() ? entry.charged_bytes : 0),
       pinned_(entry.pins_memory() ? entry.charged_bytes : 0),
       bytes_(entry.charged_bytes),
       tier_(static_cast<size_t>(entry.tier)),
@@ -46,7 +46,7 @@ Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
 
 Pool::Accounted::~Accounted() {
   // Unsigned differences wrap around to the right sum.
-  pool_.evictable_bytes_ += (entry_.evictable() ? entry_.charged_bytes : 0) - evictable_;
+  pool_.evictable_bytes_ += (entry_.holds_evictable_memory() ? entry_.charged_bytes : 0) - evictable_;
   pool_.pinned_bytes_ += (entry_.pins_memory() ? entry_.charged_bytes : 0) - pinned_;
   if (counted_) {
     --pool_.tier_entries_[tier_];

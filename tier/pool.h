@@ -280,7 +280,6 @@ class Pool final : private Residency {
   class Restorer;
   Result<void> restore(DiskTier& tier);
   bool goes_to_disk_first(Entry& entry, Effort effort);
-  bool waits_for_spills() const;
   void make_disk_room();
   void publish(Entry& entry);
   void became_dirty(Entry& entry);  // somebody may write it now; the caller has it Accounted
@@ -367,9 +366,11 @@ class Pool final : private Residency {
     bool closing;  // whoever has it may have closed it already
   };
   void park(Entry& entry, bool recent) EXCLUDES(parked_mutex_);
-  bool waits_for_closes() EXCLUDES(parked_mutex_);
+  bool more_to_come() EXCLUDES(parked_mutex_);
   Mutex parked_mutex_;
   std::deque<Parked> parked_ GUARDED_BY(parked_mutex_);
+  int unparking_ GUARDED_BY(parked_mutex_) =
+      0;  // threads that have taken some out and not given them back yet
 };
 
 }  // namespace kvcachefs

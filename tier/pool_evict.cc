@@ -64,9 +64,12 @@ void Pool::park(Entry& entry, bool recent) {
   parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
 }
 
-bool Pool::waits_for_closes() {
+// To be asked before a search for a victim that may find none: what comes back meanwhile is no reason to end
+// it.
+bool Pool::more_to_come() {
+  if (disk() != nullptr && disk()->spiller.backlog_bytes() > 0) return true;
   MutexLock lock(parked_mutex_);
-  return std::ranges::any_of(parked_, &Parked::closing);
+  return unparking_ > 0 || std::ranges::any_of(parked_, &Parked::closing);
 }
 
 void Pool::retry_parked(bool even_recent) {
@@ -79,6 +82,7 @@ void Pool::retry_parked(bool even_recent) {
       if (due) ready.push_back(parked.ino);
       return due;
     });
+    ++unparking_;
   }
   for (const uint64_t ino : ready) {
     EntryTable::Shard& shard = table_.shard(ino);
@@ -88,6 +92,8 @@ void Pool::retry_parked(bool even_recent) {
     if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
       candidates_.unpark(*entry);
   }
+  MutexLock lock(parked_mutex_);
+  --unparking_;
 }
 
 uint64_t Pool::pressure_bytes() {
@@ -138,6 +144,7 @@ bool Pool::make_room() {
     // A writer that waits is worth more than what the disk cannot take, if that may be lost.
     if (effort.disk_is_busy && durability() == Durability::kNone && writer_waits)
       effort.even_unspilled = true;
+    const bool more = more_to_come();
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
     if (attempt == Attempt::kNothing) {
@@ -146,7 +153,7 @@ bool Pool::make_room() {
         retry_parked(true);
         continue;
       }
-      if (waits_for_spills() || waits_for_closes()) return true;
+      if (more) return true;
       // Only a writer that waits is worth a client's temporary file.
       if (!effort.even_fresh && writer_waits) {
         effort.even_fresh = true;
@@ -255,8 +262,9 @@ EvictResult Pool::evict_now(EvictOrder order) {
   const uint64_t deadline_ns = now_ns() + kOrderNs;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
     effort.disk_is_busy = disk_is_busy(evictable);
+    const bool more = more_to_come();
     if (evict_one(effort, result) != Attempt::kNothing) continue;
-    if (order.patient && (waits_for_spills() || waits_for_closes())) {
+    if (order.patient && more) {
       std::this_thread::sleep_for(kSpillPause);
       retry_parked(false);
       continue;

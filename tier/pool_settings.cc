@@ -42,9 +42,11 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
     for (;;) {
       EvictResult evicted;
       while (arena_.usage().used_bytes() > size_bytes) {
+        const bool more = more_to_come();
         const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
-        if (attempt == Attempt::kNothing && waits_for_spills() && now_ns() < deadline_ns) {
+        if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
           std::this_thread::sleep_for(kSpillPause);
+          retry_parked(false);
           continue;
         }
         if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;

@@ -172,10 +172,6 @@ void Pool::want_disk_room(uint64_t bytes) {
   surroundings_.evictor->wake();
 }
 
-bool Pool::waits_for_spills() const {
-  return disk() != nullptr && disk()->spiller.backlog_bytes() > 0;
-}
-
 Pool::Attempt Pool::drop_memory(Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
   // F_WRLCK succeeds exactly when nobody else has the file open or mapped; nobody can while it is held.

@@ -23,8 +23,11 @@ constexpr uint64_t kMappedBytes = 256 << 10;
 constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back what was dropped
 constexpr uint64_t kFullPatienceMs = 10'000;
 constexpr uint64_t kBusyPauseMs = 1;
-constexpr uint64_t kMappedPauseMs = 500;  // a mapping can end without any sign to us
-constexpr unsigned kAttempts = 8;         // of a file that is written or cut short while it is copied
+// The kernel lets go of an open file a little after it has told of the close; a mapping can end without any
+// sign to us.
+constexpr std::array<uint64_t, 4> kClosingPausesMs = {1, 4, 16, 64};
+constexpr uint64_t kMappedPauseMs = 500;
+constexpr unsigned kAttempts = 8;  // of a file that is written or cut short while it is copied
 
 // Of pages that are the file's own: looking at them by the mapping would be a SIGBUS after a truncation
 // meanwhile, or where memory has run out for a hole.
@@ -62,6 +65,7 @@ void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) 
                  .not_before_ms = 0,
                  .full_since_ms = 0,
                  .attempts = 0,
+                 .closing_tries = 0,
                  .stuck = false};
     (urgent ? urgent_ : requests_).push_back(std::move(made));
   }
@@ -112,6 +116,10 @@ bool Spiller::start(Request request) {
   if (!task) {
     if (task.error() == Residency::Refusal::kSoon) {
       queue_again(std::move(request), kBusyPauseMs);
+    } else if (task.error() == Residency::Refusal::kLater &&
+               request.closing_tries < kClosingPausesMs.size()) {
+      const uint64_t pause_ms = kClosingPausesMs[request.closing_tries++];
+      queue_again(std::move(request), pause_ms);
     } else if (task.error() == Residency::Refusal::kLater) {
       // Tried again for ever: the mapping ends one day.
       backlog_bytes_ -= request.bytes;

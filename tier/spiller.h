@@ -56,6 +56,7 @@ class Spiller {
     uint64_t not_before_ms = 0;
     uint64_t full_since_ms = 0;  // 0: it has not met a full disk
     unsigned attempts = 0;
+    unsigned closing_tries = 0;
     bool stuck = false;  // waits for something that is not the disk's to end: no part of the backlog
   };
   struct Copy {

@@ -228,7 +228,7 @@ TEST_F(CapacityTest, SmallFilesInNumbers) {
   EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
   const size_t left = list(mount().path()).size();
   EXPECT_GT(left, 10'000u);
-  EXPECT_LT(left, 16'385u);
+  EXPECT_LT(left, every_pool_spills() ? size_t{kFiles + 1} : 16'385u);
   EXPECT_EQ(read_file(path("s-" + std::to_string(kFiles - 1))), content);
 }
 
@@ -260,6 +260,7 @@ TEST_F(CapacityTest, FourWritersFillFourTimesThePool) {
 TEST(HugePages, LargeEntriesLieInThem) {
   KVCACHEFS_NEED_DAEMON();
   Mount mount({.pools = {"p:size=512M"}});
+  mount.stop_squeezing();
   // The first file grows from nothing in small pieces where the daemon writes it: its size is not known yet.
   fill(mount.path(), "e", 16, 16 * kMiB);
   ASSERT_TRUE(all_closed(mount));

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
 #include "tests/support/program.h"
 
 namespace kvcachefs::test {
@@ -35,9 +36,9 @@ class CliMountTest : public ::testing::Test {
       ASSERT_EQ(store(entry(i), pattern(static_cast<uint64_t>(i), kEntryBytes)), 0);
   }
   int entries_left(int count) {
-    int left = 0;
-    for (int i = 0; i < count; ++i) left += exists(entry(i)) ? 1 : 0;
-    return left;
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(entry(i));
+    return static_cast<int>(in_memory(names).size());
   }
   void TearDown() override {
     if (!mount_) return;
@@ -107,7 +108,9 @@ TEST_F(CliMountTest, SetsWhileServing) {
 }
 
 TEST_F(CliMountTest, Evicts) {
+  mount().stop_squeezing();
   store_entries(20);
+  ASSERT_TRUE(settled(mount()));
   Outcome outcome = cli({"evict", "p", "--entries", "5"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
   EXPECT_THAT(outcome.out, StartsWith("evicted 5 entries "));
@@ -127,22 +130,23 @@ TEST_F(CliMountTest, PinsAndUnpins) {
   Outcome outcome = cli({"pin", entry(0), entry(1)});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
   EXPECT_EQ(xattr(entry(0), "user.kvcachefs.pinned"), "1");
+  const std::vector<std::string> all = {entry(0), entry(1), entry(2), entry(3)};
+  EXPECT_TRUE(eventually([&] { return in_memory({entry(0), entry(1)}).size() == 2; }));
   EXPECT_EQ(cli({"evict", "p", "--percent", "100"}).exit_code, 0);
-  EXPECT_TRUE(exists(entry(0)) && exists(entry(1)));
-  EXPECT_FALSE(exists(entry(2)) || exists(entry(3)));
+  EXPECT_EQ(in_memory(all), (std::vector<int>{0, 1}));
   EXPECT_EQ(cli({"unpin", entry(0)}).exit_code, 0);
   EXPECT_EQ(xattr(entry(0), "user.kvcachefs.pinned"), "0");
   EXPECT_EQ(cli({"evict", "p", "--percent", "100"}).exit_code, 0);
-  EXPECT_FALSE(exists(entry(0)));
+  EXPECT_EQ(in_memory(all), std::vector<int>{1});
   EXPECT_EQ(difference(1, read_file(entry(1))), "");
 
   ASSERT_EQ(cli({"set", "p", "pinned_max=0"}).exit_code, 0);
   store_entries(1);
-  outcome = cli({"pin", entry(0), entry(3)});
+  outcome = cli({"pin", entry(0), entry(4)});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.error,
               HasSubstr(entry(0) + ": No space left on device (the pool's pinned_max is reached)"));
-  EXPECT_THAT(outcome.error, HasSubstr(entry(3) + ": No such file"));
+  EXPECT_THAT(outcome.error, HasSubstr(entry(4) + ": No such file"));
 }
 
 TEST_F(CliMountTest, PrintsJson) {

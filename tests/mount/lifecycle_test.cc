@@ -312,8 +312,9 @@ TEST_F(LifecycleTest, MemoryOfTheDaemonPerEntry) {
   ASSERT_EQ(mount.stat_value("entries"), kEntries + 1000);
   const long per_entry = (resident_kib(mount.pid()) - before) * 1024 / kEntries;
   RecordProperty("bytes_per_entry", std::to_string(per_entry));
-  // The aim at a million entries is 256; a table may just have doubled here.
-  EXPECT_LE(per_entry, 512);
+  // The aim at a million entries is 256; a table may just have doubled here. Where the disk has it, too, is
+  // as much again, and pages of the catalog's map count for the daemon while nobody else needs the memory.
+  EXPECT_LE(per_entry, every_pool_spills() ? 1024 : 512);
   mount.stop();
 }
 #endif

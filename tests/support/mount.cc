@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -128,6 +129,10 @@ bool everything_required() {
   return environment("KVCACHEFS_REQUIRE") == "all";
 }
 
+bool every_pool_spills() {
+  return environment("KVCACHEFS_TEST_SPILL") == "1";
+}
+
 std::string missing_capability() {
   if (::geteuid() != 0) return "root (mounting, passthrough)";
   if (mode() == Mode::kTmpfs) return "";
@@ -209,31 +214,37 @@ void Mount::start_daemon() {
 }
 
 std::string Mount::with_disk_tier(const std::string& pool) {
-  if (environment("KVCACHEFS_TEST_SPILL") != "1" || pool.find("spill=") != std::string::npos) return pool;
+  if (!every_pool_spills() || pool.find("spill=") != std::string::npos) return pool;
   if (!disk_) disk_ = std::make_unique<DiskDirectory>();
-  return pool + ",spill=" + (*disk_ / pool.substr(0, pool.find(':'))) + ",spill_size=1G";
+  return pool + ",spill=" + (*disk_ / pool.substr(0, pool.find(':'))) + ",spill_size=2G";
 }
 
 // Orders all that is not in use out of the memory of each pool, over and over. A process of its own: a thread
 // would be in the way of the tests that fork.
 void Mount::start_squeezing() {
-  if (!disk_) return;
+  if (!disk_ || squeezer_ > 0) return;
   std::vector<std::string> orders;
   for (const std::string& pool : options_.pools)
     orders.push_back(control("evict", pool.substr(0, pool.find(':'))));
   squeezer_ = ::fork();
   if (squeezer_ != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (;;) {
+  static volatile std::sig_atomic_t ends = 0;
+  struct sigaction action {};
+  action.sa_handler = [](int) { ends = 1; };
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGTERM, &action, nullptr);
+  while (ends == 0) {
     for (const std::string& order : orders)
       if (write_once(order, "100%") == ENOTCONN) ::_exit(0);
     ::usleep(kSqueezePauseUs);
   }
+  ::_exit(0);
 }
 
 void Mount::stop_squeezing() {
   if (squeezer_ <= 0) return;
-  ::kill(squeezer_, SIGKILL);
+  ::kill(squeezer_, SIGTERM);
   ::waitpid(squeezer_, nullptr, 0);
   squeezer_ = -1;
 }

@@ -38,6 +38,7 @@ std::string missing_capability();
 // The same, for tests that need a daemon (control files, eviction): also names the tmpfs mode.
 std::string missing_daemon();
 bool everything_required();
+bool every_pool_spills();  // KVCACHEFS_TEST_SPILL=1
 
 // First line of a test or of SetUp() that needs what `reason` says is missing.
 #define KVCACHEFS_SKIP_IF(reason)                                                         \
@@ -92,6 +93,11 @@ class Mount {
   // Waits for an exit that something else causes; the exit code, 128 + signal, or -1 at the deadline.
   int wait_for_exit(std::chrono::milliseconds deadline);
 
+  // What takes the entries out of memory where every pool spills; returns when the last order is done. On at
+  // first, and again for each test of a SharedMount.
+  void start_squeezing();
+  void stop_squeezing();
+
   // `name value` lines as a map; throws MountError if the file cannot be read.
   std::map<std::string, std::string> stats(std::string_view pool = "p") const;
   int64_t stat_value(std::string_view name, std::string_view pool = "p") const;
@@ -100,8 +106,6 @@ class Mount {
   void start_daemon();
   void start_tmpfs();
   std::string with_disk_tier(const std::string& pool);
-  void start_squeezing();
-  void stop_squeezing();
   void wait_until_serving();
   void clean_up();
 
@@ -151,6 +155,7 @@ class SharedMount : public ::testing::Test {
   void SetUp() override {
     KVCACHEFS_SKIP_IF(reason());
     ASSERT_NE(mount_, nullptr) << "the daemon of this suite did not start";
+    mount_->start_squeezing();
   }
   void TearDown() override;
 

@@ -25,6 +25,12 @@ std::vector<int> survivors(const std::vector<std::string>& names) {
   return left;
 }
 
+std::vector<int> in_memory(const std::vector<std::string>& names) {
+  std::vector<int> there = survivors(names);
+  std::erase_if(there, [&](int i) { return xattr(names[i], "user.kvcachefs.tier") == "cold"; });
+  return there;
+}
+
 int check_whole(const std::vector<std::string>& names) {
   int whole = 0;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -51,6 +57,11 @@ uint64_t tmpfs_used_bytes(const Mount& mount) {
 
 bool all_closed(const Mount& mount, std::string_view pool) {
   return eventually([&] { return mount.stat_value("open_entries", pool) == 0; });
+}
+
+bool settled(const Mount& mount, std::string_view pool) {
+  return all_closed(mount, pool) &&
+         (!every_pool_spills() || eventually([&] { return mount.stat_value("dirty_entries", pool) == 0; }));
 }
 
 void order(const Mount& mount, std::string_view what) {
