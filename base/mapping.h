@@ -11,6 +11,10 @@
 
 namespace kvcachefs {
 
+// A file up to this size is copied through a buffer: to map so little and to unmap it, with the other
+// processors' TLBs, costs more than to copy it: 30 us against 10 for 64 KiB.
+inline constexpr uint64_t kBufferedBytesMax = 256 << 10;
+
 // Shared, from the start of the file; whole pages, so that the last one's rest can go to the disk too.
 class Mapping {
  public:

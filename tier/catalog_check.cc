@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +18,9 @@ namespace kvcachefs {
 namespace {
 
 constexpr Extent kSuperblock{0, 1};
+constexpr unsigned kReadDepth = 32;
+constexpr uint64_t kReadPieceBytes = 1 << 20;
+constexpr std::chrono::milliseconds kReadWait{1000};
 
 class Check {
  public:
@@ -45,6 +49,7 @@ class Check {
   }
   std::string misplaced(const File& file) const;  // empty: it is where it should be
   Result<void> read_contents();
+  void judge(const ContentVerifier::Verdict& verdict);
   void claim_space();
   Result<void> name_bad_ones();
   Result<void> discard();
@@ -158,16 +163,35 @@ Result<void> Check::read_contents() {
   std::ranges::sort(contents, {}, [](const ContentVerifier::Content& content) {
     return content.extents.empty() ? 0 : content.extents.front().start;
   });
+  auto channel = options_.device->channel(kReadDepth);
+  if (!channel) return pass(channel);
+  auto verifier = ContentVerifier::make(**channel, {.unit_bytes = options_.unit_bytes,
+                                                    .alignment_bytes = options_.device->alignment_bytes(),
+                                                    .piece_bytes = kReadPieceBytes,
+                                                    .depth = kReadDepth});
+  if (!verifier) return pass(verifier);
+  ContentVerifier& reader = **verifier;
   uint64_t done_bytes = 0;
-  ContentVerifier verifier(*options_.device, options_.unit_bytes);
-  return verifier.run(contents, [&](const ContentVerifier::Content& content, int error) {
-    if (error == EILSEQ)
-      bad_.emplace(content.id, "its bytes do not have its checksum");
-    else if (error != 0)
-      bad_.emplace(content.id, fmt::format("it cannot be read: {}", sys::error_text(error)));
-    done_bytes += content.size_bytes;
-    if (options_.progress) options_.progress(done_bytes, all_bytes);
-  });
+  for (auto next = contents.begin(); next != contents.end() || !reader.idle();) {
+    while (reader.has_room() && (reader.sending() || next != contents.end())) {
+      if (!reader.sending()) reader.begin(*next++);
+      (void)reader.send_piece();
+    }
+    reader.collect(kReadWait);
+    while (auto verdict = reader.next_verdict()) {
+      judge(*verdict);
+      done_bytes += verdict->content.size_bytes;
+      if (options_.progress) options_.progress(done_bytes, all_bytes);
+    }
+  }
+  return {};
+}
+
+void Check::judge(const ContentVerifier::Verdict& verdict) {
+  if (verdict.error == EILSEQ)
+    bad_.emplace(verdict.content.id, "its bytes do not have its checksum");
+  else if (verdict.error != 0)
+    bad_.emplace(verdict.content.id, fmt::format("it cannot be read: {}", sys::error_text(verdict.error)));
 }
 
 // The same as at a start of the pool: who comes first has it.

@@ -2,87 +2,91 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace kvcachefs {
-namespace {
 
-constexpr size_t kPageBytes = 4096;
-constexpr std::chrono::milliseconds kWait{1000};
-
-}  // namespace
-
-Result<void> ContentVerifier::run(std::span<const Content> contents, const Verdict& verdict) {
-  auto channel = device_.channel(kDepth);
-  if (!channel) return pass(channel);
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kDepth * kPieceBytes)));
-  if (!memory_) return fail(ENOMEM, "no memory to read into");
-  channel_ = std::move(*channel);
-  std::vector<BlockCompletion> completions;
-  for (;;) {
-    while (sent_ - consumed_ < kDepth && send_next(contents)) {
-    }
-    if (sent_ == consumed_) break;
-    completions.clear();
-    (void)channel_->reap(completions, kWait);
-    for (const BlockCompletion& completion : completions) {
-      Piece& piece = pieces_[completion.tag % kDepth];
-      piece.done = true;
-      piece.error = completion.error;
-    }
-    while (consumed_ < sent_ && pieces_[consumed_ % kDepth].done) consume(contents, verdict);
-  }
-  channel_.reset();
-  return {};
+Result<std::unique_ptr<ContentVerifier>> ContentVerifier::make(BlockChannel& channel,
+                                                               const Options& options) {
+  auto memory = Mapping::of_memory(options.depth * options.piece_bytes);
+  if (!memory) return pass(memory);
+  return std::unique_ptr<ContentVerifier>(new ContentVerifier(channel, options, std::move(*memory)));
 }
 
-// False: all is sent.
-bool ContentVerifier::send_next(std::span<const Content> contents) {
-  if (content_ == contents.size()) return false;
-  const Content& content = contents[content_];
-  Piece& piece = pieces_[sent_ % kDepth];
-  const uint64_t left = content.size_bytes - within_content_;
-  piece = {.content = content_, .used_bytes = left, .last = true, .done = true, .error = 0};
+// The disk reads into memory that is given back next.
+ContentVerifier::~ContentVerifier() {
+  while (channel_.in_flight() > 0) (void)channel_.reap(completions_, std::chrono::milliseconds(100));
+}
+
+void ContentVerifier::begin(const Content& content) {
+  contents_.push_back(content);
+  sending_ = true;
+  extent_ = 0;
+  within_extent_ = 0;
+  sent_bytes_ = 0;
+}
+
+uint64_t ContentVerifier::send_piece() {
+  const Content& content = contents_.back();
   const uint64_t number = sent_++;
-  if (left > 0) {
-    const Extent extent = content.extents[extent_];
-    const uint64_t room = std::min(extent.count * unit_bytes_ - within_extent_, kPieceBytes);
-    piece.used_bytes = std::min(left, room);
-    piece.last = piece.used_bytes == left;
-    piece.done = false;
-    const uint64_t alignment = device_.alignment_bytes();
-    const uint64_t size = (piece.used_bytes + alignment - 1) / alignment * alignment;
-    const BlockRequest request{.kind = BlockRequest::Kind::kRead,
-                               .offset = extent.start * unit_bytes_ + within_extent_,
-                               .memory = buffer(number).first(size),
-                               .tag = number};
-    channel_->submit({&request, 1});
-    within_content_ += piece.used_bytes;
-    within_extent_ += piece.used_bytes;
-    if (within_extent_ == extent.count * unit_bytes_) {
-      ++extent_;
-      within_extent_ = 0;
-    }
+  const uint64_t left = content.size_bytes - sent_bytes_;
+  if (left == 0 || extent_ == content.extents.size()) {
+    // It is empty, or the catalog promised more extents: there is nothing to be read.
+    piece(number) = {.used_bytes = 0, .last = true, .done = true, .error = left == 0 ? 0 : EUCLEAN};
+    sending_ = false;
+    return 0;
   }
-  if (piece.last) {
-    ++content_;
-    extent_ = 0;
+  const Extent extent = content.extents[extent_];
+  const uint64_t room = extent.count * options_.unit_bytes - within_extent_;
+  const uint64_t used = std::min({left, room, options_.piece_bytes});
+  const uint64_t alignment = options_.alignment_bytes;
+  const uint64_t size = (used + alignment - 1) / alignment * alignment;
+  piece(number) = {.used_bytes = used, .last = used == left, .done = false, .error = 0};
+  const BlockRequest request{.kind = BlockRequest::Kind::kRead,
+                             .offset = extent.start * options_.unit_bytes + within_extent_,
+                             .memory = buffer(number, size),
+                             .tag = number};
+  channel_.submit({&request, 1});
+  sending_ = used < left;
+  sent_bytes_ += used;
+  within_extent_ += used;
+  if (used == room) {
+    ++extent_;
     within_extent_ = 0;
-    within_content_ = 0;
   }
-  return true;
+  return size;
 }
 
-void ContentVerifier::consume(std::span<const Content> contents, const Verdict& verdict) {
-  const Piece& piece = pieces_[consumed_ % kDepth];
-  if (error_ == 0) error_ = piece.error;
-  if (error_ == 0) hasher_.update(buffer(consumed_).first(piece.used_bytes));
-  ++consumed_;
-  if (!piece.last) return;
-  const Content& content = contents[piece.content];
-  if (error_ == 0 && hasher_.digest() != content.checksum) error_ = EILSEQ;
-  verdict(content, error_);
+void ContentVerifier::collect(std::chrono::milliseconds at_most) {
+  if (in_flight() && piece(consumed_).done) return;
+  completions_.clear();
+  (void)channel_.reap(completions_, at_most);
+  for (const BlockCompletion& completion : completions_) {
+    piece(completion.tag).done = true;
+    piece(completion.tag).error = completion.error;
+  }
+}
+
+std::optional<ContentVerifier::Verdict> ContentVerifier::next_verdict() {
+  bool last = false;
+  while (!last) {
+    if (!in_flight() || !piece(consumed_).done) return std::nullopt;
+    const Piece& next = piece(consumed_);
+    if (error_ == 0) error_ = next.error;
+    if (error_ == 0) hasher_.update(buffer(consumed_, next.used_bytes));
+    read_bytes_ += next.used_bytes;
+    if (error_ != 0 && sending_ && contents_.size() == 1) {  // the rest of it need not be read
+      piece(sent_ - 1).last = true;
+      sending_ = false;
+    }
+    last = next.last;
+    ++consumed_;
+  }
+  if (error_ == 0 && hasher_.digest() != contents_.front().checksum) error_ = EILSEQ;
+  const Verdict verdict{contents_.front(), std::exchange(read_bytes_, 0), std::exchange(error_, 0)};
+  contents_.pop_front();
   hasher_.reset();
-  error_ = 0;
+  return verdict;
 }
 
 }  // namespace kvcachefs

@@ -11,9 +11,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-// To map so little and to unmap it, with the other processors' TLBs, costs more than to copy it: 30 us
-// against 10 for 64 KiB.
-constexpr uint64_t kBufferBytes = 256 << 10;
 constexpr size_t kJobs = 128;
 constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
 constexpr size_t kPiecesARound = 32;
@@ -102,9 +99,9 @@ void PromoterLane::claim_memory(Job& job) {
 
 Result<Mapping> PromoterLane::memory_for(Job& job) {
   const uint64_t size = job.task.content.size_bytes;
-  job.buffered = size <= kBufferBytes;
+  job.buffered = size <= kBufferedBytesMax;
   if (!job.buffered) return Mapping::of_file(job.task.fd.get(), size, Mapping::Access::kWrite);
-  if (buffers_.empty()) return Mapping::of_memory(kBufferBytes);
+  if (buffers_.empty()) return Mapping::of_memory(kBufferedBytesMax);
   Mapping buffer = std::move(buffers_.back());
   buffers_.pop_back();
   return buffer;

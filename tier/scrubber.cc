@@ -61,15 +61,16 @@ bool Scrubber::take_order() {
   }
   abandon();
   if (!running) return false;
-  if (!memory_) {
-    auto memory = Mapping::of_memory(kDepth * kPieceBytes);
-    if (!memory) {
-      log_error("no memory to scrub with");
-      stop();
-      return false;
-    }
-    memory_ = std::move(*memory);
+  auto verifier = ContentVerifier::make(*channel_, {.unit_bytes = store_.unit_bytes(),
+                                                    .alignment_bytes = store_.device().alignment_bytes(),
+                                                    .piece_bytes = kPieceBytes,
+                                                    .depth = kDepth});
+  if (!verifier) {
+    log_error("no memory to scrub with");
+    stop();
+    return false;
   }
+  verifier_ = std::move(*verifier);
   left_ = residency_.copied_entries();
   allowed_bytes_ = 0;
   refilled_ns_ = now_ns();
@@ -80,9 +81,9 @@ bool Scrubber::take_order() {
   return !left_.empty();
 }
 
-// Of an order that is no longer followed. The disk is waited for: it reads into memory that comes next.
+// Of an order that is no longer followed.
 void Scrubber::abandon() {
-  while (sent_ > consumed_) collect(std::chrono::milliseconds(100));
+  verifier_.reset();
   if (copy_) (void)residency_.end_verify(copy_->ino, copy_->content, ECANCELED);
   copy_.reset();
   left_.clear();
@@ -93,12 +94,9 @@ void Scrubber::next_copy() {
     const uint64_t ino = left_.back();
     left_.pop_back();
     if (auto content = residency_.begin_verify(ino)) {
-      copy_.emplace();
-      copy_->ino = ino;
-      copy_->content = std::move(*content);
-      hasher_.reset();
-      if (copy_->content.size_bytes == 0) end_copy();
-      continue;
+      copy_ = {ino, std::move(*content)};
+      const CatalogContent& read = copy_->content;
+      return verifier_->begin({ino, read.size_bytes, read.checksum, read.extents});
     }
     // It has gone, or was written again, since it was listed: nothing of it is on the disk to be checked.
     MutexLock lock(mutex_);
@@ -125,80 +123,30 @@ std::chrono::milliseconds Scrubber::until_allowed() const {
       static_cast<uint64_t>(-allowed_bytes_) / std::max<uint64_t>(rate_ / 1000, 1) + 1);
 }
 
-void Scrubber::feed() {
-  refill();
-  while (copy_ && copy_->error == 0 && copy_->sent_bytes < copy_->content.size_bytes &&
-         sent_ - consumed_ < kDepth && allowed_bytes_ > 0)
-    send_piece(*copy_);
-}
-
-void Scrubber::send_piece(Copy& copy) {
-  if (copy.extent == copy.content.extents.size()) {
-    copy.error = EUCLEAN;  // the catalog promised more extents
-    return;
-  }
-  const uint64_t unit = store_.unit_bytes();
-  const Extent extent = copy.content.extents[copy.extent];
-  const uint64_t left = copy.content.size_bytes - copy.sent_bytes;
-  const uint64_t used = std::min({left, extent.count * unit - copy.within_extent, kPieceBytes});
-  const uint64_t alignment = store_.device().alignment_bytes();
-  const uint64_t size = (used + alignment - 1) / alignment * alignment;
-  const uint64_t number = sent_++;
-  pieces_[number % kDepth] = {.used_bytes = used, .done = false, .error = 0};
-  const BlockRequest request{.kind = BlockRequest::Kind::kRead,
-                             .offset = extent.start * unit + copy.within_extent,
-                             .memory = memory_.bytes().subspan(number % kDepth * kPieceBytes, size),
-                             .tag = number};
-  channel_->submit({&request, 1});
-  allowed_bytes_ -= static_cast<int64_t>(size);
-  copy.sent_bytes += used;
-  copy.within_extent += used;
-  if (copy.within_extent == extent.count * unit) {
-    ++copy.extent;
-    copy.within_extent = 0;
-  }
-}
-
-void Scrubber::collect(std::chrono::milliseconds at_most) {
-  completions_.clear();
-  (void)channel_->reap(completions_, at_most);
-  for (const BlockCompletion& completion : completions_) {
-    Piece& piece = pieces_[completion.tag % kDepth];
-    piece.done = true;
-    piece.error = completion.error;
-  }
-  for (; consumed_ < sent_ && pieces_[consumed_ % kDepth].done; ++consumed_) {
-    const Piece& piece = pieces_[consumed_ % kDepth];
-    if (copy_->error == 0) copy_->error = piece.error;
-    if (copy_->error == 0)
-      hasher_.update(memory_.bytes().subspan(consumed_ % kDepth * kPieceBytes, piece.used_bytes));
-    copy_->hashed_bytes += piece.used_bytes;
-  }
-}
-
-void Scrubber::end_copy() {
-  if (copy_->error == 0 && hasher_.digest() != copy_->content.checksum) copy_->error = EILSEQ;
-  const bool damaged = residency_.end_verify(copy_->ino, copy_->content, copy_->error);
-  const uint64_t bytes = copy_->hashed_bytes;
+void Scrubber::end_copy(const ContentVerifier::Verdict& verdict) {
+  const bool damaged = residency_.end_verify(copy_->ino, copy_->content, verdict.error);
   copy_.reset();
   MutexLock lock(mutex_);
   if (order_ != following_) return;
   ++progress_.entries_done;
-  progress_.bytes += bytes;
+  progress_.bytes += verdict.read_bytes;
   if (damaged) ++progress_.damaged;
   if (left_.empty()) progress_.running = false;
 }
 
 void Scrubber::step(std::chrono::milliseconds at_most) {
-  if (!take_order()) return collect(at_most);
+  if (!take_order()) {
+    std::vector<BlockCompletion> none;
+    (void)channel_->reap(none, at_most);
+    return;
+  }
   next_copy();
-  feed();
   if (!copy_) return;
-  const bool waits_for_disk = sent_ > consumed_;
-  if (waits_for_disk || copy_->error == 0)
-    collect(waits_for_disk ? at_most : std::min(at_most, until_allowed()));
-  if (sent_ > consumed_) return;
-  if (copy_->error != 0 || copy_->hashed_bytes == copy_->content.size_bytes) end_copy();
+  refill();
+  while (verifier_->sending() && verifier_->has_room() && allowed_bytes_ > 0)
+    allowed_bytes_ -= static_cast<int64_t>(verifier_->send_piece());
+  verifier_->collect(verifier_->in_flight() ? at_most : std::min(at_most, until_allowed()));
+  if (auto verdict = verifier_->next_verdict()) end_copy(*verdict);
 }
 
 void Scrubber::close() {

@@ -10,10 +10,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/checksum.h"
-#include "base/mapping.h"
 #include "base/mutex.h"
 #include "tier/block_io.h"
+#include "tier/content_verifier.h"
 #include "tier/residency.h"
 #include "tier/spill_orders.h"
 #include "tier/spill_store.h"
@@ -41,35 +40,20 @@ class Scrubber {
   void close() EXCLUDES(mutex_);  // after the last step()
 
  private:
-  struct Piece {
-    uint64_t used_bytes = 0;
-    bool done = false;
-    int error = 0;
-  };
-  // Made by emplace() alone, which sets all to 0: clang takes no initializers here.
   struct Copy {
     uint64_t ino;
     CatalogContent content;
-    size_t extent;
-    uint64_t within_extent;
-    uint64_t sent_bytes;
-    uint64_t hashed_bytes;
-    int error;
   };
 
   bool take_order() EXCLUDES(mutex_);  // true: there is something to scrub
   void next_copy() EXCLUDES(mutex_);
-  void feed();
-  void send_piece(Copy& copy);
-  void collect(std::chrono::milliseconds at_most);
-  void end_copy() EXCLUDES(mutex_);
+  void end_copy(const ContentVerifier::Verdict& verdict) EXCLUDES(mutex_);
   void abandon();
   void refill();
   std::chrono::milliseconds until_allowed() const;
 
   SpillStore& store_;
   Residency& residency_;
-  Mapping memory_;  // outlives the channel that reads into it
   const std::unique_ptr<BlockChannel> channel_;
 
   mutable Mutex mutex_;
@@ -82,13 +66,9 @@ class Scrubber {
   uint64_t rate_ = 0;
   std::vector<uint64_t> left_;  // inodes, the next one last
   std::optional<Copy> copy_;
-  std::vector<Piece> pieces_{kDepth};  // number modulo kDepth
-  uint64_t sent_ = 0;
-  uint64_t consumed_ = 0;
-  Hasher hasher_;
-  int64_t allowed_bytes_ = 0;  // may be less than nothing: the last piece went beyond it
+  std::unique_ptr<ContentVerifier> verifier_;  // of this order
+  int64_t allowed_bytes_ = 0;                  // may be less than nothing: the last piece went beyond it
   uint64_t refilled_ns_ = 0;
-  std::vector<BlockCompletion> completions_;
 };
 
 }  // namespace kvcachefs

@@ -17,8 +17,6 @@ constexpr uint64_t kCopyingBytes = uint64_t{128} << 20;
 // Sent before its checksum is made: the disk has 32 pieces, so it does not run dry meanwhile.
 constexpr size_t kPiecesARound = 8;
 constexpr size_t kBuffers = 32;
-// To map so little and to unmap it again costs more than to copy it (tier/promoter_lane.cc).
-constexpr uint64_t kMappedBytes = 256 << 10;
 
 constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back what was dropped
 constexpr uint64_t kFullPatienceMs = 10'000;
@@ -148,7 +146,7 @@ bool Spiller::start(Request request) {
   copy.task = std::move(*task);
   copy.extents = std::move(*extents);
   copying_bytes_ += copy.task.size_bytes;
-  if (copy.task.mappable && copy.task.size_bytes > kMappedBytes) {
+  if (copy.task.mappable && copy.task.size_bytes > kBufferedBytesMax) {
     auto mapping = Mapping::of_file(copy.task.fd.get(), copy.task.size_bytes, Mapping::Access::kRead);
     if (mapping)
       copy.mapping = std::move(*mapping);
