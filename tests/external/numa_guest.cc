@@ -345,10 +345,45 @@ void check_turnover(int node) {
   check_on_node(names, node, 99, "the last 20 of them");
 }
 
+bool read_whole(const std::string& name) {
+  static std::vector<char> piece(kMiB);
+  const int fd = open((pool + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  uint64_t length = 0;
+  ssize_t count = 0;
+  while ((count = read(fd, piece.data(), piece.size())) > 0) length += static_cast<uint64_t>(count);
+  close(fd);
+  return count == 0 && length == kEntryBytes;
+}
+
+// Cold entries come back to the node that they were stored on, whoever reads them.
+void check_promotion() {
+  constexpr int kEntries = 7;
+  std::array<Names, 2> names;
+  for (const int node : kNodes) names[node] = store_on(node, "cold" + std::to_string(node) + "-", kEntries);
+  for (int tries = 0; statistic("cold_entries") != 2 * kEntries && tries < 300; ++tries) {
+    std::ofstream(pool + "/.pool/evict") << "100%";
+    usleep(100'000);
+  }
+  check(statistic("cold_entries") == 2 * kEntries, std::to_string(statistic("cold_entries")) + " of " +
+                                                       std::to_string(2 * kEntries) + " entries are cold");
+  for (const int node : kNodes) {
+    const bool read = in_process_on(1 - node, [&] {
+      for (const std::string& name : names[node])
+        if (!read_whole(name)) return false;
+      return true;
+    });
+    const std::string what = "cold entries of processor " + std::to_string(node) + ", read by the other";
+    check(read, what);
+    check_on_node(names[node], node, 90, what);
+  }
+  check(statistic("promotes") == 2 * kEntries, std::to_string(statistic("promotes")) + " promotions");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 4) return 2;
   pool = argv[1];
   const std::string io_mode = argv[2];
   run_on(0);
@@ -356,13 +391,17 @@ int main(int argc, char** argv) {
   const std::string stats = read_all(pool + "/../.kvcachefs/stats");
   check(stats.find("\nio_mode " + io_mode + "\n") != std::string::npos, "I/O mode is " + io_mode);
   note_memory("at first");
-  Names all;
-  check_preference(all);
-  check_together(all);
-  check_pool_file(all);
-  check_growth();
-  check_full_node(0);
-  check_turnover(1);
+  if (std::string(argv[3]) == "promotion") {
+    check_promotion();
+  } else {
+    Names all;
+    check_preference(all);
+    check_together(all);
+    check_pool_file(all);
+    check_growth();
+    check_full_node(0);
+    check_turnover(1);
+  }
   note_memory("at last");
   std::printf("%d of %d checks\n", held, checks);
   return held == checks ? 0 : 1;

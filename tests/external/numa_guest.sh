@@ -1,7 +1,8 @@
 #!/bin/bash
 # Boots a guest of two memory nodes (1 GiB and one processor each) with a Debian kernel, mounts the built daemon in it
 # and checks where entries come to lie: on the node of the process that stores them, also for what another node's
-# process writes on; on the other node once theirs is full; in huge pages in both cases. numa_guest.cc has the checks:
+# process writes on; on the other node once theirs is full; back on their own node when they were cold and another
+# node's process reads them; in huge pages in all cases. numa_guest.cc has the checks:
 # the truth is move_pages(2) and smaps of a mapping of each entry. Prints each check and `N of M checks`; exit 0 only
 # if all held, 2 for wrong use.
 #
@@ -16,7 +17,7 @@ usage() {
 usage: tests/external/numa_guest.sh [--preset P] [--suite S] [--kernel FILE] [--io MODE]
   --preset P     the build whose daemon is checked: dev (default) or release; KVCACHEFSD names another one
   --suite S      the Debian suite whose newest kernel boots: trixie (default), bookworm-backports, forky, ...
-  --kernel FILE  boot this kernel instead; it must have FUSE built in
+  --kernel FILE  boot this kernel instead; it must have FUSE and loop devices built in
   --io MODE      passthrough (default) or daemon_io
   --timeout S    give the guest up after that many seconds (default 1200)
 TEXT
@@ -82,9 +83,9 @@ depends_of() {
   private_apt apt-cache depends "$1" | awk -v kind="^linux-($2)-[0-9]" '$1 == "Depends:" && $2 ~ kind { print $2 }'
 }
 
-# Leaves $cache/vmlinuz, and $cache/fuse.ko where FUSE is a module.
+# Leaves $cache/vmlinuz, and $cache/fuse.ko and loop.ko where they are modules.
 fetch_kernel() {
-  local uri image package kernel_file module
+  local uri image package kernel_file module name
   uri=$(apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' |
     awk -F'|' '$1 == "Debian" && $2 == "Debian" { print $3; exit }')
   [ -n "$uri" ] || fail "apt knows no Debian mirror to fetch a kernel from (apt-get update may help)"
@@ -110,27 +111,31 @@ TEXT
     fail "fetching $image failed"
   for package in "$work"/apt/linux-*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar -C "$work/apt/tree" -xf - --wildcards \
-      '*/vmlinuz*' '*/kernel/fs/fuse/*' 2>/dev/null || true  # one of them has neither
+      '*/vmlinuz*' '*/kernel/fs/fuse/*' '*/kernel/drivers/block/loop.ko*' 2>/dev/null || true  # one has neither
   done
   kernel_file=$(find "$work/apt/tree" -name 'vmlinuz*' -type f)
   [ -f "$kernel_file" ] || fail "no kernel in $image"
   mkdir -p "$cache"
   rm -f "$cache"/*
-  module=$(find "$work/apt/tree" -name 'fuse.ko*')
-  case $module in
-    '') ;;
-    *.xz) xz -dc "$module" >"$cache/fuse.ko" ;;
-    *) cp "$module" "$cache/fuse.ko" ;;
-  esac
+  for name in fuse loop; do
+    module=$(find "$work/apt/tree" -name "$name.ko*")
+    case $module in
+      '') ;;
+      *.xz) xz -dc "$module" >"$cache/$name.ko" ;;
+      *) cp "$module" "$cache/$name.ko" ;;
+    esac
+  done
   mv "$kernel_file" "$cache/vmlinuz"
   rm -rf "$work/apt"
 }
 
 make_initramfs() {
-  local tree=$work/initramfs library
+  local tree=$work/initramfs library module
   mkdir -p "$tree"/{bin,dev,proc,sys,run,tmp,mnt}
   cp "$(command -v busybox)" "$tree/bin/busybox"
-  [ ! -e "$cache/fuse.ko" ] || [ -n "$kernel" ] || cp "$cache/fuse.ko" "$tree/fuse.ko"
+  if [ -z "$kernel" ]; then
+    for module in "$cache"/*.ko; do [ ! -e "$module" ] || cp "$module" "$tree/"; done
+  fi
   strip -o "$tree/bin/kvcachefsd" "$daemon"
   for library in $(ldd "$daemon" | grep -o '/[^ ]*'); do
     mkdir -p "$tree$(dirname "$library")"
@@ -147,14 +152,23 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs run /run
 # What is huge is to be so from the start, not gathered later.
 echo 4294967295 >/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs
-[ ! -e /fuse.ko ] || insmod /fuse.ko
-kvcachefsd --pool p:size=1400M $daemon_options /mnt &
-daemon=\$!
-while kill -0 \$daemon && [ ! -e /mnt/.kvcachefs/version ]; do sleep 0.2; done
-check /mnt/p $reported && echo numa_guest: held
-kill \$daemon
-wait \$daemon
-echo numa_guest: daemon ended with \$?
+for module in /*.ko; do [ ! -e \$module ] || insmod \$module; done
+# serve POOL CHECK: a daemon, its checks, its end.
+serve() {
+  kvcachefsd --pool \$1 $daemon_options /mnt &
+  daemon=\$!
+  while kill -0 \$daemon && [ ! -e /mnt/.kvcachefs/version ]; do sleep 0.2; done
+  check /mnt/p $reported \$2 && echo numa_guest: \$2 held
+  kill \$daemon
+  wait \$daemon
+  echo numa_guest: \$2: daemon ended with \$?
+}
+dd if=/dev/zero of=/run/disk bs=1M count=192 2>/dev/null
+losetup /dev/loop0 /run/disk
+serve p:size=160M,spill=/dev/loop0,catalog=/run/catalog promotion
+losetup -d /dev/loop0
+rm -r /run/disk /run/catalog
+serve p:size=1400M placement
 poweroff -f
 TEXT
   chmod 755 "$tree/init"
@@ -175,7 +189,7 @@ boot() {
   echo 19 >"/proc/$guest/autogroup" 2>/dev/null || true
 }
 
-if [ -z "$kernel" ] && [ ! -e "$cache/vmlinuz" ]; then fetch_kernel; fi
+if [ -z "$kernel" ] && [ ! -e "$cache/loop.ko" ]; then fetch_kernel; fi
 make_initramfs
 boot
 status=0
@@ -183,4 +197,7 @@ tail -n +1 --pid="$guest" -f "$work/console" | tr -d '\r' | grep --line-buffered
 wait "$guest" || status=$?
 guest=
 [ "$status" = 0 ] || fail "the guest ended with $status (124: after $timeout_s s)"
-grep -q '^numa_guest: held' "$work/console" && grep -q '^numa_guest: daemon ended with 0' "$work/console"
+for part in promotion placement; do
+  grep -q "^numa_guest: $part held" "$work/console" || fail "$part did not hold"
+  grep -q "^numa_guest: $part: daemon ended with 0" "$work/console" || fail "$part: the daemon did not end well"
+done
