@@ -1,0 +1,158 @@
+// Contents of any shape on a disk that fails, each judged as it is.
+#include "tier/content_verifier.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <numeric>
+
+#include "tests/support/disks.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/files.h"
+
+namespace kvcachefs {
+namespace {
+
+using test::FaultyDisk;
+using test::Random;
+
+constexpr uint64_t kUnitBytes = 8192;
+constexpr uint64_t kUnits = 512;
+constexpr auto kWait = std::chrono::milliseconds(1);
+
+struct Stored {
+  std::string bytes;
+  std::vector<Extent> extents;
+  Checksum checksum;
+  int expected = 0;  // the verdict's error
+};
+
+// Units in an order of their own, so that neighbours of a content are no neighbours on the disk.
+std::vector<uint64_t> shuffled_units(Random& random) {
+  std::vector<uint64_t> units(kUnits - 1);
+  std::iota(units.begin(), units.end(), 1);
+  for (size_t i = units.size(); i > 1; --i) std::swap(units[i - 1], units[random.below(i)]);
+  return units;
+}
+
+class World {
+ public:
+  explicit World(uint64_t seed)
+      : random_(seed),
+        disk_({.size_bytes = kUnits * kUnitBytes, .seed = seed}),
+        units_(shuffled_units(random_)) {
+    auto channel = disk_.channel(32);
+    channel_ = std::move(*channel);
+    const size_t count = random_.below(30);
+    for (size_t i = 0; i < count; ++i) store();
+  }
+
+  const std::vector<Stored>& contents() const { return contents_; }
+  BlockChannel& channel() { return *channel_; }
+  Random& random() { return random_; }
+
+ private:
+  void store() {
+    Stored stored;
+    stored.bytes = test::pattern(random_.next(), random_.one_in(6) ? 0 : random_.below(6 * kUnitBytes));
+    const uint64_t needed = (stored.bytes.size() + kUnitBytes - 1) / kUnitBytes;
+    for (uint64_t unit = 0; unit < needed; ++unit) {
+      const uint64_t place = units_.back();
+      units_.pop_back();
+      write(place, std::string_view(stored.bytes).substr(unit * kUnitBytes, kUnitBytes));
+      stored.extents.push_back({place, 1});
+    }
+    stored.checksum = checksum_of(std::as_bytes(std::span(stored.bytes)));
+    if (needed > 0) damage(stored);
+    contents_.push_back(std::move(stored));
+  }
+  void write(uint64_t unit, std::string_view bytes) {
+    test::AlignedMemory memory(kUnitBytes);
+    std::ranges::copy(std::as_bytes(std::span(bytes)), memory.all().begin());
+    const BlockRequest request{
+        .kind = BlockRequest::Kind::kWrite, .offset = unit * kUnitBytes, .memory = memory.all(), .tag = 0};
+    channel_->submit({&request, 1});
+    std::vector<BlockCompletion> done;
+    while (done.empty()) (void)channel_->reap(done, kWait);
+    ASSERT_EQ(done.front().error, 0);
+  }
+  void damage(Stored& stored) {
+    const uint64_t place = stored.extents[random_.below(stored.extents.size())].start * kUnitBytes;
+    switch (random_.below(6)) {
+      case 0: {
+        const uint64_t at = random_.below(stored.bytes.size());
+        disk_.rot(stored.extents[at / kUnitBytes].start * kUnitBytes + at % kUnitBytes, 1);
+        stored.expected = EILSEQ;
+        break;
+      }
+      case 1:
+        disk_.fail_place(place, 1);
+        stored.expected = EIO;
+        break;
+      case 2:
+        stored.extents.pop_back();
+        stored.expected = EUCLEAN;
+        break;
+      default:
+        break;
+    }
+  }
+
+  Random random_;
+  FaultyDisk disk_;
+  std::unique_ptr<BlockChannel> channel_;
+  std::vector<uint64_t> units_;
+  std::vector<Stored> contents_;
+};
+
+void verify_all(uint64_t seed) {
+  World world(seed);
+  Random& random = world.random();
+  auto made = ContentVerifier::make(world.channel(), {.unit_bytes = kUnitBytes,
+                                                      .alignment_bytes = 4096,
+                                                      .piece_bytes = 4096 * (1 + random.below(4)),
+                                                      .depth = static_cast<unsigned>(1 + random.below(8))});
+  ASSERT_TRUE(made);
+  ContentVerifier& verifier = **made;
+  const std::vector<Stored>& contents = world.contents();
+  // Some are abandoned half-way.
+  const size_t wanted = random.one_in(4) ? random.below(contents.size() + 1) : contents.size();
+  size_t begun = 0;
+  size_t judged = 0;
+  while (judged < wanted) {
+    while (verifier.has_room()) {
+      if (!verifier.sending()) {
+        if (begun == contents.size()) break;
+        const Stored& next = contents[begun];
+        verifier.begin({begun++, next.bytes.size(), next.checksum, next.extents});
+      }
+      (void)verifier.send_piece();
+      if (random.one_in(3)) break;
+    }
+    verifier.collect(kWait);
+    while (auto verdict = verifier.next_verdict()) {
+      ASSERT_EQ(verdict->content.id, judged) << "in the order in which they were begun";
+      const Stored& stored = contents[judged++];
+      ASSERT_EQ(verdict->error, stored.expected) << "content " << verdict->content.id;
+      if (stored.expected == 0) {
+        ASSERT_EQ(verdict->read_bytes, stored.bytes.size());
+      }
+    }
+  }
+  if (judged == contents.size()) {
+    EXPECT_TRUE(verifier.idle());
+  }
+}
+
+TEST(ContentVerifier, EachIsJudgedAsItIs) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    verify_all(seed);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace kvcachefs
