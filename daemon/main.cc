@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "daemon/command_line.h"
+#include "daemon/mount_point.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/workers.h"
 #include "fs/session.h"
@@ -168,8 +169,12 @@ int run(int argc, char** argv) {
   if (command->action != CommandLine::Action::kServe) return 0;
   Config& config = command->config;
 
-  std::error_code code;
-  config.mountpoint = std::filesystem::weakly_canonical(std::filesystem::absolute(config.mountpoint), code);
+  auto mountpoint = resolve_mount_point(config.mountpoint.native());
+  if (!mountpoint) {
+    std::fprintf(stderr, "kvcachefsd: %s\n", mountpoint.error().message.c_str());
+    return kExitFailure;
+  }
+  config.mountpoint = std::move(*mountpoint);
   config.runtime_dir = std::filesystem::absolute(config.runtime_dir);
   // From here on threads inherit it: signals come to wait_for_end alone. SIGIO is what breaking a lease
   // sends.

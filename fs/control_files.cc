@@ -11,6 +11,7 @@ namespace {
 
 // As sysfs does: what reads by size sees something, what reads to the end sees all.
 constexpr off_t kStatedBytes = 4096;
+constexpr blkcnt_t kStatedBlocks = 8;  // with none, cp(1) would look for its holes
 constexpr size_t kMostOrderBytes = 4096;
 
 uint16_t pool_of_directory(NodeId id) {
@@ -69,14 +70,19 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
     if (pool == nullptr) return fail(ESTALE);
     auto root = pool->attributes(pool->root_ino());
     if (!root) return root;
-    // Who owns the pool may steer it.
-    attributes.st_uid = root->st_uid;
-    attributes.st_gid = root->st_gid;
-    if (is_file(id)) file_mode = pool_files()[id.control_index() - 1].mode();
+    // Who owns the pool may steer it, but for what names files of the machine, which the daemon opens as
+    // root.
+    const PoolFile* const file = is_file(id) ? &pool_files()[id.control_index() - 1] : nullptr;
+    if (file == nullptr || !file->of_root) {
+      attributes.st_uid = root->st_uid;
+      attributes.st_gid = root->st_gid;
+    }
+    if (file != nullptr) file_mode = file->mode();
   }
   if (is_file(id)) {
     attributes.st_mode = S_IFREG | file_mode;
     attributes.st_size = kStatedBytes;
+    attributes.st_blocks = kStatedBlocks;
   } else {
     attributes.st_mode = S_IFDIR | 0555;
     attributes.st_nlink = 2;
@@ -165,9 +171,10 @@ void ControlFiles::read(fuse_req_t request, NodeId, size_t size, off_t offset, c
   (void)fuse_reply_buf(request, text.data(), text.size());
 }
 
-Result<void> ControlFiles::order(NodeId id, std::string_view text, OpenFile& open) {
+Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view text, OpenFile& open) {
   const PoolFile* file = writable_file(id);
   if (file == nullptr) return fail(EACCES);
+  if (file->of_root && fuse_req_ctx(request)->uid != 0) return fail(EPERM);
   auto pool = pool_of(id);
   if (pool == nullptr) return fail(ESTALE);
   if (file->takes_lines) {
@@ -184,7 +191,8 @@ void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, o
                          const fuse_file_info* file) {
   const std::shared_ptr<OpenFile> open = find_open(file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
-  if (auto done = order(id, text, *open); !done) return reply_error(request, std::move(done.error()));
+  if (auto done = order(request, id, text, *open); !done)
+    return reply_error(request, std::move(done.error()));
   (void)fuse_reply_write(request, text.size());
 }
 
@@ -192,7 +200,7 @@ void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* fi
   const std::shared_ptr<OpenFile> open = find_open(file);
   const std::string line = open == nullptr ? std::string() : open->lines.finish();
   if (!line.empty()) {
-    auto done = order(id, line + '\n', *open);
+    auto done = order(request, id, line + '\n', *open);
     if (!done) return reply_error(request, std::move(done.error()));
   }
   (void)fuse_reply_err(request, 0);

@@ -50,7 +50,7 @@ class ControlFiles {
   void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
   std::shared_ptr<OpenFile> find_open(const fuse_file_info* file) EXCLUDES(mutex_);
-  Result<void> order(NodeId id, std::string_view text, OpenFile& open);
+  Result<void> order(fuse_req_t request, NodeId id, std::string_view text, OpenFile& open);
   std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
 
   Pools& pools_;

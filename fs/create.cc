@@ -104,8 +104,9 @@ bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
 
-// Answers a CREATE or, with an empty name, a TMPFILE for a file that is new.
-void open_new(fuse_req_t request, Pool& pool, NewFile& made, const char* name, fuse_file_info* file) {
+// Answers a CREATE or, with an empty name, a TMPFILE for a file that is new; after a failure nothing is
+// answered.
+Result<void> open_new(fuse_req_t request, Pool& pool, NewFile& made, const char* name, fuse_file_info* file) {
   const bool named = name[0] != '\0';
   auto backing = pool.created({.fd = made.fd.get(),
                                .ino = made.handle.ino,
@@ -116,7 +117,7 @@ void open_new(fuse_req_t request, Pool& pool, NewFile& made, const char* name, f
                                .name = name,
                                .reserved_end = made.reservation.end,
                                .node = made.reservation.node});
-  if (!backing) return reply_error(request, std::move(backing.error()));
+  if (!backing) return pass(backing);
   answer_open(request, {.backing = *backing, .from_disk = false}, file);
   made.fd.reset();  // before the answer: an eviction must not meet it
   const auto entry = entry_of(NodeId::of_inode(pool.number(), made.handle.ino).value, made.handle.generation,
@@ -126,6 +127,7 @@ void open_new(fuse_req_t request, Pool& pool, NewFile& made, const char* name, f
     pool.end_open(made.handle.ino, writer);
     pool.forget(made.handle.ino, 1);
   }
+  return {};
 }
 
 // The name was there after all, though the kernel did not know it.
@@ -208,11 +210,11 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
     auto fd = sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
     if (fd) {
       auto made = prepare(request, pool, directory->fd, std::move(*fd), S_IFREG | mode);
-      if (!made) {
+      const Result<void> answered = made ? open_new(request, pool, *made, name, file) : pass(made);
+      if (!answered) {
         (void)sys::unlink_at(directory->fd, name, 0);
-        return reply_error(request, std::move(made.error()));
+        return reply_error(request, answered.error());
       }
-      open_new(request, pool, *made, name, file);
       return pool.counters().create_ns.record(now_ns() - begun_ns);
     }
     if (fd.error().code != EEXIST || (file->flags & O_EXCL) != 0)
@@ -235,7 +237,8 @@ void tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info*
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto made = prepare(request, *node->pool, directory->get(), std::move(*fd), S_IFREG | mode);
   if (!made) return reply_error(request, std::move(made.error()));
-  open_new(request, *node->pool, *made, "", file);
+  if (auto answered = open_new(request, *node->pool, *made, "", file); !answered)
+    reply_error(request, std::move(answered.error()));
 }
 
 }  // namespace kvcachefs::operations

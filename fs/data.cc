@@ -57,6 +57,8 @@ void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t
 }
 
 void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
+  // Not ENOSYS, after which the kernel would ask for no file any more.
+  if (NodeId{ino}.is_control()) return reply_error(request, {EINVAL, {}});
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   if (file->fh == kFromDisk) return seek_on_disk(request, *node, offset, whence);

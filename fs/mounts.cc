@@ -40,13 +40,22 @@ Result<void> clean_dead_mount(const std::string& mountpoint) {
   return {};
 }
 
-std::vector<std::string> mount_points_of(const std::string& mountpoint) {
+std::string device_at(const std::string& mountpoint) {
+  const auto mounts = mount_table();
+  const MountPoint* mount = find_mount(mounts, mountpoint);
+  return mount == nullptr ? "" : mount->device;
+}
+
+std::vector<std::string> mount_points_of(const std::string& device) {
   const auto mounts = mount_table();
   std::vector<std::string> result;
-  const MountPoint* ours = find_mount(mounts, mountpoint);
-  if (ours == nullptr || ours->type != kFileSystemType) return result;
-  for (const MountPoint& mount : mounts)
-    if (mount.device == ours->device) result.push_back(mount.directory);
+  for (const MountPoint& mount : mounts) {
+    if (mount.device != device || device.empty()) continue;
+    if (find_mount(mounts, mount.directory)->device == device)
+      result.push_back(mount.directory);
+    else
+      log_warning("{}: something else is mounted over it, and both stay", mount.directory);
+  }
   std::ranges::reverse(result);
   return result;
 }

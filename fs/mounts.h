@@ -11,8 +11,10 @@ namespace kvcachefs {
 // Unmounts a kvcachefs whose daemon has died off the mount point; EBUSY if a live one serves there.
 Result<void> clean_dead_mount(const std::string& mountpoint);
 
-// Where the file system that is mounted at the mount point is mounted, bind mounts included, the newest
+// `MAJOR:MINOR` of the file system that is mounted there; empty if there is none.
+std::string device_at(const std::string& mountpoint);
+// Where the file system of that device is mounted and a path leads to it, bind mounts included, the newest
 // first.
-std::vector<std::string> mount_points_of(const std::string& mountpoint);
+std::vector<std::string> mount_points_of(const std::string& device);
 
 }  // namespace kvcachefs

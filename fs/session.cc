@@ -139,6 +139,7 @@ Result<void> Session::mount() {
                                 MS_NOSUID | MS_NODEV, data.c_str());
       !mounted)
     return mounted;
+  mounted_device_ = device_at(options_.mountpoint);
   // libfuse takes over a connection that is mounted already.
   const std::string taken = "/dev/fd/" + std::to_string(device_.get());
   if (fuse_session_mount(session_, taken.c_str()) != 0) {
@@ -241,7 +242,7 @@ void Session::stop_notifying() {
 }
 
 void Session::unmount() {
-  for (const std::string& target : mount_points_of(options_.mountpoint)) {
+  for (const std::string& target : mount_points_of(mounted_device_)) {
     if (sys::unmount(target.c_str(), 0)) continue;
     // Busy: files are open. Ending the connection answers whoever waits; the mount goes when the last one
     // closes.

@@ -65,6 +65,7 @@ class Session {
   Server server_;
   Invalidator& invalidator_;
   UniqueFd device_;
+  std::string mounted_device_;  // MAJOR:MINOR, once it is mounted
   fuse_session* session_ = nullptr;
   std::atomic<bool> over_io_uring_{false};
   std::atomic<bool> stopping_{false};

@@ -107,7 +107,11 @@ NameKey::NameKey(uint64_t parent, std::string_view name) : size(8 + name.size())
 
 std::optional<CatalogName> name_of(std::string_view key) {
   if (key.size() <= 8 || key.size() > 8 + kNameMaxBytes) return std::nullopt;
-  return CatalogName{*id_of(key.substr(0, 8)), key.substr(8)};
+  const std::string_view name = key.substr(8);
+  // A catalog of somebody else's making must not lead out of the pool's tree.
+  if (name == "." || name == ".." || name.find_first_of(std::string_view("/\0", 2)) != std::string_view::npos)
+    return std::nullopt;
+  return CatalogName{*id_of(key.substr(0, 8)), name};
 }
 
 std::string encode_name(std::string_view key, uint64_t id) {

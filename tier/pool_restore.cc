@@ -96,6 +96,9 @@ class Pool::Restorer final : public CatalogVisitor {
     Result<void> made = S_ISDIR(node.mode)   ? sys::make_directory_at(parent, name, mode)
                         : S_ISLNK(node.mode) ? sys::symlink_at(node.link_target.c_str(), parent, name)
                                              : sys::make_node_at(parent, name, node.mode, node.device);
+    // A pool that serves already may have the directory: what lies in it goes on together.
+    if (!made && S_ISDIR(node.mode) && made.error().code == EEXIST)
+      return sys::open_at(parent, name, O_PATH | O_NOFOLLOW | O_DIRECTORY);
     if (!made) return pass(made);
     return sys::open_at(parent, name, O_PATH | O_NOFOLLOW);
   }

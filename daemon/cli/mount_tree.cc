@@ -72,10 +72,6 @@ std::string error_text(int code) {
   return std::generic_category().message(code);
 }
 
-bool is_daemon_gone(int code) {
-  return code == ENOTCONN || code == ECONNABORTED || code == ECANCELED;
-}
-
 bool is_live_setting(std::string_view key) {
   return live_setting(key) != nullptr;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "daemon/mount_point.h"
 
 namespace kvcachefs {
 
@@ -68,9 +69,6 @@ class MountTree {
 
 // What errno means, without its name.
 std::string error_text(int code);
-// What calls on a mount whose daemon has died fail with: ENOTCONN; over io_uring, while its rings come down,
-// ECONNABORTED and ECANCELED too.
-bool is_daemon_gone(int code);
 // True for the settings that a control file changes while the pool serves, by itself or with others.
 bool is_live_setting(std::string_view key);
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 
+#include "daemon/mount_point.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
@@ -77,20 +78,6 @@ struct Parser {
   }
 };
 
-// A directory of a dead mount cannot be resolved itself, but its parent can.
-Result<std::filesystem::path> resolve(std::string_view text) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(text, error);
-  std::filesystem::path resolved = std::filesystem::canonical(path, error);
-  if (!error) return resolved;
-  if (is_daemon_gone(error.value())) {
-    const std::filesystem::path plain = path.has_filename() ? path : path.parent_path();
-    resolved = std::filesystem::canonical(plain.parent_path(), error);
-    if (!error) return resolved / plain.filename();
-  }
-  return fail(error.value(), fmt::format("{}: {}", text, error.message()));
-}
-
 }  // namespace
 
 Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, uint64_t memory_bytes) {
@@ -117,7 +104,7 @@ Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, 
   MountArguments& arguments = parser.arguments;
   arguments.pool = parser.positional[0];
   if (Result<void> good = check_pool_name(arguments.pool); !good) return pass(good);
-  Result<std::filesystem::path> directory = resolve(parser.positional[1]);
+  Result<std::filesystem::path> directory = resolve_mount_point(parser.positional[1]);
   if (!directory) return pass(directory);
   arguments.directory = std::move(*directory);
   if (arguments.base.empty()) arguments.base = arguments.runtime_dir / "mount";

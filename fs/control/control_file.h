@@ -50,6 +50,7 @@ struct ControlFile {
   // A write is one order; with this, each line is, and one that a write leaves unfinished goes on with the
   // next or ends with the close.
   bool takes_lines = false;
+  bool of_root = false;  // not even the pool's owner writes it
 
   mode_t mode() const { return write != nullptr ? 0644 : 0444; }
 

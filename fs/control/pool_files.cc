@@ -212,7 +212,7 @@ constexpr std::array kFiles = {
     PoolFile{.name = "entry_size", .text = show_entry_size, .stream = nullptr, .write = write_entry_size},
     PoolFile{.name = "pinned_max", .text = show_pinned_max, .stream = nullptr, .write = write_pinned_max},
     PoolFile{.name = "evict", .text = show_evict, .stream = nullptr, .write = write_evict},
-    PoolFile{.name = "spill", .text = show_spill, .stream = nullptr, .write = write_spill},
+    PoolFile{.name = "spill", .text = show_spill, .stream = nullptr, .write = write_spill, .of_root = true},
     PoolFile{.name = "durability", .text = show_durability, .stream = nullptr, .write = write_durability},
     PoolFile{.name = "admission", .text = show_admission, .stream = nullptr, .write = write_admission},
     PoolFile{

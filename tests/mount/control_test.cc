@@ -12,6 +12,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
+#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -215,6 +216,37 @@ TEST_F(ControlTest, ShellWritesWork) {
     EXPECT_EQ(::write(append.fd(), "lru\n", 4), 4);
   }
   EXPECT_EQ(read_file(control("policy")), "lru\n");
+}
+
+// The daemon opens what it names as root.
+TEST_F(ControlTest, OnlyRootSaysWhereAPoolSpills) {
+  const std::string root_file = mount().runtime_dir() + "-of-root";
+  write_file(root_file, "precious");
+  ASSERT_EQ(::chown(mount().path().c_str(), 1234, 1234), 0);
+  EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control("policy"), "lru"); }), 0)
+      << "its owner steers it";
+  EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control("spill"), root_file + " 1M"); }), EACCES);
+  const File handed_on(control("spill"), O_WRONLY);
+  EXPECT_EQ(as_user(1234, 1234,
+                    [&] {
+                      const std::string order = root_file + " 1M\nspill_force=on";
+                      return error_of(::write(handed_on.fd(), order.data(), order.size()));
+                    }),
+            EPERM);
+  ASSERT_EQ(::chown(mount().path().c_str(), 0, 0), 0);
+  EXPECT_EQ(read_file(root_file), "precious");
+  ::unlink(root_file.c_str());
+}
+
+TEST_F(ControlTest, CopiedLikeAnyFile) {
+  for (const std::string& file : {control("stats"), control("size"), global("stats.json")}) {
+    const Outcome copied = run({"/bin/cp", file, mount().runtime_dir() + "-copy"});
+    EXPECT_EQ(copied.exit_code, 0) << file << ": " << copied.error;
+    EXPECT_FALSE(read_file(mount().runtime_dir() + "-copy").empty()) << file;
+  }
+  ::unlink((mount().runtime_dir() + "-copy").c_str());
+  const File file(control("size"), O_RDONLY);
+  EXPECT_EQ(error_of(::lseek(file.fd(), 0, SEEK_DATA)), EINVAL);
 }
 
 TEST_F(ControlTest, ReadOnlyOnesRefuseAndNothingIsMade) {

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -231,6 +232,7 @@ TEST_F(LifecycleTest, EndsWithFilesOpenAndMapped) {
 TEST_F(LifecycleTest, AStaleMountOfOursIsCleanedUp) {
   Mount crashed;
   fill(crashed.path(), "e", 3);
+  (void)list(crashed.root());  // whose attributes the kernel asks for again after that
   crashed.kill();
   ASSERT_FALSE(mounts_below(crashed.root()).empty()) << "nothing stale to clean";
   EXPECT_FALSE(exists(crashed.path() + "/e-0"));
@@ -242,6 +244,74 @@ TEST_F(LifecycleTest, AStaleMountOfOursIsCleanedUp) {
   EXPECT_LE(tmpfs_used_bytes(next), 64 * kMiB);
   next.stop();
   EXPECT_TRUE(mounts_below(crashed.runtime_dir()).empty());
+}
+
+class MountPoint {
+ public:
+  explicit MountPoint(std::string path) : path_(std::move(path)) { make_directory(path_); }
+  ~MountPoint() {
+    while (::umount2(path_.c_str(), MNT_DETACH) == 0) continue;
+  }
+  MountPoint(const MountPoint&) = delete;
+  MountPoint& operator=(const MountPoint&) = delete;
+  const std::string& path() const { return path_; }
+  size_t mounts() const { return mounts_below(path_).size(); }
+
+ private:
+  const std::string path_;
+};
+
+TEST_F(LifecycleTest, WhatOthersMountedOverItStays) {
+  const Runner runner;
+  const MountPoint bind(runner.file("bind"));
+  Mount mount;
+  ASSERT_EQ(::mount(mount.path().c_str(), bind.path().c_str(), nullptr, MS_BIND, nullptr), 0);
+  ASSERT_EQ(::mount("none", bind.path().c_str(), "tmpfs", 0, "size=1M"), 0);
+  write_file(bind.path() + "/precious", "bytes");
+  ::kill(mount.pid(), SIGTERM);
+  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
+  EXPECT_EQ(read_file(bind.path() + "/precious"), "bytes");
+  EXPECT_NE(mount.log().find("something else is mounted over it"), std::string::npos);
+}
+
+TEST_F(LifecycleTest, BindMountsGoThoughTheBaseHasGone) {
+  const Runner runner;
+  const MountPoint bind(runner.file("bind"));
+  Mount mount;
+  ASSERT_EQ(::mount(mount.path().c_str(), bind.path().c_str(), nullptr, MS_BIND, nullptr), 0);
+  ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
+  ASSERT_EQ(store(bind.path() + "/file", "content"), 0) << "it serves on";
+  mount.stop();
+  EXPECT_EQ(bind.mounts(), 0u);
+}
+
+// One descriptor an open file; what is left for a create runs out between its steps.
+TEST_F(LifecycleTest, ACreateThatFailsLeavesNoName) {
+  Mount mount;
+  rlimit before{};
+  ASSERT_EQ(::prlimit(mount.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit few{.rlim_cur = 64, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::prlimit(mount.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  std::vector<File> files;
+  std::string name;
+  for (int i = 0; i < 200; ++i) {
+    name = mount.path() + "/e-" + std::to_string(i);
+    const int fd = ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0) break;
+    files.emplace_back(fd);
+  }
+  const size_t made = files.size();
+  if (mode() == Mode::kDaemonIo) {
+    EXPECT_LT(made, 64u);
+  }
+  ASSERT_EQ(::prlimit(mount.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_EQ(list(mount.path()).size(), made);
+  if (made < 200) {
+    EXPECT_EQ(store(name, "content"), 0);
+    EXPECT_EQ(::unlink(name.c_str()), 0);
+  }
+  files.clear();
+  mount.stop();
 }
 
 TEST_F(LifecycleTest, TwoMountsSideBySide) {

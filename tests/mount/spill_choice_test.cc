@@ -171,6 +171,35 @@ TEST_F(SpillChoiceTest, ADiskTierForAPoolThatServes) {
   EXPECT_EQ(error_name(write_once(mount().control("spill"), spill_file() + " 64M")), "EBUSY");
 }
 
+TEST_F(SpillChoiceTest, ADiskTierThatComesLateFindsItsDirectoriesThere) {
+  const std::string spilled = spill_file() + " 128M";
+  start({.size = "32M", .spill_size = "128M"});
+  make_directory(path("model"));
+  fill(path("model"), "e", 4);
+  fill_pool("top", 4);
+  const File directory(path("model"), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(error_name(error_of(::fsync(directory.fd()))), "ok");
+  make_all_cold();
+  stop();
+  const auto expect_all = [&] {
+    EXPECT_EQ(read_file(path("model/e-0")), "newer");
+    for (int i = 1; i < 4; ++i) EXPECT_EQ(difference(i, read_file(path("model/e-" + std::to_string(i)))), "");
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(difference(i, read_file(path("top-" + std::to_string(i)))), "");
+  };
+  start_pool("p:size=32M");
+  make_directory(path("model"));  // as a server does when it starts
+  ASSERT_EQ(store(path("model/e-0"), "newer"), 0);
+  set("spill", spilled);
+  expect_all();
+  const auto all_committed = [&] {
+    const File pool(mount().path(), O_RDONLY | O_DIRECTORY);
+    return becomes("dirty_entries", 0) && ::fsync(pool.fd()) == 0;
+  };
+  EXPECT_TRUE(all_committed());
+  start_pool("p:size=32M,spill=" + spill_file() + ",spill_size=128M");
+  expect_all();
+}
+
 TEST_F(SpillChoiceTest, CreatedByCommandWithADiskTier) {
   start_pool("p:size=32M");
   const Outcome outcome = run({"kvcachefs", "--mount", mount().root(), "create", "q", "--size", "16M",

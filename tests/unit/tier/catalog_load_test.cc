@@ -29,6 +29,14 @@ std::string key_of(uint64_t id) {
   return std::string(records::view(id_key(id)));
 }
 
+TEST(CatalogNames, NoneLeadsOutOfItsDirectory) {
+  for (const std::string name : {"", ".", "..", "/", "a/b", "../x"})
+    EXPECT_FALSE(records::name_of(std::string(records::view(id_key(2))) + name)) << name;
+  EXPECT_FALSE(records::name_of(std::string(records::view(id_key(2))) + std::string("a\0b", 3)));
+  for (const std::string name : {"...", ".a", "a", "a b", "\xff"})
+    EXPECT_TRUE(records::name_of(std::string(records::view(id_key(2))) + name)) << name;
+}
+
 std::string key_of(uint64_t parent, std::string_view name) {
   return std::string(std::string_view(NameKey(parent, name)));
 }
