@@ -65,6 +65,26 @@ void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   reply_attributes(request, ino, *attributes);
 }
 
+namespace {
+
+// Evicted again between its promotion and this; more often is no chance, but an inode that cannot be opened.
+constexpr int kPromotions = 4;
+
+void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, int tries) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  auto done = set_attributes(*node, wanted, valid);
+  if (!done && done.error().code == kColdEntry) {
+    if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
+    return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });
+  }
+  node->pool->attributes_changed(node->ino);
+  if (!done) return reply_error(request, std::move(done.error()));
+  getattr(request, ino, nullptr);
+}
+
+}  // namespace
+
 void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file) {
   const NodeId id{ino};
   if (id.is_control()) {
@@ -74,18 +94,7 @@ void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int va
       return getattr(request, ino, file);
     return reply_error(request, {EPERM, {}});
   }
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  auto done = set_attributes(*node, *attributes, valid);
-  if (!done && done.error().code == kColdEntry) {
-    auto again = [request, ino, wanted = *attributes, valid]() mutable {
-      setattr(request, ino, &wanted, valid, nullptr);
-    };
-    return when_resident(request, *node, std::move(again));
-  }
-  node->pool->attributes_changed(node->ino);
-  if (!done) return reply_error(request, std::move(done.error()));
-  getattr(request, ino, file);
+  change(request, ino, *attributes, valid, 1);
 }
 
 void readlink(fuse_req_t request, fuse_ino_t ino) {

@@ -8,7 +8,7 @@
 namespace kvcachefs::operations {
 namespace {
 
-constexpr int kPromotions = 3;
+constexpr int kPromotions = 4;
 
 bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
@@ -42,18 +42,18 @@ Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file
   return {};
 }
 
-// One more round if it was evicted between its promotion and this; then a reader gets it from the disk.
+// One more round if it was evicted between its promotion and this, or nobody has looked at its copy. A reader
+// gets it from the disk only after its checksum was found right.
 void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
   Pool& pool = *node.pool;
   const uint64_t ino = node.ino;
   pool.promote(ino, [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
-    const bool no_memory =
-        (!promoted && (promoted.error().code == ENOSPC || promoted.error().code == ENOMEM)) ||
-        tries == kPromotions;
+    const bool intact = !promoted && promoted.error().code == kIntactOnDisk;
     if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
-    auto outcome = try_open(request, node, &file, no_memory);
+    auto outcome = try_open(request, node, &file, intact);
     if (outcome) return node.pool->counters().open_ns.record(now_ns() - begun_ns);
-    if (no_memory) return reply_error(request, {ENOSPC, {}});  // a writer, or many at the last pages
+    // A writer, or many at the last pages.
+    if (intact || tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     open_cold(request, std::move(node), file, begun_ns, tries + 1);
   });
 }
@@ -63,7 +63,9 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then) {
   node.pool->promote(node.ino, [request, then = std::move(then)](Result<void> promoted) mutable {
     if (promoted) return then();
-    const int code = promoted.error().code == ESHUTDOWN ? ENOTCONN : promoted.error().code;
+    const int code = promoted.error().code;
+    if (code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
+    if (code == kIntactOnDisk) return reply_error(request, {ENOSPC, {}});
     // A damaged one is gone by now, which is what looking again will show.
     reply_error(request, {code == EILSEQ || code == EIO ? ESTALE : code, {}});
   });

@@ -78,7 +78,9 @@ struct Entry {
   Tier tier = Tier::kDirty;
   bool emptied = false;  // cut to nothing since the catalog got its content
   bool spill_queued = false;
-  bool spilling = false;  // its pages are mapped by the spiller
+  bool spill_urgent = false;     // and somebody waits for it
+  bool synced_nameless = false;  // an O_TMPFILE that is durable as soon as its name is
+  bool spilling = false;         // its pages are mapped by the spiller
   bool promoting = false;
   bool prefetched = false;  // promoted before anybody asked for it, and not opened since
   Stage stage = Stage::kOther;

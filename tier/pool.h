@@ -239,6 +239,7 @@ class Pool final : private Residency {
     bool even_recent = false;
     bool even_unspilled = false;  // discards what the disk is too slow for
     bool disk_is_busy = false;    // and is asked for nothing more
+    bool clean_alone = false;     // for the disk's sake
   };
 
   // Keeps the sums over entries true across a change of one: takes what it contributed before, adds what it
@@ -301,6 +302,7 @@ class Pool final : private Residency {
   bool end_verify(uint64_t ino, const CatalogContent& content, int error) override;
   void report_damage(const CatalogContent& content, int code, const char* remedy);
   Room& memory_room() override { return room_; }
+  uint64_t memory_bytes() const override { return size_bytes_; }
   void wake_evictor() override { surroundings_.evictor->wake(); }
   bool remove_names(const Entry& entry, int fd);
   bool disk_is_busy(uint64_t pressure_bytes);
@@ -338,6 +340,7 @@ class Pool final : private Residency {
 
   // Of the disk tier.
   std::unique_ptr<DiskTier> owned_disk_;
+  std::vector<std::unique_ptr<DiskTier>> failed_disks_;  // whose restore failed while the pool served
   std::atomic<DiskTier*> disk_{nullptr};
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<bool> auto_prefetch_{true};

@@ -88,8 +88,12 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   durability_ = durability_of(spill);
   auto_prefetch_ = spill.prefetch;
   owned_disk_ = std::move(tier);
+  // Before anybody can meet a cold entry: what is asked for waits until the disk's threads run.
+  disk_.store(owned_disk_.get(), std::memory_order_release);
   if (auto restored = restore(*owned_disk_); !restored) {
-    owned_disk_.reset();
+    // Somebody may be about to use it.
+    disk_.store(nullptr, std::memory_order_release);
+    failed_disks_.push_back(std::move(owned_disk_));
     return restored;
   }
   {
@@ -102,7 +106,6 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     options_.admission = spill.admission;
     options_.prefetch = spill.prefetch;
   }
-  disk_.store(owned_disk_.get(), std::memory_order_release);
   spill_all();
   return {};
 }
@@ -119,6 +122,7 @@ void Pool::sync(uint64_t ino, Waiter waiter) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     const bool has_name = entry != nullptr && entry->is_file() && !entry->removed;
+    if (entry != nullptr && entry->is_file() && !has_name) entry->synced_nameless = true;
     if (has_name && entry->tier == Entry::Tier::kDirty) {
       return queue_spill(*entry, true, [this, its = std::move(waiter)](Result<void> outcome) mutable {
         if (!outcome) return its(std::move(outcome));
@@ -154,7 +158,8 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(child.ino);
     // What is still being written has its own fsync and close.
-    if (entry != nullptr && entry->is_file() && entry->may_be_closed() && entry->tier == Entry::Tier::kDirty)
+    if (entry != nullptr && entry->is_file() && (entry->may_be_closed() || entry->synced_nameless) &&
+        entry->tier == Entry::Tier::kDirty)
       queue_spill(*entry, true, [together](Result<void> outcome) { together->ended(std::move(outcome)); });
   }
 }

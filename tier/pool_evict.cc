@@ -192,6 +192,10 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
     return Attempt::kBusy;
   }
   if (entry->tier == Entry::Tier::kClean) return drop_memory(*entry, result);
+  if (effort.clean_alone) {
+    park(*entry, true);
+    return Attempt::kBusy;
+  }
   if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
   return discard(shard, *entry, result);
 }

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "tier/pool.h"
@@ -33,6 +34,8 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
     if (entry->tier == Entry::Tier::kCold) {
       // Once somebody reads it from the disk, who comes later does too: a mapping of theirs and passthrough
       // do not go together on one inode.
+      // Nameless, or of a disk that could not be read: it does not come back.
+      if (disk() == nullptr || (entry->removed && entry->direct_count == 0)) return fail(ESTALE);
       if (writer || (!from_disk && entry->direct_count == 0)) return fail(kColdEntry);
       opened.from_disk = true;
       count_direct(shard, *entry);
@@ -74,7 +77,9 @@ Result<void> Pool::back(Entry& entry) {
 void Pool::count_direct(EntryTable::Shard& shard, Entry& entry) {
   count(counters_.served_from_disk);
   if (entry.direct_count++ > 0) return;
-  auto held = shard.held.emplace(entry.policy.ino, shard.copies[entry.policy.ino]).first;
+  const auto copy = shard.copies.find(entry.policy.ino);
+  KVCACHEFS_CHECK(copy != shard.copies.end());
+  auto held = shard.held.emplace(entry.policy.ino, copy->second).first;
   disk()->store->hold(held->second);
 }
 
@@ -109,6 +114,7 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
 
 void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
+  const uint64_t counted_bytes = entry.pins_memory() ? entry.charged_bytes : 0;
   drop_writer(ino);
   ++entry.version;
   entry.stored_ms = now_coarse_ms();
@@ -120,10 +126,9 @@ void Pool::settle(Entry& entry) {
   }
   if (entry.removed) return;
   if (entry.pinned) {
-    // The pin came while the entry was being written, before its size was known. The caller's Accounted adds
-    // the charge.
+    // The pin came before its size was known, or it has grown. The caller's Accounted changes the charge.
     const uint64_t limit = usage().pinned_max_bytes;
-    if (pinned_bytes_ + entry.charged_bytes > limit) {
+    if (pinned_bytes_ - counted_bytes + entry.charged_bytes > limit) {
       log_warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
       entry.pinned = false;
     }
@@ -208,7 +213,9 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry == nullptr) return fail(ESTALE);
-    if (entry->promoting || (entry->tier == Entry::Tier::kCold && size_bytes > 0)) return fail(kColdEntry);
+    const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
+    if (lacks_content && (entry->removed || disk() == nullptr)) return fail(ESTALE);
+    if (entry->promoting || lacks_content) return fail(kColdEntry);
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
     Accounted accounted(*this, *entry);
@@ -244,7 +251,9 @@ Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t le
       // From here on what lies beyond the end is the client's own, and stays when it closes.
       (void)trim(*entry, fd->get());
       done = sys::allocate(fd->get(), mode, offset, length);
-      if (done || done.error().code != ENOSPC || attempt == kRoomAttempts) return done;
+      // What no eviction can make room for costs nobody anything.
+      if (done || done.error().code != ENOSPC || attempt == kRoomAttempts || length > size_bytes_)
+        return done;
     }
     Room::Demand demand(room_, Room::Whose::kWriter, length);
     surroundings_.evictor->wake();

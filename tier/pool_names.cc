@@ -30,10 +30,10 @@ class OptionalLock {
   Mutex* const mutex_;
 };
 
-// The entry, or where the kernel knows no inode of that number one that says no more than the number.
-Entry known(EntryTable::Shard& shard, uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
+// The entry, or where the kernel knows no inode of that number one that says no more than the number. Not a
+// copy: its place among the candidates is theirs to read.
+const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) NO_THREAD_SAFETY_ANALYSIS {
   if (const Entry* entry = shard.find(ino)) return *entry;
-  Entry unknown;
   unknown.policy.ino = ino;
   return unknown;
 }
@@ -79,7 +79,8 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
   if (tier != nullptr) {
-    tier->names.removed(known(shard, handle->ino), directory, name);
+    Entry unknown;
+    tier->names.removed(known(shard, handle->ino, unknown), directory, name);
   }
   if (S_ISREG(attributes->st_mode)) count(counters_.removes);
   if (entry != nullptr && (is_directory || attributes->st_nlink == 1)) gone(shard, *entry, std::move(keep));
@@ -111,11 +112,13 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) return renamed;
   [&]() NO_THREAD_SAFETY_ANALYSIS {
     if (tier != nullptr) {
-      const Entry moved = known(source_shard, source->ino);
+      Entry unknown_source, unknown_target;
+      const Entry& moved = known(source_shard, source->ino, unknown_source);
       // Two names of one file: the kernel has left them as they are.
       const bool same = target && target_ino == source->ino;
       if (!same && (flags & RENAME_EXCHANGE) != 0)
-        tier->names.exchanged(moved, known(target_shard, target_ino), from, old_name, to, new_name);
+        tier->names.exchanged(moved, known(target_shard, target_ino, unknown_target), from, old_name, to,
+                              new_name);
       else if (!same)
         tier->names.renamed(moved, from, old_name, to, new_name, victim);
     }

@@ -10,7 +10,7 @@ namespace kvcachefs {
 namespace {
 
 bool leaves_entry_intact(int code) {
-  return code == ENOSPC || code == ENOMEM || code == ESHUTDOWN || code == EINTR;
+  return code == kIntactOnDisk || code == ENOSPC || code == ENOMEM || code == ESHUTDOWN || code == EINTR;
 }
 
 }  // namespace

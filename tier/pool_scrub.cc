@@ -6,6 +6,11 @@
 #include "tier/pool.h"
 
 namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kDamagedSize = UINT64_MAX;  // no file's: nothing is found to be the same
+
+}  // namespace
 
 Result<void> Pool::start_scrub(uint64_t rate_bytes_per_s) {
   if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
@@ -55,8 +60,8 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   auto copy = shard.copies.find(ino);
-  if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty ||
-      copy == shard.copies.end() || copy->second.extents != content.extents)
+  if (entry == nullptr || entry->removed || copy == shard.copies.end() ||
+      copy->second.extents != content.extents)
     return false;
   if (entry->promoting) return true;  // whose checksum tells the same, and whose end discards it
   if (entry->tier == Entry::Tier::kCold) {
@@ -65,9 +70,9 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
     return true;
   }
   report_damage(content, error, "is written again");
-  // Without it the spiller would find the memory to be what the disk should have, and leave it at that.
-  disk()->store->expect_back(copy->second.extents);
-  shard.copies.erase(copy);
+  // Else the spiller would find the memory to be what the disk should have, and leave it at that.
+  copy->second.size_bytes = kDamagedSize;
+  if (entry->tier == Entry::Tier::kDirty) return true;  // and is spilled when its writers have closed it
   {
     Accounted accounted(*this, *entry);
     became_dirty(*entry);

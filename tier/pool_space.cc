@@ -59,7 +59,9 @@ bool Pool::claim(int fd, uint64_t bytes) {
     const auto allocated = sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes);
     claimed = allocated.has_value();
     const uint64_t patience_ns = durability() == Durability::kNone ? kReserveWaitNs : kSpillWaitNs;
-    if (claimed || allocated.error().code != ENOSPC || now_ns() - begun_ns > patience_ns) break;
+    if (claimed || allocated.error().code != ENOSPC || now_ns() - begun_ns > patience_ns ||
+        bytes > size_bytes_)
+      break;
     waited = true;
     Room::Demand demand(room_, Room::Whose::kWriter, bytes + kCountingSlackBytes);
     surroundings_.evictor->wake();

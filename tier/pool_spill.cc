@@ -48,11 +48,17 @@ void Pool::queue_spill(Entry& entry, bool urgent, Waiter waiter) {
   if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
   if (!urgent) count(counters_.admitted_bytes, entry.charged_bytes);
   entry.spill_queued = true;
+  if (urgent) entry.spill_urgent = true;
   disk()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent, std::move(waiter));
 }
 
 bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
-  if (!disk_takes_more() || lies_ahead(entry.unspillable_until_ms)) return false;
+  if (!disk_takes_more()) return false;
+  if (entry.spill_urgent) {  // somebody waits to hear that it is durable
+    candidates_.park(entry);
+    return true;
+  }
+  if (lies_ahead(entry.unspillable_until_ms)) return false;
   if (!entry.spill_queued && !is_admitted(entry)) {
     count(counters_.refused_bytes, entry.charged_bytes);
     return false;
@@ -83,7 +89,7 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   if (entry->spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_takes_more()) {
-    entry->spill_queued = false;
+    entry->spill_queued = entry->spill_urgent = false;
     if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
     return std::unexpected(Refusal::kNever);
   }
@@ -126,7 +132,7 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
     entry->spilling = false;
     // What has to wait for space is asked for again by the spiller itself.
     if (!content && content.error().code == EAGAIN) return false;
-    entry->spill_queued = false;
+    entry->spill_queued = entry->spill_urgent = false;
     if (!content) {
       count(counters_.spill_errors);
       entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
@@ -155,6 +161,7 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
     count(counters_.spilled_bytes, content.size_bytes);
   }
   entry.emptied = false;
+  entry.synced_nameless = false;
   CatalogContent& copy = shard.copies[task.ino];
   if (written) disk()->store->expect_back(copy.extents);
   copy = content;
@@ -190,6 +197,8 @@ Pool::Attempt Pool::drop_memory(Entry& entry, EvictResult& result) {
   ++result.entries;
   result.bytes += entry.charged_bytes;
   Accounted accounted(*this, entry);
+  // One that was taken before its time is in no list any more.
+  if (entry.stage == Entry::Stage::kFresh) candidates_.publish(entry);
   candidates_.moved(entry, Entry::Tier::kCold);
   if (entry.lookup_count > 0) surroundings_.listener->changed(number_, entry.policy.ino);
   return Attempt::kFreed;
@@ -218,14 +227,16 @@ void Pool::make_disk_room() {
   const uint64_t wanted = std::min(std::max(disk_wanted_bytes_.exchange(0), ahead), size);
   EvictResult evicted;
   const auto short_of_room = [&] {
-    return (store.space().free_units() + store.leaving_units()) * store.unit_bytes() < wanted;
+    // Some of what is to leave does so with a spill that waits for room itself: a name whose older file the
+    // disk keeps until it has the newer one.
+    const uint64_t leaving_units = tier->store->log().idle() ? 0 : store.leaving_units();
+    return (store.space().free_units() + leaving_units) * store.unit_bytes() < wanted;
   };
   for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
     const auto ino = candidates_.next_cold();
     if (!ino) {
       // Nothing is cold: what would leave memory next is to make room on the disk too.
-      const Attempt attempt = evict_one({.even_recent = true}, evicted);
-      if (attempt == Attempt::kNothing || attempt == Attempt::kSpilling) return;
+      if (evict_one({.even_recent = true, .clean_alone = true}, evicted) == Attempt::kNothing) return;
       continue;
     }
     EntryTable::Shard& shard = table_.shard(*ino);

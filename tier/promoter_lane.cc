@@ -77,6 +77,10 @@ void PromoterLane::claim_memory(Job& job) {
   job.ticket = room.ticket();
   const auto allocated =
       size > 0 ? sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, 0, size) : Result<void>();
+  // Its bytes are read from the disk then, which needs none.
+  const bool hopeless =
+      !allocated && (allocated.error().code == ENOMEM || size > promoter_.residency_.memory_bytes());
+  if (hopeless) return verify_instead(job);
   if (!allocated && allocated.error().code == ENOSPC) {
     if (!job.demand) job.demand = std::make_unique<Room::Demand>(room, Room::Whose::kPromotion, size);
     if (now_coarse_ms() > job.patience_ends_ms) return verify_instead(job);
@@ -89,6 +93,7 @@ void PromoterLane::claim_memory(Job& job) {
     job.error = allocated.error().code;
   } else if (size > 0) {
     auto memory = memory_for(job);
+    if (!memory && memory.error().code == ENOMEM) return verify_instead(job);
     if (memory)
       job.memory = std::move(*memory);
     else
@@ -112,9 +117,10 @@ void PromoterLane::verify_instead(Job& job) {
   const bool waited_for = job.asked_for || promoter_.asked_for(job.task.ino);
   auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
   if (!waited_for || !memory) {
-    job.error = ENOSPC;
+    job.error = memory ? ENOSPC : ENOMEM;
     return finish(job);
   }
+  job.buffered = false;
   job.memory = std::move(*memory);
   job.verifying = true;
   job.end_bytes = padded(job.task.content.size_bytes, promoter_.store_.device().alignment_bytes());
@@ -214,7 +220,7 @@ void PromoterLane::collect(std::chrono::milliseconds at_most) {
 Result<void> PromoterLane::judge(Job& job) {
   const CatalogContent& content = job.task.content;
   if (job.error != 0) return fail(job.error);
-  if (job.verifying) return fail(job.hasher.digest() == content.checksum ? ENOSPC : EILSEQ);
+  if (job.verifying) return fail(job.hasher.digest() == content.checksum ? kIntactOnDisk : EILSEQ);
   if (content.size_bytes == 0) return {};
   const std::span<std::byte> bytes = job.memory.bytes().first(content.size_bytes);
   if (checksum_of(bytes) != content.checksum) return fail(EILSEQ);

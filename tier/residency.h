@@ -40,6 +40,9 @@ struct PromoteTask {
   uint64_t begun_ns = 0;
 };
 
+// A promotion's end: there was no memory for it, and its copy on the disk was read and is whole.
+inline constexpr int kIntactOnDisk = EDOTDOT;
+
 class Residency {
  public:
   virtual ~Residency() = default;
@@ -56,7 +59,8 @@ class Residency {
   virtual void want_disk_room(uint64_t bytes) = 0;
 
   virtual std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) = 0;
-  // EIO or EILSEQ (the checksum): the entry is discarded. ENOSPC: there was no memory for it; stays cold.
+  // EIO or EILSEQ (the checksum): the entry is discarded. kIntactOnDisk, or without a look at the copy ENOSPC
+  // and ENOMEM: there was no memory for it; stays cold.
   virtual void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) = 0;
   // Clean and cold ones, as of now.
   virtual std::vector<uint64_t> copied_entries() = 0;
@@ -66,6 +70,7 @@ class Residency {
   virtual bool end_verify(uint64_t ino, const CatalogContent& content, int error) = 0;
 
   virtual Room& memory_room() = 0;
+  virtual uint64_t memory_bytes() const = 0;  // all of the pool's
   virtual void wake_evictor() = 0;
 };
 

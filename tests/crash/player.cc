@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kIdXattr = "user.model.id";
 constexpr const char* kMarkXattr = "user.mark";
 constexpr uint64_t kClient = 7;
-constexpr int kOpenTries = 4;
+constexpr int kOpenTries = 8;
 constexpr size_t kTraceLines = 4000;
 
 std::string xattr_of(int fd, const char* name) {
@@ -83,8 +83,9 @@ Result<Directory> Player::directory(uint64_t id) {
 
 std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
   Pool& pool = world_.pool();
+  bool intact = false;
   for (int tries = 1; tries <= kOpenTries; ++tries) {
-    auto opened = pool.begin_open(ino, writer, kClient, tries == kOpenTries && !writer);
+    auto opened = pool.begin_open(ino, writer, kClient, intact && !writer);
     if (opened) {
       Handle handle{.id = 0, .ino = ino, .fd = {}, .writer = writer, .from_disk = opened->from_disk};
       if (Object* object = expectation_.by_ino(ino)) {
@@ -104,7 +105,8 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
     pool.promote(ino, [answer](Result<void> outcome) { *answer = outcome ? 0 : outcome.error().code; });
     if (!world_.pump([&] { return answer->has_value(); })) throw Violation("a promotion does not end");
     hear();
-    if (**answer == ENOSPC || **answer == ENOMEM) tries = std::max(tries, kOpenTries - 1);
+    intact = **answer == kIntactOnDisk;
+    if (intact) tries = std::max(tries, kOpenTries - 1);
   }
   return std::nullopt;
 }
