@@ -82,13 +82,13 @@ void Workers::start(unsigned server_threads) {
 }
 
 template <class Step>
-void Workers::run_thread(const char* name, int nice, const std::shared_ptr<Pool>& pool, Step step) {
-  disk_threads_.push_back({pool, std::thread([this, name, nice, pool, step] {
-                             pthread_setname_np(pthread_self(), name);
-                             (void)setpriority(PRIO_PROCESS, 0, nice);
-                             pool->run_near_disk();
-                             while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
-                           })});
+void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step step) {
+  disk.threads.emplace_back([this, name, nice, pool = disk.pool, step] {
+    pthread_setname_np(pthread_self(), name);
+    (void)setpriority(PRIO_PROCESS, 0, nice);
+    pool->run_near_disk();
+    while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
+  });
 }
 
 void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
@@ -98,32 +98,36 @@ void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   {
     MutexLock lock(mutex_);
-    run_thread("spiller", kSpillerNice, pool, [tier](auto at_most) { tier->spiller.step(at_most); });
-    run_thread("committer", 0, pool, [tier](auto at_most) { tier->store->log().step(at_most); });
+    DiskThreads& disk = disks_.emplace_back();
+    disk.pool = pool;
+    run_thread("spiller", kSpillerNice, disk, [tier](auto at_most) { tier->spiller.step(at_most); });
+    run_thread("committer", 0, disk, [tier](auto at_most) { tier->store->log().step(at_most); });
     for (const auto& lane : tier->lanes)
-      run_thread("promoter", 0, pool, [&lane](auto at_most) { lane->step(at_most); });
-    run_thread("scrubber", kBackgroundNice, pool, [tier](auto at_most) { tier->scrubber.step(at_most); });
+      run_thread("promoter", 0, disk, [&lane](auto at_most) { lane->step(at_most); });
+    run_thread("scrubber", kBackgroundNice, disk, [tier](auto at_most) { tier->scrubber.step(at_most); });
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Workers::end_disks_of_removed_pools() {
-  std::vector<DiskThread> ended;
+  std::vector<DiskThreads> ended;
   {
     MutexLock lock(mutex_);
-    auto kept = std::ranges::partition(disk_threads_, [](const auto& disk) { return !disk.pool->retired(); });
+    auto kept = std::ranges::partition(disks_, [](const auto& disk) { return !disk.pool->retired(); });
     std::move(kept.begin(), kept.end(), std::back_inserter(ended));
-    disk_threads_.erase(kept.begin(), kept.end());
+    disks_.erase(kept.begin(), kept.end());
   }
   end(std::move(ended));
 }
 
-void Workers::end(std::vector<DiskThread> threads) {
-  for (DiskThread& disk : threads) {
-    disk.pool->disk()->wake();
-    disk.thread.join();
+void Workers::end(std::vector<DiskThreads> disks) {
+  for (DiskThreads& disk : disks) {
+    for (std::thread& thread : disk.threads) {
+      disk.pool->disk()->wake();
+      thread.join();
+    }
+    disk.pool->disk()->close();
   }
-  for (DiskThread& disk : threads) disk.pool->disk()->close();
 }
 
 void Workers::end_servers() {
@@ -150,12 +154,12 @@ void Workers::finish_disks() {
       log_warning("pool {}: stopped before all of it was on the disk", pool->name());
   }
   disks_stopping_ = true;
-  std::vector<DiskThread> threads;
+  std::vector<DiskThreads> disks;
   {
     MutexLock lock(mutex_);
-    threads.swap(disk_threads_);
+    disks.swap(disks_);
   }
-  end(std::move(threads));
+  end(std::move(disks));
 }
 
 void Workers::evict() {

@@ -35,8 +35,12 @@ class Workers {
   // Starts the threads of a pool that has got a disk tier: one that spills, one that commits, those that
   // promote, and one that scrubs.
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);
+  struct DiskThreads {
+    std::shared_ptr<Pool> pool;
+    std::vector<std::thread> threads;
+  };
   template <class Step>
-  void run_thread(const char* name, int nice, const std::shared_ptr<Pool>& pool, Step step) REQUIRES(mutex_);
+  void run_thread(const char* name, int nice, DiskThreads& disk, Step step) REQUIRES(mutex_);
   void end_servers();
   void finish_disks();
 
@@ -49,13 +53,10 @@ class Workers {
   std::atomic<unsigned> serving_{0};
   std::vector<std::thread> threads_;
   Mutex mutex_;
-  struct DiskThread {
-    std::shared_ptr<Pool> pool;
-    std::thread thread;
-  };
   void end_disks_of_removed_pools() EXCLUDES(mutex_);
-  static void end(std::vector<DiskThread> threads);
-  std::vector<DiskThread> disk_threads_ GUARDED_BY(mutex_);
+  // A disk tier is closed once, when all its threads have ended.
+  static void end(std::vector<DiskThreads> disks);
+  std::vector<DiskThreads> disks_ GUARDED_BY(mutex_);
   std::atomic<bool> disks_stopping_{false};
 };
 

@@ -25,7 +25,7 @@ void CatalogLog::append(std::vector<CatalogChange> changes) {
   bool worth_a_step = false;
   {
     MutexLock lock(mutex_);
-    if (frozen()) return;
+    if (frozen() || closed_) return;
     // The first ends the wait for something to do, the last of a batch the wait for more.
     worth_a_step = changes_.empty() || changes_.size() + changes.size() >= kBatchChanges;
     appended_ += changes.size();
@@ -38,8 +38,9 @@ void CatalogLog::append(std::vector<CatalogChange> changes) {
 void CatalogLog::when_committed(Waiter waiter) {
   {
     MutexLock lock(mutex_);
-    waiting_.push_back({appended_, std::move(waiter)});
+    if (!closed_) waiting_.push_back({appended_, std::exchange(waiter, {})});
   }
+  if (waiter) return waiter(fail(ESHUTDOWN));
   condition_.notify_one();
 }
 
@@ -57,6 +58,10 @@ bool CatalogLog::idle() const {
 }
 
 void CatalogLog::close() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+  }
   step(std::chrono::milliseconds(0));  // what the last names' going has left
   answer(0, fail(ESHUTDOWN));
 }

@@ -1,11 +1,13 @@
-// What has changed of a pool's names and contents, on its way to the catalog, in order. append() and
-// when_committed() are for any thread, with an entry's shard held or not, and only queue; step() is for one
-// thread, which may wait for the disk and holds no lock while it does. One step is one flush of the disk, if
+// What has changed of a pool's names and contents, on its way to the catalog, in order. append() is for any
+// thread, with an entry's shard held or not, and only queues; so does when_committed(), but with no lock
+// held, since after close() its waiter is told at once. step() is for one thread, which may wait for the disk
+// and holds no lock while it does. One step is one flush of the disk, if
 // contents are among the changes (data is durable before the catalog names it), and one transaction.
 // Failure: a transaction that fails is tried again with the next step, in the same order, so nothing is lost
 // while the process lives; who waits for it is told at once. After a flush of the disk that failed, or with
 // more changes than memory should hold for a catalog that cannot be written, the log is frozen: the catalog
 // stays as it is, what is appended is dropped, and whoever waits is told EIO, until the pool starts again.
+// After close() whoever waits is told ESHUTDOWN, and what is appended is dropped.
 #pragma once
 
 #include <atomic>
@@ -25,7 +27,8 @@
 
 namespace kvcachefs {
 
-// Called once, from a worker's thread, with no lock held.
+// Called once, with no lock held: from a worker's thread, or after close() from the call that it was given
+// to.
 using Waiter = std::move_only_function<void(Result<void>)>;
 
 class CatalogLog {
@@ -45,7 +48,7 @@ class CatalogLog {
   void wake() EXCLUDES(mutex_);
   bool idle() const EXCLUDES(mutex_);
   bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
-  // Tells who still waits that nothing more will come. After the last step().
+  // Tells who still waits, and whoever comes later, that nothing more will come. After the last step().
   void close() EXCLUDES(mutex_);
 
  private:
@@ -74,6 +77,7 @@ class CatalogLog {
   uint64_t committed_ GUARDED_BY(mutex_) = 0;
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
   bool woken_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> frozen_{false};  // changes with the mutex held
   // The worker's own: what was taken and is not committed yet.
   std::vector<CatalogChange> batch_;

@@ -33,10 +33,12 @@ struct DiskTier {
     scrubber.wake();
     store->log().wake();
   }
-  // After its threads have ended: answers who still waits.
+  // After its threads have ended: answers who still waits, and from then on whoever comes, with ESHUTDOWN. A
+  // removed pool has requests until the kernel has forgotten its inodes.
   void close() {
     spiller.close();
     promoter.close();
+    for (const auto& lane : lanes) lane->close();
     scrubber.close();
     store->log().close();
   }

@@ -173,7 +173,8 @@ class Pool final : private Residency {
                            uint64_t unit_bytes, const PoolOptions& spill);
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
   Durability durability() const { return durability_.load(std::memory_order_relaxed); }
-  // Waiters are called from a worker's thread, or from this call's if nothing has to be waited for.
+  // Waiters are called from a worker's thread, or from this call's if nothing has to be waited for or nobody
+  // is left to wait for (ESHUTDOWN); with no lock held.
   void promote(uint64_t ino, Waiter waiter);
   void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
   // When the entry, or all that is closed in the directory, is on the disk and in the catalog.
@@ -284,7 +285,10 @@ class Pool final : private Residency {
   void make_disk_room();
   void publish(Entry& entry);
   void became_dirty(Entry& entry);  // somebody may write it now; the caller has it Accounted
-  void queue_spill(Entry& entry, bool urgent = false, Waiter waiter = {});
+  void queue_spill(Entry& entry, bool urgent = false);
+  // Its size if the disk lacks it. Who waits for the copy then asks the spiller for it when he has given up
+  // the shard, since he may be answered at once.
+  std::optional<uint64_t> claim_copy(Entry& entry);
   bool disk_takes_more() const;
   bool wants_spill(Entry& entry);
   bool is_admitted(Entry& entry);

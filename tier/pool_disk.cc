@@ -115,22 +115,28 @@ void Pool::when_committed(Waiter waiter) {
   disk()->store->log().when_committed(std::move(waiter));
 }
 
+std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
+  if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
+  entry.spill_queued = entry.spill_urgent = true;
+  return entry.charged_bytes;
+}
+
 void Pool::sync(uint64_t ino, Waiter waiter) {
   if (disk() == nullptr) return waiter({});
   EntryTable::Shard& shard = table_.shard(ino);
+  std::optional<uint64_t> dirty_bytes;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
-    const bool has_name = entry != nullptr && entry->is_file() && !entry->removed;
-    if (entry != nullptr && entry->is_file() && !has_name) entry->synced_nameless = true;
-    if (has_name && entry->tier == Entry::Tier::kDirty) {
-      return queue_spill(*entry, true, [this, its = std::move(waiter)](Result<void> outcome) mutable {
-        if (!outcome) return its(std::move(outcome));
-        when_committed(std::move(its));
-      });
-    }
+    if (entry != nullptr && entry->is_file() && entry->removed) entry->synced_nameless = true;
+    if (entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
-  when_committed(std::move(waiter));
+  if (!dirty_bytes) return when_committed(std::move(waiter));
+  disk()->spiller.request(ino, *dirty_bytes, true,
+                          [this, its = std::move(waiter)](Result<void> outcome) mutable {
+                            if (!outcome) return its(std::move(outcome));
+                            when_committed(std::move(its));
+                          });
 }
 
 void Pool::sync_name(int directory, const char* name, Waiter waiter) {
@@ -155,12 +161,17 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
       continue;
     }
     EntryTable::Shard& shard = table_.shard(child.ino);
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(child.ino);
-    // What is still being written has its own fsync and close.
-    if (entry != nullptr && entry->is_file() && (entry->may_be_closed() || entry->synced_nameless) &&
-        entry->tier == Entry::Tier::kDirty)
-      queue_spill(*entry, true, [together](Result<void> outcome) { together->ended(std::move(outcome)); });
+    std::optional<uint64_t> dirty_bytes;
+    {
+      MutexLock lock(shard.mutex);
+      Entry* entry = shard.find(child.ino);
+      // What is still being written has its own fsync and close.
+      if (entry != nullptr && (entry->may_be_closed() || entry->synced_nameless))
+        dirty_bytes = claim_copy(*entry);
+    }
+    if (dirty_bytes)
+      disk()->spiller.request(child.ino, *dirty_bytes, true,
+                              [together](Result<void> outcome) { together->ended(std::move(outcome)); });
   }
 }
 

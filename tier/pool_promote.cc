@@ -93,6 +93,7 @@ void Pool::report_damage(const CatalogContent& content, int code, const char* re
 
 void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
   EntryTable::Shard& shard = table_.shard(ino);
+  std::optional<CatalogContent> cold;
   UniqueFd file;
   {
     MutexLock lock(shard.mutex);
@@ -101,11 +102,13 @@ void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::
     if (entry == nullptr || held == shard.held.end()) {
       // Answered below, with no lock held.
     } else if (entry->tier == Entry::Tier::kCold) {
-      return disk()->promoter.read(held->second, offset, size, std::move(waiter));
+      cold = held->second;
     } else if (auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK)) {
       file = std::move(*fd);
     }
   }
+  // Its open file keeps it held.
+  if (cold) return disk()->promoter.read(std::move(*cold), offset, size, std::move(waiter));
   if (!file) return waiter(fail(ESTALE));
   std::vector<char> bytes(size);
   auto count = sys::read_at(file.get(), bytes, offset);

@@ -44,12 +44,12 @@ bool Pool::wants_spill(Entry& entry) {
          entry.writer_count == 0 && !entry.spill_queued && !lies_ahead(entry.unspillable_until_ms);
 }
 
-void Pool::queue_spill(Entry& entry, bool urgent, Waiter waiter) {
+void Pool::queue_spill(Entry& entry, bool urgent) {
   if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
   if (!urgent) count(counters_.admitted_bytes, entry.charged_bytes);
   entry.spill_queued = true;
   if (urgent) entry.spill_urgent = true;
-  disk()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent, std::move(waiter));
+  disk()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent);
 }
 
 bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {

@@ -6,7 +6,15 @@
 namespace kvcachefs {
 
 bool Promoter::request(uint64_t ino, int priority, Waiter waiter) {
-  MutexLock lock(mutex_);
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) return queue(ino, priority, std::move(waiter));
+  }
+  if (waiter) waiter(fail(ESHUTDOWN));
+  return true;
+}
+
+bool Promoter::queue(uint64_t ino, int priority, Waiter waiter) {
   auto found = pending_.find(ino);
   if (found == pending_.end() && priority != kOpenPriority && pending_.size() >= kMaxQueued) return false;
   Pending& pending = pending_[ino];
@@ -24,9 +32,14 @@ bool Promoter::request(uint64_t ino, int priority, Waiter waiter) {
 }
 
 void Promoter::read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) {
-  MutexLock lock(mutex_);
-  reads_.push_back({std::move(content), offset, size, std::move(waiter)});
-  wake_one();
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) {
+      reads_.push_back({std::move(content), offset, size, std::move(waiter)});
+      return wake_one();
+    }
+  }
+  waiter(fail(ESHUTDOWN));
 }
 
 std::optional<Promoter::Next> Promoter::next() {
@@ -98,6 +111,7 @@ void Promoter::close() {
   std::deque<Read> reads;
   {
     MutexLock lock(mutex_);
+    closed_ = true;
     lanes_.clear();
     pending.swap(pending_);
     reads.swap(reads_);

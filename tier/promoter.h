@@ -1,8 +1,9 @@
 // Copies cold entries of a pool back to memory, many at a time, and reads from those that no memory can be
-// had for. request(), read() and the rest of Promoter are for any thread and only queue; each PromoterLane
-// belongs to one thread, which waits for the disk in step(). Failure: told to the pool
-// (Residency::end_promote) and to who waits. ENOSPC: there was no memory; the entry is intact, its checksum
-// verified, and may be read().
+// had for. request(), read() and the rest of Promoter are for any thread and only queue; what has a waiter
+// comes with no lock held, since after close() the waiter is told at once. Each PromoterLane belongs to one
+// thread, which waits for the disk in step(). Failure: told to the pool (Residency::end_promote) and to who
+// waits. ENOSPC: there was no memory; the entry is intact, its checksum verified, and may be read().
+// ESHUTDOWN: close() came before.
 //
 // The disk writes straight into the mapped pages of the entry's file (spikes/promote.c), on the entry's node.
 #pragma once
@@ -47,7 +48,8 @@ class Promoter {
 
   void add(PromoterLane& lane) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
-  // Answers all who still wait with ESHUTDOWN. After the last step() of every lane.
+  // Answers all who still wait, but for the reads that lanes have begun, and whoever comes later, with
+  // ESHUTDOWN. After the last step() of every lane.
   void close() EXCLUDES(mutex_);
   size_t queued() const EXCLUDES(mutex_);
 
@@ -68,6 +70,7 @@ class Promoter {
     uint64_t ino = 0;
     bool asked_for = false;
   };
+  bool queue(uint64_t ino, int priority, Waiter waiter) REQUIRES(mutex_);
   std::optional<Next> next() EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
   bool asked_for(uint64_t ino) const EXCLUDES(mutex_);
@@ -82,6 +85,7 @@ class Promoter {
   std::deque<Read> reads_ GUARDED_BY(mutex_);
   std::vector<PromoterLane*> lanes_ GUARDED_BY(mutex_);
   size_t next_lane_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 class PromoterLane {
@@ -97,6 +101,9 @@ class PromoterLane {
   void step(std::chrono::milliseconds at_most);
   void wake() { channel_->wake(); }
   bool idle() const { return jobs_.empty(); }
+  // Answers the reads it has begun with ESHUTDOWN; who waits for one of its copies hears it from
+  // Promoter::close(). After the last step().
+  void close();
 
  private:
   struct Job {
@@ -137,7 +144,6 @@ class PromoterLane {
   BlockRequest request_for(const Job& job, uint64_t at, uint64_t size, size_t slot) const;
 
   Promoter& promoter_;
-  const std::unique_ptr<BlockChannel> channel_;
   std::list<Job> jobs_;
   uint64_t moving_bytes_ = 0;
   std::vector<Mapping> buffers_;  // free ones
@@ -145,6 +151,8 @@ class PromoterLane {
   std::vector<size_t> free_slots_;
   std::vector<BlockRequest> sending_;
   std::vector<BlockCompletion> completions_;
+  // The last, so that it goes first: what is in flight at the end has its memory until the disk is done.
+  const std::unique_ptr<BlockChannel> channel_;
 };
 
 }  // namespace kvcachefs

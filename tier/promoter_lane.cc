@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -25,7 +26,7 @@ uint64_t padded(uint64_t bytes, uint64_t alignment) {
 }  // namespace
 
 PromoterLane::PromoterLane(Promoter& promoter, std::unique_ptr<BlockChannel> channel)
-    : promoter_(promoter), channel_(std::move(channel)), slots_(kDepth) {
+    : promoter_(promoter), slots_(kDepth), channel_(std::move(channel)) {
   for (size_t slot = 0; slot < slots_.size(); ++slot) free_slots_.push_back(slot);
 }
 
@@ -262,6 +263,12 @@ void PromoterLane::step(std::chrono::milliseconds at_most) {
   const bool more = feed();
   const bool waiting = std::ranges::any_of(jobs_, [](const Job& job) { return job.demand != nullptr; });
   collect(more ? std::chrono::milliseconds(0) : waiting ? std::min(at_most, kRoomPause) : at_most);
+}
+
+// The jobs stay: their memory is the disk's until the channel goes.
+void PromoterLane::close() {
+  for (Job& job : jobs_)
+    if (auto reader = std::exchange(job.reader, {})) reader(fail(ESHUTDOWN));
 }
 
 }  // namespace kvcachefs

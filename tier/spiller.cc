@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -52,21 +53,24 @@ Spiller::Spiller(SpillStore& store, Residency& residency, std::unique_ptr<BlockC
 Spiller::~Spiller() = default;
 
 void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) {
-  backlog_bytes_ += bytes;
-  ++unfinished_;
   {
     MutexLock lock(mutex_);
-    Request made{.ino = ino,
-                 .bytes = bytes,
-                 .urgent = urgent,
-                 .waiter = std::move(waiter),
-                 .not_before_ms = 0,
-                 .full_since_ms = 0,
-                 .attempts = 0,
-                 .closing_tries = 0,
-                 .stuck = false};
-    (urgent ? urgent_ : requests_).push_back(std::move(made));
+    if (!closed_) {
+      backlog_bytes_ += bytes;
+      ++unfinished_;
+      Request made{.ino = ino,
+                   .bytes = bytes,
+                   .urgent = urgent,
+                   .waiter = std::exchange(waiter, {}),
+                   .not_before_ms = 0,
+                   .full_since_ms = 0,
+                   .attempts = 0,
+                   .closing_tries = 0,
+                   .stuck = false};
+      (urgent ? urgent_ : requests_).push_back(std::move(made));
+    }
   }
+  if (waiter) return waiter(fail(ESHUTDOWN));
   channel_->wake();
 }
 
@@ -333,6 +337,7 @@ void Spiller::close() {
   std::vector<Request> left;
   {
     MutexLock lock(mutex_);
+    closed_ = true;
     for (auto* queue : {&urgent_, &requests_, &later_}) {
       for (Request& request : *queue) left.push_back(std::move(request));
       queue->clear();
@@ -340,6 +345,9 @@ void Spiller::close() {
   }
   for (Request& request : left)
     if (request.waiter) request.waiter(fail(ESHUTDOWN));
+  // The copies stay: their memory is the disk's until the channel goes.
+  for (Copy& copy : copies_)
+    if (Waiter waiter = std::exchange(copy.request.waiter, {})) waiter(fail(ESHUTDOWN));
 }
 
 }  // namespace kvcachefs

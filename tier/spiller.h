@@ -1,7 +1,9 @@
 // Copies entries of a pool to its disk, in the order they were asked for, several at a time. request(),
-// wake() and backlog_bytes() are for any thread (with an entry's shard held too) and only queue; step() is
-// for one thread, which waits for the disk there. Failure: a copy that cannot be made is told to the pool
-// (Residency::end_spill) and to who waits for it; a full disk is waited for, a while.
+// wake() and backlog_bytes() are for any thread and only queue, with an entry's shard held too; but a request
+// with a waiter comes with no lock held, since after close() the waiter is told at once. step() is for one
+// thread, which waits for the disk there. Failure: a copy that cannot be made is told to the pool
+// (Residency::end_spill) and to who waits for it; a full disk is waited for, a while. After close() requests
+// are dropped, and their waiters told ESHUTDOWN.
 //
 // The bytes go from the entry's own pages to the disk where nobody can write them (Linux' F_RDLCK lease
 // proved it, spikes/lease.c); else through buffers of this, so that the checksum is of what was written.
@@ -44,7 +46,7 @@ class Spiller {
   // One round: starts copies, waits at most so long for the disk or for a request, ends copies.
   void step(std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() { channel_->wake(); }
-  // Tells who still waits that nothing more will come. After the last step().
+  // Tells who still waits, and whoever comes later, that nothing more will come. After the last step().
   void close() EXCLUDES(mutex_);
 
  private:
@@ -97,7 +99,6 @@ class Spiller {
 
   SpillStore& store_;
   Residency& residency_;
-  const std::unique_ptr<BlockChannel> channel_;
   std::atomic<uint64_t> backlog_bytes_{0};
   std::atomic<size_t> unfinished_{0};
   std::atomic<size_t> stuck_{0};
@@ -117,6 +118,10 @@ class Spiller {
   std::deque<Request> urgent_ GUARDED_BY(mutex_);
   std::deque<Request> requests_ GUARDED_BY(mutex_);
   std::deque<Request> later_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
+
+  // The last, so that it goes first: what is in flight at the end has its memory until the disk is done.
+  const std::unique_ptr<BlockChannel> channel_;
 };
 
 }  // namespace kvcachefs

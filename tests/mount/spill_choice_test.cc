@@ -4,7 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -214,6 +218,38 @@ TEST_F(SpillChoiceTest, CreatedByCommandWithADiskTier) {
   EXPECT_EQ(::rmdir(mount().path("q").c_str()), 0);
   EXPECT_EQ(::mkdir(mount().path("q").c_str(), 0755), 0);
   EXPECT_EQ(mount().stat_value("entries", "q"), 0);
+}
+
+// What one thread does with a file of a removed pool, again and again while the disk's threads end.
+std::vector<std::string> use_until(std::chrono::steady_clock::time_point end, int fd) {
+  std::set<std::string> outcomes;
+  while (std::chrono::steady_clock::now() < end) outcomes.insert(error_name(error_of(::fsync(fd))));
+  outcomes.insert("close: " + error_name(error_of(::close(fd))));
+  return {outcomes.begin(), outcomes.end()};
+}
+
+TEST_F(SpillChoiceTest, AFileOfARemovedPoolIsAnswered) {
+  start_pool("p:size=32M");
+  const Outcome outcome = run({"kvcachefs", "--mount", mount().root(), "create", "q", "--size", "16M",
+                               "--spill", disk() / "q", "--spill-size", "64M", "--durability", "sync"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  const std::string name = mount().path("q") + "/e";
+  const int fd = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(::write(fd, "content", 7), 7);
+  EXPECT_EQ(::fsync(fd), 0);
+  ASSERT_EQ(::unlink(name.c_str()), 0);
+  ASSERT_EQ(::rmdir(mount().path("q").c_str()), 0);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  auto outcomes = std::async(std::launch::async, [=] { return use_until(end, fd); });
+  // A call that is never answered ends with the daemon alone, whatever kills the caller.
+  if (outcomes.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+    ADD_FAILURE() << "it hangs";
+    kill();
+  }
+  const auto seen = outcomes.get();
+  EXPECT_TRUE(std::ranges::count(seen, "ESHUTDOWN") > 0);
+  EXPECT_TRUE(std::ranges::count(seen, "close: ESHUTDOWN") > 0);
 }
 
 TEST_F(SpillChoiceTest, TwoPoolsDoNotShareADisk) {

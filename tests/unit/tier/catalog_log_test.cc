@@ -33,12 +33,16 @@ class CatalogLogTest : public ::testing::Test {
     return {PutNode{file_node(id)}, PutName{kRoot, "f" + std::to_string(id), id},
             PutContent{id, content_of(std::move(extents))}};
   }
+  std::shared_ptr<int> wait() {
+    auto answer = std::make_shared<int>(-1);
+    log_->when_committed([answer](Result<void> outcome) { *answer = outcome ? 0 : outcome.error().code; });
+    return answer;
+  }
   // What who waits for all that was appended so far is told by the next step; -1: nothing.
   int told() {
-    auto answer = std::make_shared<std::optional<int>>();
-    log_->when_committed([answer](Result<void> outcome) { *answer = outcome ? 0 : outcome.error().code; });
+    const auto answer = wait();
     log_->step(kNow);
-    return answer->value_or(-1);
+    return *answer;
   }
   bool has(uint64_t id) {
     auto content = catalog_->content(id);
@@ -84,6 +88,17 @@ TEST_F(CatalogLogTest, AFlushThatFailedIsTheLast) {
   EXPECT_EQ(freed_, std::vector<Extent>());
   EXPECT_EQ(disk_.counts().flushes, 2u);
   EXPECT_EQ(counters_.catalog_errors, 1u);
+}
+
+TEST_F(CatalogLogTest, WhoComesAfterTheCloseIsToldAtOnce) {
+  log_->append(file(2, {{1, 1}}));
+  const auto before = wait();
+  log_->close();
+  EXPECT_EQ(*before, 0) << "its changes are the last that are written";
+  EXPECT_TRUE(has(2));
+  EXPECT_EQ(*wait(), ESHUTDOWN) << "no step comes any more";
+  log_->append(file(3, {{2, 1}}));
+  EXPECT_TRUE(log_->idle()) << "nothing piles up";
 }
 
 TEST_F(CatalogLogTest, MoreThanMemoryShouldHoldIsDropped) {

@@ -1,0 +1,126 @@
+// What is asked of a disk tier's parts when their threads have ended, and what was under way then: all of it
+// is answered.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "tests/support/catalogs.h"
+#include "tests/support/disks.h"
+#include "tests/support/faulty_disk.h"
+#include "tier/promoter.h"
+#include "tier/spiller.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr auto kNow = std::chrono::milliseconds(0);
+constexpr uint64_t kUnitBytes = 8192;
+constexpr uint64_t kIno = 7;
+
+// Has one file to be copied to the disk, nothing to be copied back.
+class OneFile final : public Residency {
+ public:
+  OneFile() : file_(::memfd_create("entry", MFD_CLOEXEC)) {
+    if (::ftruncate(file_.get(), kUnitBytes) != 0) throw std::runtime_error("ftruncate");
+  }
+  std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool) override {
+    return SpillTask{.ino = ino,
+                     .fd = UniqueFd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)),
+                     .size_bytes = kUnitBytes,
+                     .before = {}};
+  }
+  bool end_spill(const SpillTask&, Result<CatalogContent>, bool) override { return true; }
+  void want_disk_room(uint64_t) override {}
+  std::expected<PromoteTask, Refusal> begin_promote(uint64_t) override {
+    return std::unexpected(Refusal::kNever);
+  }
+  void end_promote(const PromoteTask&, const Result<void>&, bool) override {}
+  std::vector<uint64_t> copied_entries() override { return {}; }
+  std::optional<CatalogContent> begin_verify(uint64_t) override { return std::nullopt; }
+  bool end_verify(uint64_t, const CatalogContent&, int) override { return false; }
+  Room& memory_room() override { return room_; }
+  uint64_t memory_bytes() const override { return uint64_t{1} << 30; }
+  void wake_evictor() override {}
+
+ private:
+  UniqueFd file_;
+  Room room_;
+};
+
+class ClosedTierTest : public ::testing::Test {
+ protected:
+  ClosedTierTest() {
+    auto disk = std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{});
+    disk_ = disk.get();
+    auto catalog = Catalog::open(directory_ / "catalog", {.create = true});
+    if (!catalog) throw std::runtime_error(catalog.error().message);
+    store_ = std::make_unique<SpillStore>(std::move(disk), std::move(*catalog), kUnitBytes, counters_);
+    disk_->hold();
+  }
+  std::unique_ptr<BlockChannel> channel() { return std::move(*disk_->channel(8)); }
+  // What the next waiter is told; -1: nothing yet.
+  template <class Outcome>
+  auto told() {
+    auto answer = std::make_shared<int>(-1);
+    answers_.push_back(answer);
+    return [answer](Outcome outcome) { *answer = outcome ? 0 : outcome.error().code; };
+  }
+  std::vector<int> answers() const {
+    std::vector<int> result;
+    for (const auto& answer : answers_) result.push_back(*answer);
+    return result;
+  }
+
+  test::DiskDirectory directory_;
+  PoolCounters counters_;
+  test::FaultyDisk* disk_ = nullptr;
+  std::unique_ptr<SpillStore> store_;
+  OneFile residency_;
+  std::vector<std::shared_ptr<int>> answers_;
+};
+
+TEST_F(ClosedTierTest, CopiesToTheDisk) {
+  Spiller spiller(*store_, residency_, channel());
+  spiller.request(kIno, kUnitBytes, true, told<Result<void>>());
+  spiller.step(kNow);
+  spiller.request(kIno, kUnitBytes, true, told<Result<void>>());
+  EXPECT_EQ(answers(), (std::vector<int>{-1, -1})) << "the disk has one, and no step has begun the other";
+  spiller.close();
+  EXPECT_EQ(answers(), (std::vector<int>{ESHUTDOWN, ESHUTDOWN}));
+  const uint64_t backlog_bytes = spiller.backlog_bytes();
+  spiller.request(kIno, kUnitBytes, true, told<Result<void>>());
+  EXPECT_EQ(answers().back(), ESHUTDOWN);
+  spiller.request(kIno, kUnitBytes, false);
+  EXPECT_EQ(spiller.backlog_bytes(), backlog_bytes);
+  spiller.close();
+}
+
+TEST_F(ClosedTierTest, ReadsFromTheDisk) {
+  using Bytes = Result<std::span<const std::byte>>;
+  CatalogContent content = test::content_of({{1, 1}});
+  content.size_bytes = kUnitBytes;
+  Promoter promoter(*store_, residency_);
+  PromoterLane lane(promoter, channel());
+  promoter.add(lane);
+  promoter.read(content, 0, kUnitBytes, told<Bytes>());
+  lane.step(kNow);
+  promoter.read(content, 0, kUnitBytes, told<Bytes>());
+  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<Result<void>>()));
+  EXPECT_EQ(answers(), (std::vector<int>{-1, -1, -1}))
+      << "the disk has one, and no step has begun the others";
+  promoter.close();
+  lane.close();
+
+  EXPECT_EQ(answers(), (std::vector<int>{ESHUTDOWN, ESHUTDOWN, ESHUTDOWN}));
+  promoter.read(content, 0, kUnitBytes, told<Bytes>());
+  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<Result<void>>()));
+  EXPECT_EQ(answers(), std::vector<int>(5, ESHUTDOWN));
+  EXPECT_EQ(promoter.queued(), 0u);
+}
+
+}  // namespace
+}  // namespace kvcachefs
