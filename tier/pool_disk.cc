@@ -85,13 +85,13 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   }
   // A cold entry is an inode of 1 KiB of kernel memory (spikes/README.md) and takes a unit at least.
   if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
-  durability_ = durability_of(spill);
-  auto_prefetch_ = spill.prefetch;
   owned_disk_ = std::move(tier);
   if (auto restored = restore(*owned_disk_); !restored) {
     owned_disk_.reset();
     return restored;
   }
+  durability_ = durability_of(spill);
+  auto_prefetch_ = spill.prefetch;
   {
     MutexLock lock(settings_mutex_);
     options_.spill_path = spill.spill_path;
