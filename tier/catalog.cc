@@ -167,7 +167,11 @@ Result<std::unique_ptr<Catalog>> Catalog::open(const std::string& directory, con
   if (!store) return pass(store);
   uint64_t highest_id = kCatalogRoot;
   Result<void> read = (*store)->read([&](CatalogTransaction& transaction) -> Result<void> {
-    auto key = transaction.last_key(CatalogTable::kNodes);
+    // A damaged one says nothing: a load drops it, and its key may be any number.
+    auto key =
+        transaction.last_key(CatalogTable::kNodes, [](std::string_view stored_key, std::string_view record) {
+          return records::node_facts(records::id_of(stored_key).value_or(0), record).has_value();
+        });
     if (!key) return pass(key);
     if (*key) highest_id = std::max(highest_id, records::id_of(**key).value_or(0));
     return {};

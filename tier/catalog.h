@@ -49,6 +49,9 @@ constexpr uint64_t kCatalogRoot = 1;
 // No directory: a name in it keeps a file whose names are all withheld (tier/catalog_names.h). A load drops
 // such names, and the files that have no other.
 constexpr uint64_t kCatalogWithheld = UINT64_MAX;
+// Every id is below it. Ids are counted up from the highest there is: one near the end of the numbers would
+// bring them to 0.
+constexpr uint64_t kCatalogIdLimit = uint64_t{1} << 63;
 
 struct CatalogNode {
   uint64_t id = 0;
@@ -98,7 +101,7 @@ struct CatalogName {
 
 // What load() found that cannot be used.
 enum class CatalogLoss : uint8_t {
-  kDamagedNode,         // its record cannot be read: it goes with names and content
+  kDamagedNode,         // its record cannot be read, or its id is none: it goes with names and content
   kDamagedName,         // as above
   kDamagedContent,      // as above: the file goes
   kNodeWithoutName,     // it cannot be reached from the root

@@ -17,7 +17,7 @@ bool usable_name(std::string_view name) {
 }
 
 bool usable(const CatalogNode& node) {
-  return node.id != 0 && node.xattrs.size() <= kNumberMax &&
+  return node.id != 0 && node.id < kCatalogIdLimit && node.xattrs.size() <= kNumberMax &&
          std::ranges::all_of(node.xattrs, [](const auto& xattr) {
            return xattr.first.size() <= kNumberMax && xattr.second.size() <= UINT32_MAX;
          });

@@ -84,6 +84,10 @@ bool intact(std::string_view key, std::string_view record, size_t least_bytes, u
          number_at<uint32_t>(record, kCheckOffset) == check_of(key, record);
 }
 
+bool is_node(uint64_t id, std::string_view record) {
+  return id < kCatalogIdLimit && intact(view(id_key(id)), record, kNodeBytes, kNodeVersion);
+}
+
 }  // namespace
 
 IdKey id_key(uint64_t id) {
@@ -154,7 +158,7 @@ std::string encode_node(const CatalogNode& node, uint32_t names) {
 }
 
 std::optional<NodeFacts> node_facts(uint64_t id, std::string_view record) {
-  if (!intact(view(id_key(id)), record, kNodeBytes, kNodeVersion)) return std::nullopt;
+  if (!is_node(id, record)) return std::nullopt;
   return NodeFacts{number_at<uint32_t>(record, kNamesOffset), number_at<uint32_t>(record, kModeOffset)};
 }
 
@@ -166,7 +170,7 @@ void set_names(uint64_t id, std::string& record, uint32_t names) {
 }
 
 bool decode_node(uint64_t id, std::string_view record, CatalogNode& node) {
-  if (!intact(view(id_key(id)), record, kNodeBytes, kNodeVersion)) return false;
+  if (!is_node(id, record)) return false;
   Reader reader{.bytes = record, .at = 1};
   const auto flags = reader.number<uint8_t>();
   const auto xattrs = reader.number<uint16_t>();

@@ -146,11 +146,13 @@ Result<CatalogTransaction::Scan> CatalogTransaction::scan(CatalogTable table, st
   return scan;
 }
 
-Result<std::optional<std::string_view>> CatalogTransaction::last_key(CatalogTable table) {
+Result<std::optional<std::string_view>> CatalogTransaction::last_key(CatalogTable table,
+                                                                     const Usable& usable) {
   Result<MDB_cursor*> at = cursor(table);
   if (!at) return pass(at);
   MDB_val key{}, value{};
-  const int rc = mdb_cursor_get(*at, &key, &value, MDB_LAST);
+  int rc = mdb_cursor_get(*at, &key, &value, MDB_LAST);
+  while (rc == 0 && !usable(view_of(key), view_of(value))) rc = mdb_cursor_get(*at, &key, &value, MDB_PREV);
   if (rc == MDB_NOTFOUND) return std::nullopt;
   if (rc != 0) return failed(rc);
   return view_of(key);

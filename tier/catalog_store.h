@@ -63,7 +63,9 @@ class CatalogTransaction {
   };
   // Uses the table's one cursor: a scan ends where the next use of its table begins.
   Result<Scan> scan(CatalogTable table, std::string_view from = {});
-  Result<std::optional<std::string_view>> last_key(CatalogTable table);
+  // The last key whose record is `usable`.
+  using Usable = std::function<bool(std::string_view key, std::string_view value)>;
+  Result<std::optional<std::string_view>> last_key(CatalogTable table, const Usable& usable);
 
  private:
   friend class CatalogStore;

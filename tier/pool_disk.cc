@@ -85,8 +85,6 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   }
   // A cold entry is an inode of 1 KiB of kernel memory (spikes/README.md) and takes a unit at least.
   if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
-  durability_ = durability_of(spill);
-  auto_prefetch_ = spill.prefetch;
   owned_disk_ = std::move(tier);
   // Before anybody can meet a cold entry: what is asked for waits until the disk's threads run.
   disk_.store(owned_disk_.get(), std::memory_order_release);
@@ -96,6 +94,8 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     failed_disks_.push_back(std::move(owned_disk_));
     return restored;
   }
+  durability_ = durability_of(spill);
+  auto_prefetch_ = spill.prefetch;
   {
     MutexLock lock(settings_mutex_);
     options_.spill_path = spill.spill_path;

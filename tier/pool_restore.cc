@@ -18,6 +18,11 @@ struct Stored {
   uint64_t ino = 0;
 };
 
+struct Made {
+  sys::Handle handle;
+  bool is_directory = false;
+};
+
 }  // namespace
 
 class Pool::Restorer final : public CatalogVisitor {
@@ -45,6 +50,24 @@ class Pool::Restorer final : public CatalogVisitor {
                   to_string(loss), id, name);
   }
 
+  // An error: all is as it was before the restore, but for what the catalog has dropped by itself.
+  Result<void> run() {
+    Catalog& catalog = tier_.store->catalog();
+    auto done = catalog.load(*this);
+    // Straight to the catalog, and its answer is nothing: what these say they had was never claimed, or is
+    // another's, or was given back. If they stayed, what is stored there next would go with them one day.
+    if (done && !dropped_.empty())
+      if (auto committed = catalog.commit(dropped_); !committed) done = pass(committed);
+    if (!done) {
+      take_back();
+      return fail(done.error().code, fmt::format("pool {}: what its catalog has cannot be restored: {}",
+                                                 pool_.name_, done.error().message));
+    }
+    finish();
+    return {};
+  }
+
+ private:
   void finish() {
     std::ranges::sort(stored_, {}, [](const Stored& stored) {
       return std::pair(stored.modified.tv_sec, stored.modified.tv_nsec);
@@ -64,15 +87,35 @@ class Pool::Restorer final : public CatalogVisitor {
       if (auto fd = pool_.arena_.open(fd_handle, O_RDONLY | O_DIRECTORY))
         (void)sys::change_times(fd->get(), {node.first, node.second});
     }
-    // Straight to the catalog, and its answer is nothing: what these say they had was never claimed, or is
-    // another's.
-    if (!dropped_.empty()) (void)tier_.store->catalog().commit(dropped_);
     if (damaged_ + losses_ > 0)
       log_warning("pool {}: {} entries of the catalog were dropped", pool_.name_, damaged_ + losses_);
     if (!stored_.empty()) log_info("pool {}: {} entries are back, cold", pool_.name_, stored_.size());
   }
 
- private:
+  // Backwards: a directory goes after what is in it. What somebody has put into one meanwhile stays, and it.
+  void take_back() {
+    for (; !made_.empty(); made_.pop_back()) {
+      const Made& made = made_.back();
+      EntryTable::Shard& shard = pool_.table_.shard(made.handle.ino);
+      MutexLock lock(shard.mutex);
+      Entry* const entry = shard.find(made.handle.ino);
+      auto fd = pool_.arena_.open(made.handle, O_PATH | O_NOFOLLOW);
+      if (!fd) continue;
+      shard.copies.erase(made.handle.ino);
+      Entry nameless;
+      nameless.policy.ino = made.handle.ino;
+      const bool removed = made.is_directory
+                               ? remove_directory(fd->get())
+                               : pool_.remove_names(entry != nullptr ? *entry : nameless, fd->get());
+      if (removed && entry != nullptr) pool_.gone(shard, *entry, std::move(*fd));
+    }
+  }
+
+  bool remove_directory(int fd) {
+    auto path = pool_.arena_.name_of(fd);
+    return path && sys::unlink_at(pool_.arena_.tree_fd(), path->c_str(), AT_REMOVEDIR);
+  }
+
   Result<int> directory(uint64_t id) {
     if (id == kCatalogRoot) return pool_.arena_.tree_fd();
     if (auto found = open_.find(id); found != open_.end()) return found->second.get();
@@ -84,22 +127,25 @@ class Pool::Restorer final : public CatalogVisitor {
     return open_.emplace(id, std::move(*fd)).first->second.get();
   }
 
+  // `made`: the name is new, also if what follows fails.
   Result<UniqueFd> make_inode(const CatalogNode& node, int parent, const char* name,
-                              const CatalogContent* content) {
+                              const CatalogContent* content, bool& made) {
     const mode_t mode = node.mode & 07777;
     if (S_ISREG(node.mode)) {
       auto fd = sys::open_at(parent, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode);
+      made = fd.has_value();
       if (fd && content->size_bytes > 0)
         if (auto sized = sys::truncate(fd->get(), content->size_bytes); !sized) return pass(sized);
       return fd;
     }
-    Result<void> made = S_ISDIR(node.mode)   ? sys::make_directory_at(parent, name, mode)
+    Result<void> done = S_ISDIR(node.mode)   ? sys::make_directory_at(parent, name, mode)
                         : S_ISLNK(node.mode) ? sys::symlink_at(node.link_target.c_str(), parent, name)
                                              : sys::make_node_at(parent, name, node.mode, node.device);
+    made = done.has_value();
     // A pool that serves already may have the directory: what lies in it goes on together.
-    if (!made && S_ISDIR(node.mode) && made.error().code == EEXIST)
+    if (!done && S_ISDIR(node.mode) && done.error().code == EEXIST)
       return sys::open_at(parent, name, O_PATH | O_NOFOLLOW | O_DIRECTORY);
-    if (!made) return pass(made);
+    if (!done) return pass(done);
     return sys::open_at(parent, name, O_PATH | O_NOFOLLOW);
   }
 
@@ -107,21 +153,20 @@ class Pool::Restorer final : public CatalogVisitor {
                     const CatalogContent* content) {
     auto parent = directory(names.front().parent);
     if (!parent) return pass(parent);
-    auto fd = make_inode(node, *parent, std::string(names.front().name).c_str(), content);
-    if (!fd) return pass(fd);
-    if (node.uid != 0 || node.gid != 0)
-      if (auto owned = sys::change_owner(fd->get(), node.uid, node.gid); !owned) return owned;
-    // The umask is 0, but a set-group-ID directory and a change of owner leave marks.
-    if (!S_ISLNK(node.mode) && (S_ISDIR(node.mode) || (node.mode & 07000) != 0))
-      if (auto moded = sys::change_mode(fd->get(), node.mode & 07777); !moded) return moded;
-    for (const auto& [name, value] : node.xattrs) (void)sys::set_xattr(fd->get(), name.c_str(), value, 0);
+    const std::string name(names.front().name);
+    bool is_new = false;
+    auto fd = make_inode(node, *parent, name.c_str(), content, is_new);
+    auto handle = fd ? dress(node, fd->get()) : Result<sys::Handle>(pass(fd));
+    if (!handle) {
+      // Half made it would be a name that nobody can look up.
+      if (is_new) (void)sys::unlink_at(*parent, name.c_str(), S_ISDIR(node.mode) ? AT_REMOVEDIR : 0);
+      return pass(handle);
+    }
     for (const CatalogName& more : names.subspan(1)) {
       auto other = directory(more.parent);
       if (other) (void)sys::link_to(fd->get(), *other, std::string(more.name).c_str());
     }
-    (void)sys::change_times(fd->get(), {node.accessed, node.modified});
-    auto handle = sys::handle_of(fd->get());
-    if (!handle) return pass(handle);
+    if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
     if (content == nullptr) {
       tier_.names.known(handle->ino, node.id);
       if (S_ISDIR(node.mode)) {
@@ -132,6 +177,18 @@ class Pool::Restorer final : public CatalogVisitor {
     }
     adopt(node, *handle, *content, names.front().name);
     return {};
+  }
+
+  // Gives it what the catalog says of it beside names and content.
+  static Result<sys::Handle> dress(const CatalogNode& node, int fd) {
+    if (node.uid != 0 || node.gid != 0)
+      if (auto owned = sys::change_owner(fd, node.uid, node.gid); !owned) return pass(owned);
+    // The umask is 0, but a set-group-ID directory and a change of owner leave marks.
+    if (!S_ISLNK(node.mode) && (S_ISDIR(node.mode) || (node.mode & 07000) != 0))
+      if (auto moded = sys::change_mode(fd, node.mode & 07777); !moded) return pass(moded);
+    for (const auto& [name, value] : node.xattrs) (void)sys::set_xattr(fd, name.c_str(), value, 0);
+    (void)sys::change_times(fd, {node.accessed, node.modified});
+    return sys::handle_of(fd);
   }
 
   void adopt(const CatalogNode& node, sys::Handle handle, const CatalogContent& content,
@@ -167,16 +224,14 @@ class Pool::Restorer final : public CatalogVisitor {
   std::unordered_map<uint64_t, UniqueFd> open_;
   std::vector<std::pair<sys::Handle, std::pair<timespec, timespec>>> directory_times_;
   std::vector<Stored> stored_;
+  std::vector<Made> made_;  // in their order
   std::vector<CatalogChange> dropped_;
   uint64_t damaged_ = 0;
   uint64_t losses_ = 0;
 };
 
 Result<void> Pool::restore(DiskTier& tier) {
-  Restorer restorer(*this, tier);
-  if (auto loaded = tier.store->catalog().load(restorer); !loaded) return loaded;
-  restorer.finish();
-  return {};
+  return Restorer(*this, tier).run();
 }
 
 }  // namespace kvcachefs

@@ -32,7 +32,10 @@ class SpillStore {
   CatalogLog& log() { return log_; }
   const ExtentAllocator& space() const { return allocator_; }
   uint64_t unit_bytes() const { return unit_bytes_; }
-  uint64_t units_for(uint64_t bytes) const { return (bytes + unit_bytes_ - 1) / unit_bytes_; }
+  // Of any size, that of a record that somebody made up too.
+  uint64_t units_for(uint64_t bytes) const {
+    return bytes / unit_bytes_ + (bytes % unit_bytes_ == 0 ? 0 : 1);
+  }
   uint64_t new_id() { return next_id_.fetch_add(1) + 1; }
 
   // Empty when there is not so much free.

@@ -58,6 +58,7 @@ class Opening {
   Result<void> open_existing(const struct stat& status);
   Result<void> check_file_system(int fd) const;
   Result<void> lock();
+  Result<void> check_alignment() const;
   Result<void> measure();
   Result<void> read_first_unit();
   Result<bool> is_ours();  // false: it may be made ours
@@ -91,6 +92,7 @@ Result<SpillTarget> Opening::run() {
   Result<void> ok = patiently([this] { return open(); });
   if (!ok) return pass(ok);
   ok = patiently([this] { return lock(); });
+  if (ok) ok = check_alignment();
   if (ok) ok = measure();
   if (ok) ok = read_first_unit();
   if (ok) {
@@ -176,6 +178,15 @@ Result<void> Opening::lock() {
   return refuse_call(locked.error(), "cannot be locked");
 }
 
+// What moves to and from the disk are the mapped pages of files, which begin and end at pages.
+Result<void> Opening::check_alignment() const {
+  auto alignment_bytes = uring_alignment_bytes(fd_.get(), path_);
+  if (!alignment_bytes) return pass(alignment_bytes);
+  if (*alignment_bytes <= kPageBytes) return {};
+  return refuse(EINVAL, "moves blocks of {} only; the spill tier needs one that moves {}",
+                format_size_exact(*alignment_bytes), format_size_exact(kPageBytes));
+}
+
 Result<void> Opening::measure() {
   const auto status = sys::stat_of(fd_.get());
   if (!status) return refuse_call(status.error(), "cannot be measured");
@@ -226,9 +237,16 @@ Result<bool> Opening::is_ours() {
     case SuperblockFound::kOurs:
       break;
   }
-  const bool expected = !options_.uuid || *options_.uuid == superblock.uuid;
+  const bool expected = options_.uuid == superblock.uuid;
   const bool fits = superblock.unit_bytes == options_.unit_bytes;
   if (options_.force && !(expected && fits)) return false;
+  // Another pool's, or this one's and its catalog is not where it was: what it holds is somebody's.
+  if (!options_.uuid)
+    return refuse(
+        ESTALE,
+        "carries {}, which the pool's catalog, a new one, does not know; spill_force=on begins anew, "
+        "and what it held is lost",
+        to_string(superblock.uuid));
   if (!expected)
     return refuse(ESTALE, "carries {}, the pool's catalog expects {}", to_string(superblock.uuid),
                   to_string(*options_.uuid));
@@ -306,8 +324,6 @@ Result<SpillTarget> Opening::finish() {
   }
   auto device = uring_device_on(std::move(fd_), path_, wanted_bytes_);
   if (!device) return pass(device);
-  if ((*device)->alignment_bytes() > options_.unit_bytes)
-    return refuse(EINVAL, "needs units of at least {}", format_size_exact((*device)->alignment_bytes()));
   SpillTarget target;
   target.device = std::move(*device);
   target.uuid = found_->uuid;

@@ -3,12 +3,13 @@
 // open. Any thread; blocks on the disk. Failures, each with a sentence that names the path:
 //   EBUSY     another daemon has it, or the device is mounted or otherwise in use
 //   EEXIST    it carries something we did not make, which the message names; `force` takes it
-//   EINVAL    tmpfs, no O_DIRECT, no block device or file, a size or unit that does not fit; of these, only a
-//   unit
-//             other than the one it was made with gives way to `force`
-//   ENODATA, ESTALE  it has no superblock, or that of another pool, while the caller expects a certain one (a
-//   file
-//             system that is not mounted looks so); `force` begins anew
+//   EINVAL    tmpfs, no O_DIRECT, a disk that moves no blocks of 4 KiB, no block device or file, a size or
+//             unit that does not fit; of these, only a unit other than the one it was made with gives way to
+//             `force`
+//   ENODATA   it has no superblock, while the caller expects a certain one (a file system that is not mounted
+//             looks so); `force` begins anew
+//   ESTALE    its superblock is that of another pool, or any while the caller expects none (a catalog on a
+//             file system that is not mounted looks so); `force` begins anew
 //   ENOTSUP, EUCLEAN a superblock of a newer version, a damaged one; `force` begins anew
 //   ENOSPC    the file system has no room for the file, which is then as it was
 //   ENOENT    the directory of the file does not exist
@@ -34,7 +35,7 @@ struct SpillTargetOptions {
   // How long to wait for one that has it: a daemon that was killed lets go of it only when the kernel has
   // taken its rings apart, some milliseconds after its end.
   std::chrono::milliseconds patience = std::chrono::seconds(2);
-  std::optional<Uuid> uuid = {};  // what it has to carry; none: what it carries, or else a new one
+  std::optional<Uuid> uuid = {};  // what it has to carry; none: it must carry none, and gets a new one
 };
 
 struct SpillTarget {

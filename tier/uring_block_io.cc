@@ -302,9 +302,13 @@ class UringDevice final : public BlockDevice {
   const int node_;
 };
 
-Result<uint32_t> alignment_of(int fd, bool device, const std::string& path) {
+}  // namespace
+
+Result<uint32_t> uring_alignment_bytes(int fd, const std::string& path) {
+  const auto status = sys::stat_of(fd);
+  if (!status) return fail(status.error().code, path + ": " + sys::error_text(status.error().code));
   uint32_t alignment_bytes = kLeastAlignmentBytes;
-  if (device) {
+  if (S_ISBLK(status->st_mode)) {
     auto sector_bytes = sys::device_sector_bytes(fd);
     if (!sector_bytes) return fail(sector_bytes.error().code, path + ": its sector size is not to be had");
     alignment_bytes = std::max(alignment_bytes, *sector_bytes);
@@ -315,8 +319,6 @@ Result<uint32_t> alignment_of(int fd, bool device, const std::string& path) {
     return fail(EINVAL, path + ": its file system has no direct I/O (O_DIRECT)");
   return alignment_bytes;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<BlockDevice>> open_uring_device(const std::string& path) {
   auto fd = sys::open_at(AT_FDCWD, path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
@@ -336,7 +338,7 @@ Result<std::unique_ptr<BlockDevice>> uring_device_on(UniqueFd fd, const std::str
   if (!device && !S_ISREG(status->st_mode)) return fail(EINVAL, path + ": neither a block device nor a file");
   auto file_bytes = device ? sys::device_size_bytes(fd.get()) : static_cast<uint64_t>(status->st_size);
   if (!file_bytes) return fail(file_bytes.error().code, path + ": its size is not to be had");
-  const auto alignment_bytes = alignment_of(fd.get(), device, path);
+  const auto alignment_bytes = uring_alignment_bytes(fd.get(), path);
   if (!alignment_bytes) return fail(alignment_bytes.error().code, alignment_bytes.error().message);
   size_bytes = std::min(size_bytes, *file_bytes);
   size_bytes -= size_bytes % *alignment_bytes;

@@ -17,6 +17,9 @@ namespace kvcachefs {
 
 Result<std::unique_ptr<BlockDevice>> open_uring_device(const std::string& path);
 
+// The alignment_bytes() that a device over this open file would have.
+Result<uint32_t> uring_alignment_bytes(int fd, const std::string& path);
+
 // Takes a file that is open for reading and writing with O_DIRECT, with the locks that it holds; `path` is
 // for messages. `size_bytes`: no request goes beyond; at most what the file has.
 Result<std::unique_ptr<BlockDevice>> uring_device_on(UniqueFd fd, const std::string& path,

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,12 @@ TEST_F(SpillTargetTest, OnlyTheDiskThatTheCatalogKnows) {
   ASSERT_EQ(::rename((disk() / "other").c_str(), spill_file().c_str()), 0);
   expect_refused(pool, {"carries ", "the pool's catalog expects "});
   ASSERT_EQ(::rename((disk() / "mine").c_str(), spill_file().c_str()), 0);
+  // A new catalog knows none: another pool's, or that of before is on a file system that is not mounted.
+  const std::string catalog = spill_file() + ".catalog";
+  ASSERT_EQ(::rename(catalog.c_str(), (disk() / "aside").c_str()), 0);
+  expect_refused(pool, {"carries ", "does not know", "spill_force=on"});
+  std::filesystem::remove_all(catalog);
+  ASSERT_EQ(::rename((disk() / "aside").c_str(), catalog.c_str()), 0);
   start();
   EXPECT_EQ(stat("entries"), 4);
 }

@@ -67,8 +67,9 @@ bool LoopDevice::available() {
   return ::geteuid() == 0 && ::access("/dev/loop-control", R_OK | W_OK) == 0;
 }
 
-LoopDevice::LoopDevice(const std::string& file) {
-  const Outcome outcome = run({"/usr/sbin/losetup", "--find", "--show", file});
+LoopDevice::LoopDevice(const std::string& file, uint32_t block_bytes) {
+  const Outcome outcome =
+      run({"/usr/sbin/losetup", "--find", "--show", "--sector-size", std::to_string(block_bytes), file});
   if (outcome.exit_code != 0) throw std::runtime_error("losetup: " + outcome.error);
   path_ = outcome.out.substr(0, outcome.out.find('\n'));
 }

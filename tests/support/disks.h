@@ -32,7 +32,7 @@ class DiskDirectory {
 class LoopDevice {
  public:
   static bool available();
-  explicit LoopDevice(const std::string& file);
+  explicit LoopDevice(const std::string& file, uint32_t block_bytes = 512);
   ~LoopDevice();
   LoopDevice(const LoopDevice&) = delete;
   LoopDevice& operator=(const LoopDevice&) = delete;

@@ -26,6 +26,7 @@ class CheckTest : public CliTest {
   CheckTest() {
     Result<SpillTarget> target = open_target();
     EXPECT_TRUE(target) << target.error().message;
+    uuid_ = target->uuid;
     Result<std::unique_ptr<Catalog>> catalog = Catalog::open(catalog_);
     EXPECT_TRUE(catalog) << catalog.error().message;
     const std::string uuid(reinterpret_cast<const char*>(target->uuid.data()), target->uuid.size());
@@ -51,8 +52,11 @@ class CheckTest : public CliTest {
     return made;
   }
   Result<SpillTarget> open_target() {
-    return open_spill_target(
-        {.path = spill_, .size_bytes = 8 * kUnit, .unit_bytes = kUnit, .patience = std::chrono::seconds(5)});
+    return open_spill_target({.path = spill_,
+                              .size_bytes = 8 * kUnit,
+                              .unit_bytes = kUnit,
+                              .patience = std::chrono::seconds(5),
+                              .uuid = uuid_});
   }
   Outcome check(std::vector<std::string> more) {
     more.insert(more.begin(), {"check", "p"});
@@ -65,6 +69,7 @@ class CheckTest : public CliTest {
   }
 
   test::DiskDirectory directory_;
+  std::optional<Uuid> uuid_;
   const std::string spill_ = directory_ / "p.spill";
   const std::string catalog_ = spill_ + ".catalog";
 };

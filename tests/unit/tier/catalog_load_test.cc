@@ -1,4 +1,5 @@
 // What a catalog does with records that are damaged or do not fit together.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -145,6 +146,30 @@ TEST_F(CatalogLoadTest, ADamagedRootLosesOnlyItself) {
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), Losses{"damaged node: 1 ''"});
   commit({PutNode{file_node(kCatalogRoot)}});
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), Losses{"damaged node: 1 ''"});
+}
+
+TEST_F(CatalogLoadTest, ADamagedKeyIsNoHighestId) {
+  put(CatalogTable::kNodes, key_of(UINT64_MAX), "rubbish");
+  put(CatalogTable::kNodes, key_of(9), "rubbish");
+  EXPECT_EQ(open()->highest_id(), 6);
+  EXPECT_EQ(losses({2, 3, 4, 5, 6}),
+            (Losses{"damaged node: 9 ''", fmt::format("damaged node: {} ''", UINT64_MAX)}));
+}
+
+// Who counts on from there would soon be at 0.
+TEST_F(CatalogLoadTest, AnIdNearTheEndOfTheNumbersIsRefused) {
+  for (const uint64_t id : {uint64_t{1} << 63, UINT64_MAX - 1, UINT64_MAX}) {
+    put(CatalogTable::kNodes, key_of(id), records::encode_node(directory_node(id), 1));
+    const std::string name = key_of(kCatalogRoot, "x");
+    put(CatalogTable::kNames, name, records::encode_name(name, id));
+    EXPECT_EQ(open()->highest_id(), 6);
+    EXPECT_THAT(losses({2, 3, 4, 5, 6}), ::testing::Contains(fmt::format("damaged node: {} ''", id)));
+    EXPECT_EQ(stats().nodes, 5);
+    EXPECT_EQ(stats().names, 6);
+    const auto refused = open()->commit(std::vector<CatalogChange>{PutNode{file_node(id)}});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, EINVAL);
+  }
 }
 
 TEST_F(CatalogLoadTest, ADamagedName) {

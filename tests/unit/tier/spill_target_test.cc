@@ -53,6 +53,12 @@ int error_of(const SpillTargetOptions& options, const std::string& words = {}) {
   return target.error().code;
 }
 
+// As the catalog asks that knows the disk.
+SpillTargetOptions known(SpillTargetOptions options, const Uuid& uuid) {
+  options.uuid = uuid;
+  return options;
+}
+
 Uuid made(const SpillTargetOptions& options) {
   auto target = open_spill_target(options);
   EXPECT_TRUE(target) << (target ? "" : target.error().message);
@@ -78,13 +84,11 @@ TEST_F(SpillTargetTest, MakesAFileOfItsSizeAllocated) {
 
 TEST_F(SpillTargetTest, IsKnownAgain) {
   const Uuid uuid = made(options());
-  SpillTargetOptions again = options();
-  again.uuid = uuid;
+  SpillTargetOptions again = known(options(), uuid);
   const auto target = open_spill_target(again);
   ASSERT_TRUE(target) << target.error().message;
   EXPECT_FALSE(target->made);
   EXPECT_EQ(target->uuid, uuid);
-  again.uuid.reset();
   again.path = directory_ / "./spill";
   again.size_bytes = 0;
   EXPECT_EQ(error_of(again), EBUSY);  // `target` still has it
@@ -98,14 +102,15 @@ TEST_F(SpillTargetTest, OnlyOneHasItAtATime) {
   forced.force = true;
   EXPECT_EQ(error_of(forced), EBUSY);
   target->device.reset();
-  EXPECT_EQ(error_of(options()), 0);
+  EXPECT_EQ(error_of(known(options(), target->uuid)), 0);
 }
 
 // A daemon that was killed with requests in flight holds it a little longer than it lives.
 TEST_F(SpillTargetTest, WaitsForTheKilled) {
+  const Uuid uuid = made(options(64 * kMiB));
   for (int round = 0; round < 5; ++round) {
     EXPECT_EQ(test::in_child([&] {
-                auto target = open_spill_target(options(64 * kMiB));
+                auto target = open_spill_target(known(options(64 * kMiB), uuid));
                 auto channel = target->device->channel(16);
                 test::AlignedMemory memory(16 * kMiB);
                 std::vector<BlockRequest> requests;
@@ -116,7 +121,7 @@ TEST_F(SpillTargetTest, WaitsForTheKilled) {
                 return ::raise(SIGKILL);
               }),
               128 + SIGKILL);
-    SpillTargetOptions patient = options(64 * kMiB);
+    SpillTargetOptions patient = known(options(64 * kMiB), uuid);
     patient.patience = 30s;
     EXPECT_EQ(error_of(patient), 0);
   }
@@ -127,7 +132,7 @@ TEST_F(SpillTargetTest, GrowsAndShrinksWithItsContent) {
   test::AlignedMemory memory(kUnit);
   memory.fill(4);
   for (const uint64_t size_bytes : {8 * kMiB, 16 * kMiB, 2 * kMiB, uint64_t{0}}) {
-    const auto target = open_spill_target(options(size_bytes));
+    const auto target = open_spill_target(known(options(size_bytes), uuid));
     ASSERT_TRUE(target) << target.error().message;
     EXPECT_FALSE(target->made);
     EXPECT_EQ(target->uuid, uuid);
@@ -157,8 +162,7 @@ TEST_F(SpillTargetTest, RefusesDataOfSomethingElse) {
   EXPECT_EQ(test::read_file(directory_ / "spill"), "somebody's only copy");
   SpillTargetOptions forced = options();
   forced.force = true;
-  made(forced);
-  EXPECT_EQ(error_of(options()), 0);
+  EXPECT_EQ(error_of(known(options(), made(forced))), 0);
 }
 
 TEST_F(SpillTargetTest, RefusesMemory) {
@@ -198,9 +202,9 @@ TEST_F(SpillTargetTest, NoRoomLeavesThingsAsTheyWere) {
   EXPECT_EQ(error_of(options(much), "free"), ENOSPC);
   EXPECT_FALSE(test::exists(directory_ / "spill"));
   const Uuid uuid = made(options());
-  EXPECT_EQ(error_of(options(much), "8M"), ENOSPC);
+  EXPECT_EQ(error_of(known(options(much), uuid), "8M"), ENOSPC);
   EXPECT_EQ(std::filesystem::file_size(directory_ / "spill"), 8 * kMiB);
-  const auto target = open_spill_target(options());
+  const auto target = open_spill_target(known(options(), uuid));
   ASSERT_TRUE(target);
   EXPECT_EQ(target->uuid, uuid);
 }
@@ -221,14 +225,24 @@ TEST_F(SpillTargetTest, BelongsToOnePool) {
   EXPECT_NE(made(expecting), uuid);
 }
 
+// A catalog that knows no disk may be one whose file system is not mounted, or another pool's.
+TEST_F(SpillTargetTest, IsNotTakenByANewCatalog) {
+  const Uuid uuid = made(options());
+  const std::string before = test::read_file(directory_ / "spill");
+  EXPECT_EQ(error_of(options(), to_string(uuid)), ESTALE);
+  EXPECT_EQ(error_of(options(), "spill_force=on"), ESTALE);
+  EXPECT_TRUE(test::read_file(directory_ / "spill") == before);
+  SpillTargetOptions forced = options();
+  forced.force = true;
+  EXPECT_NE(made(forced), uuid) << "the catalog of before does not match any more";
+}
+
 TEST_F(SpillTargetTest, RefusesAnotherUnit) {
-  made(options());
-  SpillTargetOptions other = options();
+  SpillTargetOptions other = known(options(), made(options()));
   other.unit_bytes = kMiB;
   EXPECT_EQ(error_of(other, "spill_unit=64K, not 1M"), EINVAL);
   other.force = true;
-  made(other);
-  EXPECT_EQ(error_of(options()), EINVAL);
+  EXPECT_EQ(error_of(known(options(), made(other))), EINVAL);
 }
 
 TEST_F(SpillTargetTest, RefusesADamagedSuperblock) {
@@ -236,11 +250,10 @@ TEST_F(SpillTargetTest, RefusesADamagedSuperblock) {
   for (const uint64_t at : {20, 24, 33, 48, 450, 4000}) {
     SpillTargetOptions forced = options();
     forced.force = true;
-    EXPECT_EQ(error_of(forced), 0);
+    made(forced);
     overwrite(at, "\x2a");
     EXPECT_EQ(error_of(options(), "damaged superblock"), EUCLEAN) << at;
-    EXPECT_EQ(error_of(forced), 0);
-    EXPECT_EQ(error_of(options()), 0);
+    EXPECT_EQ(error_of(known(options(), made(forced))), 0);
   }
 }
 
@@ -293,6 +306,7 @@ TEST_F(SpillDeviceTest, TakesAllOfAnEmptyDevice) {
     EXPECT_TRUE(target->is_block_device);
     EXPECT_EQ(target->size_units, 512u);
     EXPECT_EQ(error_of(options_, "in use"), EBUSY);
+    options_.uuid = target->uuid;
   }
   options_.size_bytes = 16 * kMiB;
   const auto smaller = open_spill_target(options_);
@@ -313,7 +327,7 @@ TEST_F(SpillDeviceTest, RefusesAFileSystemUnlessForced) {
   run({"/usr/sbin/mkfs.ext4", "-q"});
   EXPECT_EQ(error_of(options_, "a file system (ext4)"), EEXIST);
   options_.force = true;
-  made(options_);
+  options_.uuid = made(options_);
   options_.force = false;
   const auto target = open_spill_target(options_);
   ASSERT_TRUE(target) << target.error().message;
@@ -326,6 +340,21 @@ TEST_F(SpillDeviceTest, RefusesAFileSystemMadeOverIt) {
   made(options_);
   run({"/usr/sbin/mkfs.ext4", "-q", "-F"});
   EXPECT_EQ(error_of(options_, "a file system (ext4)"), EEXIST);
+}
+
+// Before anything of it is changed, whatever the unit.
+TEST_F(SpillDeviceTest, RefusesBlocksLargerThanPages) {
+  std::unique_ptr<test::LoopDevice> coarse;
+  try {
+    coarse = std::make_unique<test::LoopDevice>(directory_.make_file("coarse", 32 * kMiB), 16384);
+  } catch (const std::runtime_error&) {
+    GTEST_SKIP() << "this kernel has no such devices";
+  }
+  for (const bool force : {false, true}) {
+    options_ = {.path = coarse->path(), .force = force, .patience = 0ms};
+    EXPECT_EQ(error_of(options_, "moves blocks of 16K only"), EINVAL);
+  }
+  EXPECT_EQ(test::read_file(directory_ / "coarse"), std::string(32 * kMiB, '\0'));
 }
 
 TEST_F(SpillDeviceTest, RefusesAPartitionTable) {

@@ -1,0 +1,179 @@
+// A pool whose catalog cannot come back as it should.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/catalogs.h"
+#include "tests/support/disks.h"
+#include "tests/support/faulty_disk.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+using test::content_of;
+using test::directory_node;
+using test::file_node;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr uint64_t kUnitBytes = 4096;
+
+// Hands on all but what commits.
+class FullCatalog final : public Catalog {
+ public:
+  explicit FullCatalog(std::unique_ptr<Catalog> catalog) : catalog_(std::move(catalog)) {}
+  Result<std::vector<Extent>> commit(std::span<const CatalogChange>) override { return fail(ENOSPC, "full"); }
+  Result<void> load(CatalogVisitor& visitor, Losses losses) override {
+    return catalog_->load(visitor, losses);
+  }
+  uint64_t highest_id() override { return catalog_->highest_id(); }
+  Result<std::optional<CatalogNode>> node(uint64_t id) override { return catalog_->node(id); }
+  Result<std::optional<uint64_t>> lookup(uint64_t parent, std::string_view name) override {
+    return catalog_->lookup(parent, name);
+  }
+  Result<std::optional<CatalogContent>> content(uint64_t id) override { return catalog_->content(id); }
+  Result<std::optional<std::string>> setting(std::string_view name) override {
+    return catalog_->setting(name);
+  }
+  Result<void> put_setting(std::string_view, std::string_view) override { return fail(ENOSPC, "full"); }
+  Result<void> clear() override { return fail(ENOSPC, "full"); }
+  Result<CatalogStats> stats() override { return catalog_->stats(); }
+
+ private:
+  const std::unique_ptr<Catalog> catalog_;
+};
+
+struct NoBacking final : BackingStore {
+  Result<int32_t> acquire(int) override { return fail(ENOSYS); }
+  void give_back(int32_t) override {}
+  bool needs_write_access() const override { return false; }
+};
+
+struct NoListener final : DiscardListener {
+  void changed(uint16_t, uint64_t) override {}
+  void discarded(uint16_t, uint64_t, uint64_t, std::string) override {}
+  void wait_until_told(std::chrono::milliseconds) override {}
+};
+
+class PoolRestoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root for its tmpfs";
+    options_.name = "p";
+    options_.size_bytes = uint64_t{16} << 20;
+    options_.spill_path = "disk";
+    auto made = Pool::create(1, options_,
+                             {.arena_path = place_ / "arena",
+                              .topology = &topology_,
+                              .backing_store = &backing_,
+                              .listener = &listener_,
+                              .evictor = &evictor_,
+                              .cores = 1});
+    ASSERT_TRUE(made) << made.error().message;
+    pool_ = std::move(*made);
+  }
+
+  std::unique_ptr<Catalog> catalog() {
+    auto opened = Catalog::open(place_ / "catalog");
+    EXPECT_TRUE(opened) << opened.error().message;
+    return std::move(*opened);
+  }
+  void commit(const std::vector<CatalogChange>& changes) { ASSERT_TRUE(catalog()->commit(changes)); }
+  static CatalogContent content(std::vector<Extent> extents, uint64_t size_bytes) {
+    CatalogContent made = content_of(std::move(extents));
+    made.size_bytes = size_bytes;
+    return made;
+  }
+  Result<void> attach(std::unique_ptr<Catalog> catalog, uint64_t unit_bytes = kUnitBytes) {
+    return pool_->attach_disk(
+        std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{.size_bytes = 64 * unit_bytes}),
+        std::move(catalog), unit_bytes, options_);
+  }
+  std::string tree() { return "/proc/self/fd/" + std::to_string(pool_->directory(pool_->root_ino())->fd); }
+  std::vector<std::string> names() {
+    std::vector<std::string> found;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(tree() + "/"))
+      found.push_back(file.path().lexically_relative(tree()));
+    return found;
+  }
+
+  test::DiskDirectory place_;
+  NumaTopology topology_{{{.id = 0}}, [](int) { return uint64_t{1} << 40; }};
+  NoBacking backing_;
+  NoListener listener_;
+  Wakeup evictor_;
+  PoolOptions options_;
+  std::shared_ptr<Pool> pool_;
+};
+
+// The extents of what is dropped are others' already: a catalog that goes on naming them is none to go on
+// with.
+TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
+  CatalogNode link;
+  link.id = 5;
+  link.mode = S_IFLNK | 0777;
+  link.link_target = "a";
+  commit({PutNode{directory_node(2)}, PutName{kCatalogRoot, "there", 2}, PutNode{directory_node(3)},
+          PutName{2, "new", 3}, PutNode{file_node(4)}, PutName{3, "a", 4}, PutName{kCatalogRoot, "b", 4},
+          PutContent{4, content({{1, 1}}, 10)}, PutNode{link}, PutName{kCatalogRoot, "link", 5},
+          PutNode{file_node(6)}, PutName{2, "damaged", 6}, PutContent{6, content({{1, 1}}, 10)}});
+  ASSERT_EQ(::mkdir((tree() + "/there").c_str(), 0755), 0);
+  const Result<void> refused = attach(std::make_unique<FullCatalog>(catalog()));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ENOSPC);
+  EXPECT_THAT(refused.error().message, HasSubstr("pool p: what its catalog has cannot be restored: full"));
+  EXPECT_EQ(pool_->disk(), nullptr);
+  EXPECT_EQ(pool_->durability(), Durability::kNone);
+  EXPECT_THAT(names(), UnorderedElementsAre("there"));
+  EXPECT_EQ(pool_->usage().entries, 0);
+  EXPECT_EQ(pool_->spill_usage().cold_entries, 0);
+
+  const Result<void> attached = attach(catalog());
+  ASSERT_TRUE(attached) << attached.error().message;
+  EXPECT_THAT(names(), UnorderedElementsAre("there", "there/new", "there/new/a", "b", "link"));
+  EXPECT_EQ(pool_->spill_usage().cold_entries, 1);
+  EXPECT_FALSE(pool_->disk()->store->catalog().node(6).value()) << "dropped by now";
+  pool_->disk()->close();
+}
+
+// The limit on the size of files takes the place of whatever else may fail.
+TEST_F(PoolRestoreTest, WhatCannotBeMadeWholeLeavesNoName) {
+  constexpr uint64_t kLargeUnitBytes = uint64_t{1} << 30;
+  commit({PutNode{file_node(2)}, PutName{kCatalogRoot, "large", 2},
+          PutContent{2, content({{1, 2}}, 2 * kLargeUnitBytes)}, PutNode{file_node(3)},
+          PutName{kCatalogRoot, "small", 3}, PutContent{3, content({{3, 1}}, 10)}});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit limit{kLargeUnitBytes, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const Result<void> attached = attach(catalog(), kLargeUnitBytes);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_TRUE(attached) << attached.error().message;
+  EXPECT_THAT(names(), UnorderedElementsAre("small"));
+  EXPECT_FALSE(pool_->disk()->store->catalog().node(2).value());
+  EXPECT_EQ(pool_->disk()->store->space().free_units(), 62) << "all but the superblock's and that of small";
+  pool_->disk()->close();
+}
+
+TEST_F(PoolRestoreTest, AContentOfMadeUpSizeIsNotClaimed) {
+  SpillStore store(std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{}), catalog(), kUnitBytes,
+                   pool_->counters());
+  for (const uint64_t size_bytes : {UINT64_MAX, UINT64_MAX - kUnitBytes + 2})
+    EXPECT_FALSE(store.claim(content({}, size_bytes))) << size_bytes;
+  EXPECT_TRUE(store.claim(content({}, 0)));
+  EXPECT_TRUE(store.claim(content({{5, 1}}, kUnitBytes)));
+  EXPECT_TRUE(store.claim(content({{6, 2}}, kUnitBytes + 1)));
+}
+
+}  // namespace
+}  // namespace kvcachefs
