@@ -344,7 +344,6 @@ class Pool final : private Residency {
 
   // Of the disk tier.
   std::unique_ptr<DiskTier> owned_disk_;
-  std::vector<std::unique_ptr<DiskTier>> failed_disks_;  // whose restore failed while the pool served
   std::atomic<DiskTier*> disk_{nullptr};
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<bool> auto_prefetch_{true};

@@ -86,12 +86,9 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   // A cold entry is an inode of 1 KiB of kernel memory (spikes/README.md) and takes a unit at least.
   if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
   owned_disk_ = std::move(tier);
-  // Before anybody can meet a cold entry: what is asked for waits until the disk's threads run.
-  disk_.store(owned_disk_.get(), std::memory_order_release);
+  // Until it is done who opens what is back already meets ESTALE (begin_open).
   if (auto restored = restore(*owned_disk_); !restored) {
-    // Somebody may be about to use it.
-    disk_.store(nullptr, std::memory_order_release);
-    failed_disks_.push_back(std::move(owned_disk_));
+    owned_disk_.reset();
     return restored;
   }
   durability_ = durability_of(spill);
@@ -106,6 +103,7 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     options_.admission = spill.admission;
     options_.prefetch = spill.prefetch;
   }
+  disk_.store(owned_disk_.get(), std::memory_order_release);
   spill_all();
   return {};
 }
