@@ -143,8 +143,10 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes) {
 }
 
 void Pools::reap() {
-  std::vector<std::shared_ptr<Pool>> gone;  // unmounted with no lock held
+  // Until they are unmounted: a new pool may get the number and the name, and so the directory, of one of
+  // them.
   std::lock_guard change(change_mutex_);
+  std::vector<std::shared_ptr<Pool>> gone;
   {
     std::unique_lock lock(pools_mutex_);
     for (auto& pool : pools_) {

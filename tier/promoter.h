@@ -2,8 +2,8 @@
 // had for. request(), read() and the rest of Promoter are for any thread and only queue; what has a waiter
 // comes with no lock held, since after close() the waiter is told at once. Each PromoterLane belongs to one
 // thread, which waits for the disk in step(). Failure: told to the pool (Residency::end_promote) and to who
-// waits. ENOSPC: there was no memory; the entry is intact, its checksum verified, and may be read().
-// ESHUTDOWN: close() came before.
+// waits. kIntactOnDisk: there was no memory; the copy's checksum is right, and the entry may be read().
+// ENOSPC and ENOMEM: the same, but nobody has looked at the copy. ESHUTDOWN: close() came before.
 //
 // The disk writes straight into the mapped pages of the entry's file (spikes/promote.c), on the entry's node.
 #pragma once

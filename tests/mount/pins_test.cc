@@ -76,6 +76,18 @@ TEST_F(PinsTest, PinsHaveALimit) {
   ASSERT_EQ(write_once(mount().control("pinned_max"), "50%"), 0);
 }
 
+TEST_F(PinsTest, WrittenAgainItStaysPinned) {
+  const auto names = fill(mount().path(), "e", 1, 20 * kMiB);  // more than half of what may be pinned
+  ASSERT_EQ(error_name(pin(names[0])), "ok");
+  {
+    const File writer(names[0], O_RDWR);
+    ASSERT_EQ(::pwrite(writer.fd(), "x", 1, 0), 1);
+  }
+  ASSERT_TRUE(all_closed(mount()));
+  EXPECT_EQ(xattr(names[0], kPinned), "1");
+  EXPECT_EQ(mount().stat_value("pinned_bytes"), static_cast<int64_t>(20 * kMiB));
+}
+
 TEST_F(PinsTest, RemovedEntriesGiveTheirPinBack) {
   const auto names = fill(mount().path(), "e", 3);
   for (const std::string& name : names) ASSERT_EQ(pin(name), 0);

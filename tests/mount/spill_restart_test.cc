@@ -151,6 +151,26 @@ TEST_F(SpillRestartTest, OnlyWhatIsCommittedComesBack) {
   EXPECT_EQ(stat("entries"), 3);
 }
 
+// As a file is made that is there as a whole or not at all.
+TEST_F(SpillRestartTest, SyncedBeforeItHadAName) {
+  for (const char* durability : {"none", "writeback"}) {
+    SCOPED_TRACE(durability);
+    start({.more = std::string("durability=") + durability});
+    const File file(mount().path(), O_TMPFILE | O_WRONLY);
+    const std::string content = pattern(5, 300'000);
+    ASSERT_EQ(::write(file.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
+    ASSERT_EQ(error_name(error_of(::fsync(file.fd()))), "ok");
+    const std::string its_path = "/proc/self/fd/" + std::to_string(file.fd());
+    ASSERT_EQ(::linkat(AT_FDCWD, its_path.c_str(), AT_FDCWD, path("named").c_str(), AT_SYMLINK_FOLLOW), 0);
+    sync_directory("");
+    kill();
+    start();
+    EXPECT_EQ(difference(5, read_file(path("named"))), "");
+    remove_content(mount().path());
+    stop();
+  }
+}
+
 TEST_F(SpillRestartTest, RemovedAndReplacedStaySo) {
   start();
   const auto names = fill_pool("e", 6);

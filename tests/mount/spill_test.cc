@@ -233,6 +233,10 @@ TEST_F(SpillTest, ServedFromTheDiskWhenAllMemoryIsInUse) {
     ASSERT_EQ(::unlink(cold[1].c_str()), 0);
     fill_pool("churn", 4, 4096);
     EXPECT_EQ(read_at(reader.fd(), 0, kMiB + 777), content);
+    // To change it takes a promotion, which nobody can make of what has no name.
+    const std::string its_path = "/proc/self/fd/" + std::to_string(reader.fd());
+    EXPECT_NE(error_of(::truncate(its_path.c_str(), 100)), 0);
+    EXPECT_EQ(read_at(reader.fd(), 0, kMiB + 777), content);
   }
   // Who means to write needs memory.
   EXPECT_EQ(error_name(error_of(::open(cold[0].c_str(), O_WRONLY))), "ENOSPC");
@@ -243,6 +247,33 @@ TEST_F(SpillTest, ServedFromTheDiskWhenAllMemoryIsInUse) {
   EXPECT_EQ(error_name(load(cold[2], &content)), "ENOENT");
   EXPECT_EQ(stat("checksum_errors"), 1);
   EXPECT_EQ(difference(0, read_file(cold[0])), "");
+}
+
+// Written in place and taken before the second is over that a client has for a rename.
+TEST_F(SpillTest, WhatLeftEarlyComesAndGoesLikeOthers) {
+  start({.size = "64M"});
+  std::vector<std::string> names;
+  for (int i = 0; i < 48; ++i) {
+    names.push_back(path("plain-" + std::to_string(i)));
+    write_file(names.back(), pattern(i, kMiB));
+  }
+  set("size", "16M");
+  set("size", "64M");
+  for (int round = 0; round < 2; ++round) {
+    make_all_cold();
+    EXPECT_EQ(check_whole(names), 48);
+  }
+}
+
+// Room on the disk is made of what lies there.
+TEST_F(SpillTest, AFullDiskCostsNothingThatIsInMemoryAlone) {
+  start({.size = "128M", .spill_size = "32M", .more = "admission=second_access"});
+  const auto kept = fill_pool("kept", 8);
+  const auto names = fill_pool("e", 60);
+  for (const std::string& name : names) EXPECT_EQ(read_file(name).size(), kMiB);
+  EXPECT_TRUE(eventually([&] { return stat("disk_discards") > 20; })) << stat("disk_discards");
+  EXPECT_EQ(survivors(kept).size(), 8u);
+  EXPECT_EQ(check_whole(kept), 8);
 }
 
 TEST_F(SpillTest, ConcurrentOpenersShareAPromotion) {
