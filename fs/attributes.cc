@@ -67,9 +67,6 @@ void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
 
 namespace {
 
-// Evicted again between its promotion and this; more often is no chance, but an inode that cannot be opened.
-constexpr int kPromotions = 4;
-
 void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, int tries) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));

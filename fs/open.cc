@@ -8,8 +8,6 @@
 namespace kvcachefs::operations {
 namespace {
 
-constexpr int kPromotions = 4;
-
 bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }

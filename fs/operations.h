@@ -45,6 +45,9 @@ void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info*
 inline constexpr uint64_t kFromDisk = 1;
 // Likewise: of a FLUSH the kernel does not tell how the file was opened.
 inline constexpr uint64_t kForWriting = 2;
+// Of one request: an entry may be evicted again before it is met; more often is no chance, but one that
+// cannot be opened.
+inline constexpr int kPromotions = 4;
 // Goes on, from another thread, when the entry is in memory; answers with an error if it cannot be had.
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then);
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
