@@ -243,17 +243,19 @@ void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_
     MutexLock lock(mutex_);
     if (auto found = links_.find(replaced->policy.ino); found != links_.end()) found->second.erase(place);
   }
+  std::vector<CatalogChange> changes;
+  // Other names of it may be ones that the catalog lacks, while this one goes: now, or with the newer file's
+  // content.
+  if (replaced != nullptr && is_stale(*replaced)) withhold(*replaced, changes);
   const bool stale = is_stale(entry);
   if (id != 0 && !stale) {
     auto to_id = put_directory(to);
     if (!to_id) return;
     unshadow({*to_id, new_name});
-    std::vector<CatalogChange> changes;
     changes.push_back(PutName{*to_id, new_name, id});
     if (from_id != 0) changes.push_back(DropName{from_id, old_name});
     return store_.log().append(std::move(changes));
   }
-  std::vector<CatalogChange> changes;
   if (stale) withhold(entry, changes);
   const bool shadowed = from_id != 0 && unshadow({from_id, old_name});
   if (shadowed || (stale && from_id != 0)) changes.push_back(DropName{from_id, old_name});

@@ -171,6 +171,32 @@ TEST_F(SpillRestartTest, SyncedBeforeItHadAName) {
   }
 }
 
+// A file that was emptied to be written again has a second name, and loses the first one to another.
+TEST_F(SpillRestartTest, TheNewNameOfAFileWhoseOldOneWasReplaced) {
+  start();
+  const std::string content = pattern(1, 300'000);
+  ASSERT_EQ(error_name(store(path("old"), content)), "ok");
+  ASSERT_EQ(error_name(store(path("other"), pattern(2, 300'000))), "ok");
+  sync_directory("");
+  {
+    const File file(path("old"), O_WRONLY | O_TRUNC);
+    ASSERT_EQ(::link(path("old").c_str(), path("new").c_str()), 0);
+    ASSERT_EQ(::rename(path("other").c_str(), path("old").c_str()), 0);
+    sync_directory("");
+    ASSERT_EQ(::write(file.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  }
+  sync_directory("");
+  // What is stored next would take its place on the disk, if that had been given away.
+  EXPECT_EQ(check_whole(fill_pool("e", 40, 300'000)), 40);
+  make_all_cold();
+  EXPECT_EQ(difference(1, read_file(path("new"))), "");
+  EXPECT_EQ(stat("checksum_errors"), 0);
+  kill();
+  start();
+  EXPECT_EQ(difference(1, read_file(path("new"))), "");
+  EXPECT_EQ(difference(2, read_file(path("old"))), "");
+}
+
 TEST_F(SpillRestartTest, RemovedAndReplacedStaySo) {
   start();
   const auto names = fill_pool("e", 6);
