@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/size.h"
+#include "base/sys_disk.h"
 #include "tier/spill_orders.h"
 #include "tier/spill_target.h"
 
@@ -19,6 +20,30 @@ Result<std::unique_ptr<Catalog>> open_catalog(const std::string& path) {
   if (path.starts_with("/var/lib/kvcachefs/"))
     if (auto made = sys::make_directories(path.substr(0, slash), 0700); !made) return pass(made);
   return Catalog::open(path);
+}
+
+Result<std::optional<Uuid>> uuid_in(Catalog& catalog, std::string_view setting) {
+  auto known = catalog.setting(setting);
+  if (!known) return pass(known);
+  if (!*known || (*known)->size() != sizeof(Uuid)) return std::nullopt;
+  Uuid uuid{};
+  std::memcpy(uuid.data(), (*known)->data(), sizeof uuid);
+  return uuid;
+}
+
+Result<void> put_uuid(Catalog& catalog, std::string_view setting, const Uuid& uuid) {
+  return catalog.put_setting(setting, std::string(reinterpret_cast<const char*>(uuid.data()), uuid.size()));
+}
+
+// Of a catalog that has had no disk yet.
+Result<Uuid> new_uuid(Catalog& catalog) {
+  auto begun = uuid_in(catalog, kNewSpillUuidSetting);
+  if (!begun) return pass(begun);
+  if (*begun) return **begun;
+  auto made = sys::random_uuid();
+  if (!made) return pass(made);
+  if (auto put = put_uuid(catalog, kNewSpillUuidSetting, *made); !put) return pass(put);
+  return *made;
 }
 
 bool is_block_device(const std::string& path) {
@@ -37,25 +62,25 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options) {
   auto catalog = open_catalog(catalog_path);
   if (!catalog)
     return fail(catalog.error().code, fmt::format("pool {}: {}", pool.name(), catalog.error().message));
-  auto known = (*catalog)->setting(kSpillUuidSetting);
+  SpillTargetOptions wanted{.path = options.spill_path,
+                            .size_bytes = options.spill_size_bytes,
+                            .unit_bytes = options.spill_unit_bytes,
+                            .force = options.spill_force};
+  auto known = uuid_in(**catalog, kSpillUuidSetting);
   if (!known) return pass(known);
-  std::optional<Uuid> expected;
-  if (*known && (*known)->size() == sizeof(Uuid)) {
-    expected.emplace();
-    std::memcpy(expected->data(), (*known)->data(), sizeof(Uuid));
+  wanted.uuid = *known;
+  if (!wanted.uuid) {
+    auto made = new_uuid(**catalog);
+    if (!made) return pass(made);
+    wanted.new_uuid = *made;
   }
-  auto target = open_spill_target({.path = options.spill_path,
-                                   .size_bytes = options.spill_size_bytes,
-                                   .unit_bytes = options.spill_unit_bytes,
-                                   .force = options.spill_force,
-                                   .uuid = expected});
+  auto target = open_spill_target(wanted);
   if (!target)
     return fail(target.error().code, fmt::format("pool {}: {}", pool.name(), target.error().message));
-  const std::string uuid(reinterpret_cast<const char*>(target->uuid.data()), target->uuid.size());
-  if (*known != uuid) {
+  if (*known != target->uuid) {
     // A disk that is new to the catalog holds nothing that it knows of.
     if (auto cleared = (*catalog)->clear(); !cleared) return cleared;
-    if (auto put = (*catalog)->put_setting(kSpillUuidSetting, uuid); !put) return put;
+    if (auto put = put_uuid(**catalog, kSpillUuidSetting, target->uuid); !put) return put;
   }
   const uint64_t size_bytes = target->size_units * target->unit_bytes;
   auto attached =

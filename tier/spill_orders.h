@@ -25,6 +25,9 @@ Result<void> check_spills_apart(const PoolOptions& pool, const PoolOptions& othe
 
 // The catalog's setting that says which disk it is of: the UUID of its superblock, 16 bytes.
 inline constexpr std::string_view kSpillUuidSetting = "spill.uuid";
+// What the first disk of a catalog is to be made with: it is here before the disk has it, so that a start
+// that was cut short in between knows the disk again.
+inline constexpr std::string_view kNewSpillUuidSetting = "spill.uuid.new";
 
 // Below what any NVMe reads beside its other work, so that opens hardly notice.
 inline constexpr uint64_t kDefaultScrubBytesPerSecond = uint64_t{200} << 20;

@@ -237,11 +237,11 @@ Result<bool> Opening::is_ours() {
     case SuperblockFound::kOurs:
       break;
   }
-  const bool expected = options_.uuid == superblock.uuid;
+  const bool expected = (options_.uuid ? options_.uuid : options_.new_uuid) == superblock.uuid;
   const bool fits = superblock.unit_bytes == options_.unit_bytes;
   if (options_.force && !(expected && fits)) return false;
   // Another pool's, or this one's and its catalog is not where it was: what it holds is somebody's.
-  if (!options_.uuid)
+  if (!options_.uuid && !expected)
     return refuse(
         ESTALE,
         "carries {}, which the pool's catalog, a new one, does not know; spill_force=on begins anew, "
@@ -300,7 +300,7 @@ Result<void> Opening::make() {
     if (auto ok = wipe_foreign_content(magic_link()); !ok)
       return refuse(ok.error().code, "{}", ok.error().message);
   }
-  const auto uuid = sys::random_uuid();
+  const auto uuid = options_.new_uuid ? Result<Uuid>(*options_.new_uuid) : sys::random_uuid();
   if (!uuid) return refuse_call(uuid.error(), "gets no UUID");
   made_ = true;
   return write_first_unit({options_.unit_bytes, wanted_bytes_ / options_.unit_bytes, *uuid});

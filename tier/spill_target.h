@@ -35,7 +35,10 @@ struct SpillTargetOptions {
   // How long to wait for one that has it: a daemon that was killed lets go of it only when the kernel has
   // taken its rings apart, some milliseconds after its end.
   std::chrono::milliseconds patience = std::chrono::seconds(2);
-  std::optional<Uuid> uuid = {};  // what it has to carry; none: it must carry none, and gets a new one
+  // What it has to carry; none: it must carry none but `new_uuid`, and else is made to carry it, or a random
+  // one.
+  std::optional<Uuid> uuid = {};
+  std::optional<Uuid> new_uuid = {};
 };
 
 struct SpillTarget {

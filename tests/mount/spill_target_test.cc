@@ -11,6 +11,8 @@
 #include "tests/support/disk_tier.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
+#include "tier/catalog.h"
+#include "tier/spill_orders.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -115,6 +117,21 @@ TEST_F(SpillTargetTest, OnlyTheDiskThatTheCatalogKnows) {
   expect_refused(pool, {"carries ", "does not know", "spill_force=on"});
   std::filesystem::remove_all(catalog);
   ASSERT_EQ(::rename((disk() / "aside").c_str(), catalog.c_str()), 0);
+  start();
+  EXPECT_EQ(stat("entries"), 4);
+}
+
+// Between the superblock and the catalog's word of it.
+TEST_F(SpillTargetTest, AFirstStartThatWasCutShortIsDoneAgain) {
+  start();
+  stop();
+  {
+    auto catalog = Catalog::open(spill_file() + ".catalog", {.create = false});
+    ASSERT_TRUE(catalog) << catalog.error().message;
+    ASSERT_TRUE((*catalog)->put_setting(kSpillUuidSetting, ""));
+  }
+  start();
+  fill_pool("e", 4);
   start();
   EXPECT_EQ(stat("entries"), 4);
 }

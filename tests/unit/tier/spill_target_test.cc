@@ -94,6 +94,21 @@ TEST_F(SpillTargetTest, IsKnownAgain) {
   EXPECT_EQ(error_of(again), EBUSY);  // `target` still has it
 }
 
+TEST_F(SpillTargetTest, IsMadeAsAskedAndKnownByThat) {
+  SpillTargetOptions first = options();
+  first.new_uuid = Uuid{std::byte{7}};
+  EXPECT_EQ(made(first), *first.new_uuid);
+  {
+    const auto target = open_spill_target(first);
+    ASSERT_TRUE(target) << target.error().message;
+    EXPECT_FALSE(target->made);
+  }
+  first.new_uuid = Uuid{std::byte{8}};
+  EXPECT_EQ(error_of(first, "does not know"), ESTALE);
+  first.uuid = Uuid{std::byte{7}};
+  EXPECT_EQ(error_of(first), 0);
+}
+
 TEST_F(SpillTargetTest, OnlyOneHasItAtATime) {
   auto target = open_spill_target(options());
   ASSERT_TRUE(target);
