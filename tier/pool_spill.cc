@@ -153,6 +153,10 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   const bool same_epoch = entry.content_epoch == task.content_epoch;
   if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
   if (entry.emptied && !same_epoch) return false;  // it may be of before
+  // Found to be the same as a copy that has been found to be damaged meanwhile.
+  if (auto before = shard.copies.find(task.ino);
+      !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))
+    return false;
   if (!disk_takes_more()) return false;
   auto changes = disk()->names.introduce(entry, task.fd.get());
   if (!changes) return false;

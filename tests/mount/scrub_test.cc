@@ -58,6 +58,10 @@ class ScrubTest : public ::testing::Test {
     }
   }
 
+  uint64_t read_from_disk() const {
+    const std::string io = read_file("/proc/" + std::to_string(mount_->pid()) + "/io");
+    return std::stoull(io.substr(io.find("\nread_bytes: ") + 13));
+  }
   std::map<std::string, std::string> progress() const {
     return parse_stats(read_file(mount_->control("scrub")));
   }
@@ -95,6 +99,32 @@ TEST_F(ScrubTest, ADamagedCopyOfWhatMemoryHasIsWrittenAgain) {
   make_cold();
   for (int entry = 0; entry < kEntries; ++entry)
     EXPECT_EQ(difference(entry, read_file(path(entry))), "") << entry;
+}
+
+TEST_F(ScrubTest, ADamagedCopyOfWhatIsBeingWrittenIsWrittenAgain) {
+  damage(3);
+  for (int entry = 0; entry < kEntries; ++entry) {
+    if (entry == 3) continue;
+    ASSERT_EQ(::unlink(path(entry).c_str()), 0);
+  }
+  const uint64_t before = read_from_disk();
+  // Its second piece has to wait for two seconds: the verdict meets a writer.
+  ASSERT_EQ(write_once(mount_->control("scrub"), "start 128K"), 0);
+  ASSERT_TRUE(eventually([&] { return read_from_disk() > before; }));
+  {
+    const File file(path(3), O_WRONLY);
+    ASSERT_EQ(progress()["entries_done"], "0");
+    ASSERT_TRUE(eventually([&] { return progress()["state"] == "idle"; }, std::chrono::seconds(60)));
+    EXPECT_EQ(progress()["damaged"], "1");
+    const std::string same = pattern(3, kEntryBytes);
+    ASSERT_EQ(::pwrite(file.fd(), same.data(), same.size(), 0), ssize_t(same.size()));
+  }
+  ASSERT_TRUE(eventually([&] { return mount_->stat_value("clean_entries") == 1; }));
+  scrub();
+  EXPECT_EQ(progress()["damaged"], "0");
+  ASSERT_EQ(write_once(mount_->control("evict"), "100%"), 0);
+  ASSERT_TRUE(eventually([&] { return mount_->stat_value("cold_entries") == 1; }));
+  EXPECT_EQ(difference(3, read_file(path(3))), "");
 }
 
 TEST_F(ScrubTest, ADamagedColdEntryIsDiscarded) {
