@@ -168,7 +168,8 @@ class Pool final : private Residency {
 
   // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_scrub.cc, pool_restore.cc) ---
   // Once; what the catalog has comes back, cold. Without other users of the pool yet, or with entries that
-  // then become the tier's too.
+  // then become the tier's too; meanwhile directories and what has come back can't be renamed or removed
+  // (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                            uint64_t unit_bytes, const PoolOptions& spill);
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
@@ -281,6 +282,9 @@ class Pool final : private Residency {
   bool discard_cold(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   class Restorer;
   Result<void> restore(DiskTier& tier);
+  // What the catalog has, or may have, and cannot be told of yet. The entry's shard is held.
+  bool is_coming_back(const Entry* entry) const;
+  std::unordered_set<uint64_t> end_restoring() EXCLUDES(settings_mutex_);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();
   void publish(Entry& entry);
@@ -345,6 +349,7 @@ class Pool final : private Residency {
   // Of the disk tier.
   std::unique_ptr<DiskTier> owned_disk_;
   std::atomic<DiskTier*> disk_{nullptr};
+  std::atomic<bool> restoring_{false};  // ends after disk_ is there
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<bool> auto_prefetch_{true};
   std::atomic<uint64_t> disk_wanted_bytes_{0};
@@ -360,6 +365,8 @@ class Pool final : private Residency {
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);
   EvictResult last_evict_ GUARDED_BY(settings_mutex_);
+  // Inodes whose mode, owner, times or xattrs have changed while restoring_.
+  std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(settings_mutex_);
 
   Mutex writers_mutex_;
   std::unordered_set<uint64_t> writers_ GUARDED_BY(writers_mutex_);

@@ -86,9 +86,13 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   // A cold entry is an inode of 1 KiB of kernel memory (spikes/README.md) and takes a unit at least.
   if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
   owned_disk_ = std::move(tier);
-  // Until it is done who opens what is back already meets ESTALE (begin_open).
+  // Until it is done who opens what is back already meets ESTALE (begin_open), who renames or removes it
+  // EBUSY. Who has not seen that it began is out of the shard when that was to be had once.
+  restoring_ = true;
+  for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(table_.shard_at(index).mutex);
   if (auto restored = restore(*owned_disk_); !restored) {
     owned_disk_.reset();
+    end_restoring();
     return restored;
   }
   durability_ = durability_of(spill);
@@ -103,9 +107,16 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     options_.admission = spill.admission;
     options_.prefetch = spill.prefetch;
   }
-  disk_.store(owned_disk_.get(), std::memory_order_release);
+  disk_.store(owned_disk_.get());
+  for (const uint64_t ino : end_restoring()) attributes_changed(ino);
   spill_all();
   return {};
+}
+
+std::unordered_set<uint64_t> Pool::end_restoring() {
+  MutexLock lock(settings_mutex_);
+  restoring_ = false;
+  return std::exchange(changed_meanwhile_, {});
 }
 
 void Pool::when_committed(Waiter waiter) {

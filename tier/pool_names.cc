@@ -63,6 +63,10 @@ void Pool::gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep) {
     shard.kept[ino] = std::move(keep);
 }
 
+bool Pool::is_coming_back(const Entry* entry) const {
+  return restoring_ && (entry == nullptr || !entry->is_file() || entry->tier == Entry::Tier::kCold);
+}
+
 Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
@@ -71,6 +75,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   auto attributes = sys::stat_at(directory, name);
   if (!attributes) return pass(attributes);
   Entry* entry = shard.find(handle->ino);
+  if (is_coming_back(entry)) return fail(EBUSY);
   UniqueFd keep;
   if (entry != nullptr && (entry->open_count > 0 || !entry->is_file()))
     if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
@@ -107,6 +112,11 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     if (victim != nullptr && (victim->open_count > 0 || !victim->is_file()))
       if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
   }
+  const bool coming_back = [&]() NO_THREAD_SAFETY_ANALYSIS {
+    return is_coming_back(source_shard.find(source->ino)) ||
+           (target && is_coming_back(target_shard.find(target_ino)));
+  }();
+  if (coming_back) return fail(EBUSY);
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) return renamed;
@@ -146,8 +156,13 @@ void Pool::made(uint64_t ino, int directory, const char* name) {
 }
 
 void Pool::attributes_changed(uint64_t ino) {
+  if (ino == root_ino()) return;
+  if (disk() == nullptr) {
+    MutexLock lock(settings_mutex_);
+    if (disk() == nullptr && restoring_) changed_meanwhile_.insert(ino);
+  }
   DiskTier* const tier = disk();
-  if (tier == nullptr || ino == root_ino()) return;
+  if (tier == nullptr) return;
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
@@ -162,6 +177,7 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
+  if (is_coming_back(entry)) return fail(EBUSY);
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   [&]() NO_THREAD_SAFETY_ANALYSIS {

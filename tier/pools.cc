@@ -102,6 +102,7 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
   if (!surroundings_.opens_may_wait)
     return fail(EOPNOTSUPP, fmt::format("pool {}: spill={} would block an open over io_uring", pool->name(),
                                         options.spill_path));
+  if (ending_) return fail(ESHUTDOWN, fmt::format("pool {}: the daemon is about to end", pool->name()));
   for (const auto& other : list())
     if (other != pool)
       if (auto apart = check_spills_apart(options, other->options()); !apart) return apart;
@@ -125,7 +126,8 @@ Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptio
 void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started) {
   std::lock_guard change(change_mutex_);
   disk_started_ = std::move(started);
-  if (!disk_started_) return;
+  ending_ = !disk_started_;
+  if (ending_) return;
   for (const auto& pool : list())
     if (pool->disk() != nullptr) disk_started_(pool);
 }

@@ -46,7 +46,8 @@ class Pools {
   // Attaches a disk tier to a pool that serves: `order` as .pool/spill takes it. Another size of the one it
   // has is EBUSY.
   Result<void> set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted);
-  // Called for each pool that has a disk tier, now and as they come.
+  // Called for each pool that has a disk tier, now and as they come. Nothing to be called: the daemon ends,
+  // and no pool gets a disk tier any more (ESHUTDOWN), whose threads nobody would start or end.
   void on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started);
   uint64_t memory_bytes() const { return surroundings_.memory_bytes; }
 
@@ -60,6 +61,7 @@ class Pools {
   const Surroundings surroundings_;
   std::mutex change_mutex_;                                         // before pools_mutex_
   std::function<void(const std::shared_ptr<Pool>&)> disk_started_;  // guarded by change_mutex_
+  bool ending_ = false;                                             // likewise
   mutable std::shared_mutex pools_mutex_;
   std::vector<std::shared_ptr<Pool>> pools_;  // [0] unused: number 0 is the mount's root
 };

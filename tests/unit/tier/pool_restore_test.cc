@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
 #include "tier/pool.h"
+#include "tier/pools.h"
 
 namespace kvcachefs {
 namespace {
@@ -26,13 +28,20 @@ using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kUnitBytes = 4096;
 
-// Hands on all but what commits.
-class FullCatalog final : public Catalog {
+// Hands on all but what commits if it is full; calls `loaded` when all has been visited.
+class HookedCatalog final : public Catalog {
  public:
-  explicit FullCatalog(std::unique_ptr<Catalog> catalog) : catalog_(std::move(catalog)) {}
-  Result<std::vector<Extent>> commit(std::span<const CatalogChange>) override { return fail(ENOSPC, "full"); }
+  explicit HookedCatalog(
+      std::unique_ptr<Catalog> catalog, bool full = true, std::function<void()> loaded = [] {})
+      : catalog_(std::move(catalog)), full_(full), loaded_(std::move(loaded)) {}
+  Result<std::vector<Extent>> commit(std::span<const CatalogChange> changes) override {
+    if (full_) return fail(ENOSPC, "full");
+    return catalog_->commit(changes);
+  }
   Result<void> load(CatalogVisitor& visitor, Losses losses) override {
-    return catalog_->load(visitor, losses);
+    auto done = catalog_->load(visitor, losses);
+    loaded_();
+    return done;
   }
   uint64_t highest_id() override { return catalog_->highest_id(); }
   Result<std::optional<CatalogNode>> node(uint64_t id) override { return catalog_->node(id); }
@@ -49,6 +58,8 @@ class FullCatalog final : public Catalog {
 
  private:
   const std::unique_ptr<Catalog> catalog_;
+  const bool full_;
+  const std::function<void()> loaded_;
 };
 
 struct NoBacking final : BackingStore {
@@ -126,7 +137,7 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
           PutContent{4, content({{1, 1}}, 10)}, PutNode{link}, PutName{kCatalogRoot, "link", 5},
           PutNode{file_node(6)}, PutName{2, "damaged", 6}, PutContent{6, content({{1, 1}}, 10)}});
   ASSERT_EQ(::mkdir((tree() + "/there").c_str(), 0755), 0);
-  const Result<void> refused = attach(std::make_unique<FullCatalog>(catalog()));
+  const Result<void> refused = attach(std::make_unique<HookedCatalog>(catalog()));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ENOSPC);
   EXPECT_THAT(refused.error().message, HasSubstr("pool p: what its catalog has cannot be restored: full"));
@@ -142,6 +153,83 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   EXPECT_EQ(pool_->spill_usage().cold_entries, 1);
   EXPECT_FALSE(pool_->disk()->store->catalog().node(6).value()) << "dropped by now";
   pool_->disk()->close();
+}
+
+// Of a pool that serves: nobody could tell the catalog of what is done to it meanwhile.
+TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
+  commit({PutNode{directory_node(2)}, PutName{kCatalogRoot, "d", 2}, PutNode{file_node(3)},
+          PutName{2, "e", 3}, PutContent{3, content({{1, 1}}, 10)}, PutNode{file_node(4)},
+          PutName{kCatalogRoot, "f", 4}, PutContent{4, content({{2, 1}}, 10)}});
+  const auto root = [&] { return pool_->directory(pool_->root_ino())->fd; };
+  const auto make_new = [&](const char* name) {
+    const UniqueFd file(::openat(root(), name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    const auto handle = sys::handle_of(file.get());
+    ASSERT_TRUE(pool_->created({.fd = file.get(),
+                                .ino = handle->ino,
+                                .generation = handle->generation,
+                                .open = false,
+                                .writer = false,
+                                .named = true,
+                                .name = name,
+                                .reserved_end = 0,
+                                .node = 0}));
+  };
+  const auto code_of = [](const Result<void>& result) { return result ? 0 : result.error().code; };
+  make_new("new");
+  make_new("other");
+  uint64_t f_ino = 0;
+  const auto meanwhile = [&] {
+    struct stat f {};
+    ASSERT_EQ(::fstatat(root(), "f", &f, 0), 0);
+    f_ino = f.st_ino;
+    EXPECT_EQ(code_of(pool_->remove(root(), "f", false)), EBUSY);
+    EXPECT_EQ(code_of(pool_->rename(root(), "f", root(), "g", 0)), EBUSY);
+    EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "f", 0)), EBUSY);
+    EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "f", RENAME_EXCHANGE)), EBUSY);
+    EXPECT_EQ(code_of(pool_->rename(root(), "d", root(), "g", 0)), EBUSY);
+    EXPECT_EQ(code_of(pool_->link(f_ino, root(), "g")), EBUSY);
+    EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "newer", 0)), 0);
+    EXPECT_EQ(code_of(pool_->remove(root(), "other", false)), 0);
+    ASSERT_EQ(::fchmodat(root(), "f", 0604, 0), 0);
+    pool_->attributes_changed(f_ino);
+  };
+  const auto attached = attach(std::make_unique<HookedCatalog>(catalog(), false, meanwhile));
+  ASSERT_TRUE(attached) << attached.error().message;
+  EXPECT_THAT(names(), UnorderedElementsAre("d", "d/e", "f", "newer"));
+  EXPECT_EQ(code_of(pool_->rename(root(), "d", root(), "moved", 0)), 0);
+  EXPECT_EQ(code_of(pool_->remove(pool_->directory(pool_->root_ino())->fd, "newer", false)), 0);
+  pool_->disk()->store->log().step(std::chrono::milliseconds(0));
+  Catalog& now = pool_->disk()->store->catalog();
+  EXPECT_EQ(now.node(4).value()->mode, S_IFREG | 0604u);
+  EXPECT_EQ(now.lookup(kCatalogRoot, "moved").value(), 2u);
+  EXPECT_FALSE(now.lookup(kCatalogRoot, "d").value());
+  pool_->disk()->close();
+}
+
+TEST_F(PoolRestoreTest, NoDiskTierComesToADaemonThatEnds) {
+  std::filesystem::create_directory(place_ / "pools");
+  Pools pools({.directory = place_ / "pools",
+               .memory_bytes = uint64_t{1} << 30,
+               .topology = &topology_,
+               .backing_store = &backing_,
+               .listener = &listener_,
+               .evictor = &evictor_});
+  pools.on_disk_tier([](const auto&) { ADD_FAILURE() << "no pool has a disk tier"; });
+  PoolOptions plain;
+  plain.name = "serving";
+  plain.size_bytes = uint64_t{16} << 20;
+  auto serving = pools.create(plain);
+  ASSERT_TRUE(serving) << serving.error().message;
+  pools.on_disk_tier({});
+  PoolOptions spilling = options_;
+  spilling.spill_path = place_ / "spill";
+  spilling.spill_size_bytes = uint64_t{8} << 20;
+  const auto created = pools.create(spilling);
+  ASSERT_FALSE(created);
+  EXPECT_EQ(created.error().code, ESHUTDOWN);
+  EXPECT_EQ(pools.set_spill(*serving, spilling).error().code, ESHUTDOWN);
+  EXPECT_EQ((*serving)->disk(), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(spilling.spill_path));
 }
 
 // The limit on the size of files takes the place of whatever else may fail.
