@@ -52,6 +52,17 @@ TEST_F(PoolsTest, MountInfoNamesUs) {
   EXPECT_NE(entries[0].options.find("nodev"), std::string::npos) << entries[0].options;
 }
 
+// The removed one's memory is given back behind the back of whoever makes it anew at once.
+TEST_F(PoolsTest, MadeAnewAsSoonAsItIsRemoved) {
+  for (int round = 0; round < 300; ++round) {
+    ASSERT_EQ(error_of(::mkdir(root("again").c_str(), 0755)), 0) << round;
+    ASSERT_EQ(error_name(store(root("again/e"), pattern(round, 5000))), "ok") << round;
+    ASSERT_EQ(difference(round, read_file(root("again/e"))), "") << round;
+    ASSERT_EQ(error_of(::unlink(root("again/e").c_str())), 0) << round;
+    ASSERT_EQ(error_of(::rmdir(root("again").c_str())), 0) << round;
+  }
+}
+
 TEST_F(PoolsTest, StatfsIsThePoolsOwn) {
   struct statvfs status {};
   ASSERT_EQ(::statvfs(mount().path("q").c_str(), &status), 0);

@@ -2,8 +2,11 @@
 // nobody else notices.
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -76,6 +79,39 @@ TEST_F(SpillFaultsTest, WithoutDurabilityASlowDiskStopsNobody) {
   EXPECT_GT(stat("spills"), 0);
   EXPECT_EQ(check_whole(more), static_cast<int>(survivors(more).size()));
   stop();
+}
+
+// Where the pool would discard what the disk is too slow for.
+TEST_F(SpillFaultsTest, WhatAnFsyncWaitsForIsNotDiscardedMeanwhile) {
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
+  FreezableDisk slow(disk(), 768 * kMiB);
+  const std::string pool = "p:size=128M,durability=none,spill=" + slow.path() +
+                           "/spill,spill_size=512M,catalog=" + (disk() / "catalog");
+  start_pool(pool);
+  make_directory(path("d"));
+  slow.freeze();
+  fill_pool("before", 200);  // the disk has as many at a time as it is given
+  ASSERT_EQ(error_name(store(path("d/promised"), pattern(1, kMiB))), "ok");
+  std::atomic<pid_t> waiting_thread{0};
+  std::future<int> synced = std::async(std::launch::async, [&] {
+    const File directory(path("d"), O_RDONLY | O_DIRECTORY);
+    waiting_thread = ::gettid();
+    return error_of(::fsync(directory.fd()));
+  });
+  const auto in_fsync = [&] {
+    const std::string state = read_file("/proc/self/task/" + std::to_string(waiting_thread) + "/syscall");
+    return state.starts_with(std::to_string(SYS_fsync) + " ");
+  };
+  ASSERT_TRUE(eventually([&] { return waiting_thread != 0 && in_fsync(); }));
+  fill_pool("e", 300);
+  EXPECT_GT(stat("overrun_discards"), 0);
+  EXPECT_EQ(stat("spills"), 0);
+  slow.thaw();
+  EXPECT_EQ(error_name(synced.get()), "ok");
+  kill();
+  start_pool(pool);
+  EXPECT_EQ(difference(1, read_file(path("d/promised"))), "");
+  stop();  // before its file system goes
 }
 
 TEST_F(SpillFaultsTest, AReadErrorCostsWhatItHitsAlone) {
