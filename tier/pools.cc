@@ -146,8 +146,10 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes) {
 
 void Pools::reap() {
   // Until they are unmounted: a new pool may get the number and the name, and so the directory, of one of
-  // them.
-  std::lock_guard change(change_mutex_);
+  // them. Not waited for: a pool that is made, resized or gets a disk may take many seconds, and this is the
+  // thread that evicts.
+  const std::unique_lock change(change_mutex_, std::try_to_lock);
+  if (!change) return;
   std::vector<std::shared_ptr<Pool>> gone;
   {
     std::unique_lock lock(pools_mutex_);
