@@ -165,7 +165,11 @@ bool Spiller::wait_for_space(Request request, const SpillTask& task) {
   const uint64_t now_ms = now_coarse_ms();
   if (request.full_since_ms == 0) request.full_since_ms = now_ms;
   const bool hopeless = store_.units_for(task.size_bytes) >= store_.space().units();
-  if (hopeless || now_ms - request.full_since_ms > kFullPatienceMs) {
+  const bool too_long = now_ms - request.full_since_ms > kFullPatienceMs;
+  if (too_long && request.waiter) std::exchange(request.waiter, {})(fail(ENOSPC));
+  // Space may be on its way back from a catalog that cannot be written now: who gave up would have its entry
+  // discarded.
+  if (hopeless || (too_long && store_.log().idle())) {
     (void)residency_.end_spill(task, fail(ENOSPC), false);
     settle(request, fail(ENOSPC));
     return true;

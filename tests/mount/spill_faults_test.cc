@@ -81,6 +81,25 @@ TEST_F(SpillFaultsTest, WithoutDurabilityASlowDiskStopsNobody) {
   stop();
 }
 
+// Unless what is stored is to be kept: then writers wait.
+TEST_F(SpillFaultsTest, WithDurabilityASlowDiskCostsNoEntry) {
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
+  FreezableDisk slow(disk(), 768 * kMiB);
+  start_pool("p:size=128M,durability=writeback,spill=" + slow.path() +
+             "/spill,spill_size=512M,catalog=" + (disk() / "catalog"));
+  slow.freeze();
+  auto stored = std::async(std::launch::async, [&] { return fill_pool("e", 250); });
+  EXPECT_TRUE(rises_to("dirty_bytes", static_cast<int64_t>(64 * kMiB)));
+  EXPECT_EQ(stored.wait_for(std::chrono::seconds(2)), std::future_status::timeout);
+  EXPECT_EQ(stat("discards"), 0);
+  EXPECT_EQ(stat("spills"), 0);
+  slow.thaw();
+  const auto names = stored.get();
+  EXPECT_EQ(check_whole(names), 250);
+  EXPECT_EQ(stat("discards"), 0);
+  stop();
+}
+
 // Where the pool would discard what the disk is too slow for.
 TEST_F(SpillFaultsTest, WhatAnFsyncWaitsForIsNotDiscardedMeanwhile) {
   KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
@@ -165,6 +184,43 @@ TEST_F(SpillFaultsTest, AFullStateDirectoryLosesNothing) {
   EXPECT_EQ(check_whole(in_pool("e", 60)), 60);
   EXPECT_EQ(check_whole(in_pool("f", 60)), 60);
   EXPECT_EQ(xattr(path("e-59"), "user.note"), std::string(16'000, 'x'));
+  stop();  // before its state directory goes
+}
+
+// The disk is full, and what would make room there cannot be written to the catalog: for longer than a copy
+// waits for room.
+TEST_F(SpillFaultsTest, AFullDiskWaitsForItsCatalog) {
+  constexpr auto kPatience = std::chrono::seconds(11);
+  const PlainTmpfs state("size=4M");
+  start_pool("p:size=96M,spill_size=64M,spill=" + spill_file() + ",catalog=" + state.path() + "/catalog");
+  const auto names = fill_pool("e", 40);
+  ASSERT_EQ(error_name(sync_pool()), "ok");
+  {
+    const File filler(state.path() + "/filler", O_CREAT | O_WRONLY);
+    const std::string page(4096, 'x');
+    while (::write(filler.fd(), page.data(), page.size()) == static_cast<ssize_t>(page.size())) {
+    }
+  }
+  for (const std::string& name : names)
+    ASSERT_EQ(set_xattr(name, "user.note", std::string(60'000, 'x')), 0) << name;
+  EXPECT_TRUE(rises_to("catalog_errors", 1));
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(error_name(store(names[i], pattern(100 + i, kMiB))), "ok");
+  EXPECT_TRUE(eventually([&] { return stat("spill_free_bytes") < static_cast<int64_t>(kMiB); }));
+  const auto full_since = std::chrono::steady_clock::now();
+  EXPECT_TRUE(
+      eventually([&] { return std::chrono::steady_clock::now() - full_since > kPatience; }, 2 * kPatience));
+  const int64_t dirty = stat("dirty_entries");
+  EXPECT_GE(dirty, 10);
+  auto ordered = std::async(std::launch::async, [&] { order(mount(), "100%"); });
+  EXPECT_TRUE(becomes("clean_entries", 0));
+  EXPECT_EQ(stat("discards"), 0);
+  EXPECT_EQ(stat("dirty_entries"), dirty);
+  ASSERT_EQ(::unlink((state.path() + "/filler").c_str()), 0);
+  ASSERT_EQ(::mount("none", state.path().c_str(), nullptr, MS_REMOUNT, "size=64M"), 0);
+  EXPECT_TRUE(eventually([&] { return sync_pool() == 0; }));
+  ordered.get();
+  EXPECT_EQ(stat("discards"), 0);
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(difference(100 + i, read_file(names[i])), "");
   stop();  // before its state directory goes
 }
 
