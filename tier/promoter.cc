@@ -16,7 +16,7 @@ bool Promoter::request(uint64_t ino, int priority, Waiter waiter) {
 
 bool Promoter::queue(uint64_t ino, int priority, Waiter waiter) {
   auto found = pending_.find(ino);
-  if (found == pending_.end() && priority != kOpenPriority && pending_.size() >= kMaxQueued) return false;
+  if (found == pending_.end() && priority != kOpenPriority && pending_.size() >= most_queued_) return false;
   Pending& pending = pending_[ino];
   if (waiter) pending.waiters.push_back(std::move(waiter));
   const bool raised = found == pending_.end() || (!pending.started && priority > pending.priority);

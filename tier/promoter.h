@@ -37,7 +37,8 @@ class Promoter {
   static constexpr int kOpenPriority = INT32_MAX;  // somebody waits for it
   static constexpr size_t kMaxQueued = 1 << 20;    // of prefetches
 
-  Promoter(SpillStore& store, Residency& residency) : store_(store), residency_(residency) {}
+  Promoter(SpillStore& store, Residency& residency, size_t most_queued = kMaxQueued)
+      : store_(store), residency_(residency), most_queued_(most_queued) {}
 
   // The entry comes to memory once, however many ask. Higher priorities first. False: the queue of
   // prefetches is full; the waiter is not called then.
@@ -79,6 +80,7 @@ class Promoter {
 
   SpillStore& store_;
   Residency& residency_;
+  const size_t most_queued_;
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Pending> pending_ GUARDED_BY(mutex_);
   std::map<int, std::deque<uint64_t>, std::greater<>> queue_ GUARDED_BY(mutex_);

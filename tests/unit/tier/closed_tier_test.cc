@@ -1,5 +1,5 @@
-// What is asked of a disk tier's parts when their threads have ended, and what was under way then: all of it
-// is answered.
+// The parts of a disk tier without a pool: the order of their work, and what is asked of them when their
+// threads have ended, and what was under way then: all of it is answered.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -35,7 +35,8 @@ class OneFile final : public Residency {
   }
   bool end_spill(const SpillTask&, Result<CatalogContent>, bool) override { return true; }
   void want_disk_room(uint64_t) override {}
-  std::expected<PromoteTask, Refusal> begin_promote(uint64_t) override {
+  std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) override {
+    promoted_.push_back(ino);
     return std::unexpected(Refusal::kNever);
   }
   void end_promote(const PromoteTask&, const Result<void>&, bool) override {}
@@ -45,8 +46,10 @@ class OneFile final : public Residency {
   Room& memory_room() override { return room_; }
   uint64_t memory_bytes() const override { return uint64_t{1} << 30; }
   void wake_evictor() override {}
+  const std::vector<uint64_t>& promoted() const { return promoted_; }
 
  private:
+  std::vector<uint64_t> promoted_;
   UniqueFd file_;
   Room room_;
 };
@@ -82,6 +85,23 @@ class ClosedTierTest : public ::testing::Test {
   OneFile residency_;
   std::vector<std::shared_ptr<int>> answers_;
 };
+
+// Before they are closed: whose turn it is, and how many may wait.
+TEST_F(ClosedTierTest, PrefetchesComeByPriorityAndInABoundedQueue) {
+  Promoter promoter(*store_, residency_, 5);
+  PromoterLane lane(promoter, channel());
+  promoter.add(lane);
+  for (const auto& [ino, priority] : {std::pair(1, 0), {2, 5}, {3, 0}, {4, -7}, {1, 9}})
+    EXPECT_TRUE(promoter.request(static_cast<uint64_t>(ino), priority));
+  EXPECT_TRUE(promoter.request(5, 5));
+  EXPECT_FALSE(promoter.request(6, 100)) << "five wait";
+  EXPECT_TRUE(promoter.request(7, Promoter::kOpenPriority)) << "but somebody waits for this one";
+  lane.step(kNow);
+  EXPECT_EQ(residency_.promoted(), (std::vector<uint64_t>{7, 1, 2, 5, 3, 4}));
+  EXPECT_EQ(promoter.queued(), 0u);
+  promoter.close();
+  lane.close();
+}
 
 TEST_F(ClosedTierTest, CopiesToTheDisk) {
   Spiller spiller(*store_, residency_, channel());
