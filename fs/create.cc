@@ -139,8 +139,7 @@ Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const 
   if (!attributes) return pass(attributes);
   if (!S_ISREG(attributes->st_mode)) return fail(ESTALE);  // the kernel looks again and opens it its own way
   if (auto known = pool.looked_up(*handle, *attributes); !known) return known;
-  const auto client = static_cast<uint64_t>(fuse_req_ctx(request)->pid);
-  auto opened = pool.begin_open(handle->ino, writes(file), client);
+  auto opened = pool.begin_open(handle->ino, writes(file), client_of(request, pool));
   if (!opened) {
     pool.forget(handle->ino, 1);
     // The kernel looks again, finds it, and opens it as what it is.

@@ -15,8 +15,7 @@ bool writes(const fuse_file_info* file) {
 // Answers; kColdEntry is handed back and not answered.
 Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
   const bool writer = writes(file);
-  const auto client = static_cast<uint64_t>(fuse_req_ctx(request)->pid);
-  auto opened = node.pool->begin_open(node.ino, writer, client, from_disk);
+  auto opened = node.pool->begin_open(node.ino, writer, client_of(request, *node.pool), from_disk);
   if (!opened) {
     if (opened.error().code == kColdEntry) return pass(opened);
     // To one who means to write, ENOENT would be a failure and not a miss: the kernel may look again in any

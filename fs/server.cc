@@ -44,10 +44,15 @@ void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
     if (auto pool = server.pools.find(id.pool_number())) pool->forget(id.ino(), 1);
 }
 
-void reply_no_entry(fuse_req_t request) {
+void reply_no_entry(fuse_req_t request, double timeout_s) {
+  if (timeout_s == 0) return (void)fuse_reply_err(request, ENOENT);
   fuse_entry_param entry{};
-  entry.entry_timeout = kLongTimeoutS;
+  entry.entry_timeout = timeout_s;
   (void)fuse_reply_entry(request, &entry);
+}
+
+uint64_t client_of(fuse_req_t request, const Pool& pool) {
+  return pool.disk() == nullptr ? 0 : server_of(request).thread_groups.of(fuse_req_ctx(request)->pid);
 }
 
 void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes) {

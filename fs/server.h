@@ -13,6 +13,7 @@
 #include "fs/fuse.h"
 #include "fs/nodeid.h"
 #include "fs/stale_callers.h"
+#include "fs/thread_groups.h"
 #include "tier/pools.h"
 
 namespace kvcachefs {
@@ -27,6 +28,7 @@ struct Server {
   SessionBacking& backing;
   ControlFiles& control;
   StaleCallers stale_callers;
+  ThreadGroups thread_groups;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
 };
 
@@ -62,7 +64,10 @@ inline auto answer(fuse_req_t request) {
 // An entry reply for an inode that the table has already counted a lookup for.
 fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes);
 void reply_entry(fuse_req_t request, const fuse_entry_param& entry);
-void reply_no_entry(fuse_req_t request);  // a miss that the kernel may remember
+void reply_no_entry(fuse_req_t request,
+                    double timeout_s = kLongTimeoutS);  // a miss, which the kernel remembers
+// Who opens in it, for the pool to learn what follows what.
+uint64_t client_of(fuse_req_t request, const Pool& pool);
 void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes);
 
 // The name under which a pool's control files are reached, in the pool's root only.

@@ -104,6 +104,7 @@ Session::Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator
               .backing = backing,
               .control = control_,
               .stale_callers = {},
+              .thread_groups = {},
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); }},
       invalidator_(invalidator) {}
 

@@ -62,7 +62,7 @@ struct Entry {
   uint64_t charged_bytes = 0;  // of memory, as of its last close; a cold one's as of before
   uint64_t stored_ms = 0;
   uint32_t looked_up_ms = 0;
-  uint32_t hits = 0;
+  uint32_t hits = 0;  // opens for reading since it was stored
   uint32_t version = 0;
   // Of the disk tier. `content_epoch` changes whenever somebody may write: a copy that was begun before is
   // void.

@@ -45,7 +45,7 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
     Accounted accounted(*this, *entry);
     if (entry->open_count++ == 0) ++open_files_;
     entry->busy_tries = 0;
-    ++entry->hits;
+    if (!writer) ++entry->hits;
     count(counters_.opens_hit);
     candidates_.opened(*entry);
     if (std::exchange(entry->prefetched, false)) count(counters_.prefetch_useful);
@@ -117,6 +117,7 @@ void Pool::settle(Entry& entry) {
   const uint64_t counted_bytes = entry.pins_memory() ? entry.charged_bytes : 0;
   drop_writer(ino);
   ++entry.version;
+  entry.hits = 0;
   entry.stored_ms = now_coarse_ms();
   if (auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK)) {
     const uint64_t size = trim(entry, fd->get());

@@ -1,12 +1,18 @@
-// What an fsync has promised is kept, whatever the pool would do with other entries.
+// What an fsync has promised is kept, whatever the pool would do with other entries; and an open that waits
+// keeps nobody else waiting.
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <future>
 #include <string>
+#include <vector>
 
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -39,6 +45,51 @@ TEST(PromisedTest, WhatAdmissionWouldRefuseIsNotDiscardedAfterAnFsync) {
   ASSERT_EQ(load(promised, &content), 0);
   EXPECT_EQ(difference(1, content), "");
   if (HasFailure()) report_daemon_log(mount);
+  mount.stop();
+}
+
+// While an open waits for memory that others hold, the only thread that serves goes on.
+TEST(PromisedTest, AnOpenThatWaitsHoldsNoThread) {
+  KVCACHEFS_NEED_DAEMON();
+  const DiskDirectory disk;
+  MountOptions options;
+  options.pools = {"p:size=16M,prefetch=off,spill_size=128M,spill=" + (disk / "spill")};
+  options.arguments = {"-o", "threads=1"};
+  Mount mount(options);
+  const auto names = fill(mount.path(), "e", 40);
+  ASSERT_TRUE(eventually([&] { return mount.stat_value("dirty_entries") == 0; }));
+  ASSERT_TRUE(settled(mount));
+  order(mount, "100%");
+  std::vector<File> holders;  // of all memory
+  for (int i = 0; i < 16; ++i) {
+    holders.emplace_back(names[i], O_RDONLY);
+    EXPECT_EQ(read_at(holders.back().fd(), 0, 4096), pattern(i, 4096));
+  }
+  // It is told after half a second that there is none; a machine that stands still for that long is given
+  // another try.
+  bool served_meanwhile = false;
+  for (int i = 20; i < 28 && !served_meanwhile; ++i) {
+    std::atomic<pid_t> thread{0};
+    auto opened = std::async(std::launch::async, [&] {
+      thread = ::gettid();
+      const int fd = ::open(names[i].c_str(), O_RDWR | O_CLOEXEC);
+      const int error = error_of(fd);
+      if (fd >= 0) ::close(fd);
+      return error;
+    });
+    const std::string in_open = std::to_string(SYS_openat) + " ";
+    EXPECT_TRUE(eventually([&] {
+      return opened.wait_for(std::chrono::seconds(0)) == std::future_status::ready ||
+             (thread != 0 &&
+              read_file("/proc/self/task/" + std::to_string(thread) + "/syscall").starts_with(in_open));
+    }));
+    EXPECT_FALSE(exists(mount.path() + "/nothing-" + std::to_string(i)));
+    served_meanwhile = opened.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+    EXPECT_EQ(error_name(opened.get()), "ENOSPC");
+  }
+  EXPECT_TRUE(served_meanwhile);
+  if (::testing::Test::HasFailure()) report_daemon_log(mount);
+  holders.clear();
   mount.stop();
 }
 
