@@ -9,39 +9,43 @@
 namespace kvcachefs {
 
 void Invalidator::discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) {
-  {
-    MutexLock lock(mutex_);
-    queue_.push_back(
-        {NodeId::of_inode(pool, parent_ino).value, NodeId::of_inode(pool, ino).value, std::move(name)});
-    ++queued_;
-  }
-  condition_.notify_one();
+  queue({NodeId::of_inode(pool, parent_ino).value, NodeId::of_inode(pool, ino).value, std::move(name)});
+}
+
+void Invalidator::appeared(uint16_t pool, uint64_t parent_ino, std::string name) {
+  queue({NodeId::of_inode(pool, parent_ino).value, 0, std::move(name)});
 }
 
 void Invalidator::changed(uint16_t pool, uint64_t ino) {
+  queue({0, NodeId::of_inode(pool, ino).value, {}});
+}
+
+void Invalidator::queue(Notice notice) {
   {
     MutexLock lock(mutex_);
-    queue_.push_back({0, NodeId::of_inode(pool, ino).value, {}});
+    queue_.push_back(std::move(notice));
     ++queued_;
   }
   condition_.notify_one();
 }
 
 void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most) {
-  std::deque<Vanished> batch;
+  std::deque<Notice> batch;
   {
     MutexLock lock(mutex_);
     if (queue_.empty()) condition_.wait_for(mutex_, at_most);
     batch.swap(queue_);
   }
   // ENOENT means that the kernel has forgotten the name by itself; nothing else can be mended from here.
-  for (const Vanished& name : batch) {
+  for (const Notice& notice : batch) {
     // A negative offset: the attributes alone, the kernel's pages are as true as before.
-    if (name.parent == 0)
-      (void)fuse_lowlevel_notify_inval_inode(session, name.child, -1, 0);
+    const std::string& name = notice.name;
+    if (notice.parent == 0)
+      (void)fuse_lowlevel_notify_inval_inode(session, notice.child, -1, 0);
+    else if (notice.child == 0)
+      (void)fuse_lowlevel_notify_inval_entry(session, notice.parent, name.c_str(), name.size());
     else
-      (void)fuse_lowlevel_notify_delete(session, name.parent, name.child, name.name.c_str(),
-                                        name.name.size());
+      (void)fuse_lowlevel_notify_delete(session, notice.parent, notice.child, name.c_str(), name.size());
   }
   if (batch.empty()) return;
   {

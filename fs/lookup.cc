@@ -49,7 +49,8 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
                                          handle->generation, *attributes));
   }
   pool.looked_for_nothing();
-  reply_no_entry(request);
+  // What the kernel remembers while names come back would be true no longer than that.
+  reply_no_entry(request, pool.restoring() ? 0 : kLongTimeoutS);
 }
 
 void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups) {

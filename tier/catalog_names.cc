@@ -314,6 +314,14 @@ void CatalogNames::before_link(const Entry& entry, int fd) {
   links_[ino].insert(std::move(*place));
 }
 
+void CatalogNames::has_link(const Entry& entry, int directory, const std::string& name) {
+  MutexLock tree(tree_);
+  auto parent = put_directory(directory);
+  if (!parent) return;
+  MutexLock lock(mutex_);
+  links_[entry.policy.ino].insert({*parent, name});
+}
+
 void CatalogNames::linked(const Entry& entry, int directory, const std::string& name) {
   auto parent = put_directory(directory);
   if (!parent) return;

@@ -59,6 +59,8 @@ class CatalogNames {
   void exchanged(const Entry& a, const Entry& b, int a_was_in, const std::string& a_name, int b_was_in,
                  const std::string& b_name) REQUIRES(tree_) EXCLUDES(mutex_);
   void before_link(const Entry& entry, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
+  // One of the names of a file that got them before there was a catalog, and that the catalog does not have.
+  void has_link(const Entry& entry, int directory, const std::string& name) EXCLUDES(tree_, mutex_);
   void linked(const Entry& entry, int directory, const std::string& name) REQUIRES(tree_) EXCLUDES(mutex_);
 
   size_t withheld() const EXCLUDES(mutex_);

@@ -50,13 +50,14 @@ class BackingStore {
   virtual bool needs_write_access() const = 0;  // of the descriptor given to acquire
 };
 
-// Is told what the daemon made vanish, so that the kernel hears of it.
+// Is told what the daemon made vanish or appear, so that the kernel hears of it.
 class DiscardListener {
  public:
   virtual ~DiscardListener() = default;
   // Called with a shard held: must only queue. The second: the blocks it takes are others now.
   virtual void changed(uint16_t pool, uint64_t ino) = 0;
   virtual void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) = 0;
+  virtual void appeared(uint16_t pool, uint64_t parent_ino, std::string name) = 0;
   // Returns when the kernel has heard of all that was queued, or after that time. Not to be called from a
   // request that the kernel holds a directory for: it could not hear.
   virtual void wait_until_told(std::chrono::milliseconds at_most) = 0;
@@ -172,6 +173,8 @@ class Pool final : private Residency {
   // (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                            uint64_t unit_bytes, const PoolOptions& spill);
+  // Its catalog is being read while it serves: names appear.
+  bool restoring() const { return restoring_; }
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
   Durability durability() const { return durability_.load(std::memory_order_relaxed); }
   // Waiters are called from a worker's thread, or from this call's if nothing has to be waited for or nobody
@@ -282,8 +285,13 @@ class Pool final : private Residency {
   bool discard_cold(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   class Restorer;
   Result<void> restore(DiskTier& tier);
-  // What the catalog has, or may have, and cannot be told of yet. The entry's shard is held.
-  bool is_coming_back(const Entry* entry) const;
+  bool root_is_known();  // to the kernel
+  // What the catalog has, or what has several names, while the catalog cannot be told of any: it keeps them.
+  // The entry's shard is held.
+  bool keeps_its_names(const Entry* entry, nlink_t names) const;
+  // Of what was there before the disk tier. `with_links`: a file's several names too, which only then nobody
+  // has told of.
+  void tell_names(int directory, bool with_links);
   std::unordered_set<uint64_t> end_restoring() EXCLUDES(settings_mutex_);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();

@@ -89,12 +89,14 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   // Until it is done who opens what is back already meets ESTALE (begin_open), who renames or removes it
   // EBUSY. Who has not seen that it began is out of the shard when that was to be had once.
   restoring_ = true;
+  const bool served = root_is_known();
   for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(table_.shard_at(index).mutex);
   if (auto restored = restore(*owned_disk_); !restored) {
     owned_disk_.reset();
     end_restoring();
     return restored;
   }
+  if (served) tell_names(arena_.tree_fd(), true);
   durability_ = durability_of(spill);
   auto_prefetch_ = spill.prefetch;
   {
@@ -111,6 +113,33 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   for (const uint64_t ino : end_restoring()) attributes_changed(ino);
   spill_all();
   return {};
+}
+
+bool Pool::root_is_known() {
+  EntryTable::Shard& shard = table_.shard(root_ino());
+  MutexLock lock(shard.mutex);
+  const Entry* root = shard.find(root_ino());
+  return root != nullptr && root->lookup_count > 0;
+}
+
+void Pool::tell_names(int directory, bool with_links) {
+  CatalogNames& names = owned_disk_->names;
+  for (const Child& child : children_of(directory)) {
+    if (!child.is_regular) {
+      names.keep(directory, child.name);
+      if (auto inner = sys::open_at(directory, child.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW))
+        tell_names(inner->get(), with_links);
+      continue;
+    }
+    if (!with_links) continue;
+    EntryTable::Shard& shard = table_.shard(child.ino);
+    MutexLock lock(shard.mutex);
+    const Entry* entry = shard.find(child.ino);
+    auto attributes = sys::stat_at(directory, child.name.c_str());
+    if (entry != nullptr && entry->node_id == 0 && attributes && attributes->st_ino == child.ino &&
+        attributes->st_nlink > 1)
+      names.has_link(*entry, directory, child.name);
+  }
 }
 
 std::unordered_set<uint64_t> Pool::end_restoring() {
@@ -231,7 +260,9 @@ Result<void> Pool::set_durability(Durability durability) {
     MutexLock lock(settings_mutex_);
     options_.durability = durability;
   }
-  durability_ = durability;
+  // Without durability nothing has told the catalog of what has no content.
+  if (durability_.exchange(durability) == Durability::kNone && durability != Durability::kNone)
+    tell_names(arena_.tree_fd(), false);
   spill_all();
   return {};
 }

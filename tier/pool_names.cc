@@ -63,8 +63,8 @@ void Pool::gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep) {
     shard.kept[ino] = std::move(keep);
 }
 
-bool Pool::is_coming_back(const Entry* entry) const {
-  return restoring_ && (entry == nullptr || !entry->is_file() || entry->tier == Entry::Tier::kCold);
+bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
+  return restoring_ && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
 }
 
 Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
@@ -75,7 +75,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   auto attributes = sys::stat_at(directory, name);
   if (!attributes) return pass(attributes);
   Entry* entry = shard.find(handle->ino);
-  if (is_coming_back(entry)) return fail(EBUSY);
+  if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
   UniqueFd keep;
   if (entry != nullptr && (entry->open_count > 0 || !entry->is_file()))
     if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
@@ -112,14 +112,22 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     if (victim != nullptr && (victim->open_count > 0 || !victim->is_file()))
       if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
   }
-  const bool coming_back = [&]() NO_THREAD_SAFETY_ANALYSIS {
-    return is_coming_back(source_shard.find(source->ino)) ||
-           (target && is_coming_back(target_shard.find(target_ino)));
-  }();
-  if (coming_back) return fail(EBUSY);
+  const auto keep_names = [&]() NO_THREAD_SAFETY_ANALYSIS {
+    auto moved = sys::stat_at(from, old_name);
+    auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
+    return keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
+           (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink));
+  };
+  const bool restoring = restoring_;
+  if (restoring && keep_names()) return fail(EBUSY);
+  // A name that is not there may come back this moment.
+  if (restoring && !target && flags == 0) flags = RENAME_NOREPLACE;
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
-  if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) return renamed;
+  if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) {
+    if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
+    return renamed;
+  }
   [&]() NO_THREAD_SAFETY_ANALYSIS {
     if (tier != nullptr) {
       Entry unknown_source, unknown_target;
@@ -177,7 +185,7 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
-  if (is_coming_back(entry)) return fail(EBUSY);
+  if (restoring_ && !entry->removed) return fail(EBUSY);
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   [&]() NO_THREAD_SAFETY_ANALYSIS {

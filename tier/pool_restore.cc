@@ -27,7 +27,7 @@ struct Made {
 
 class Pool::Restorer final : public CatalogVisitor {
  public:
-  Restorer(Pool& pool, DiskTier& tier) : pool_(pool), tier_(tier) {}
+  Restorer(Pool& pool, DiskTier& tier) : pool_(pool), tier_(tier), serves_(pool.root_is_known()) {}
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
@@ -36,7 +36,9 @@ class Pool::Restorer final : public CatalogVisitor {
       ++damaged_;
       return drop(names);
     }
-    if (auto made = make(node, names, content); !made) {
+    if (auto made = make(node, names, content); made) {
+      if (serves_) tell(names);
+    } else {
       if (content != nullptr) tier_.store->give_back(content->extents);
       log_warning("pool {}: {} cannot be restored: errno {}", pool_.name_, std::string(names.front().name),
                   made.error().code);
@@ -90,6 +92,15 @@ class Pool::Restorer final : public CatalogVisitor {
     if (damaged_ + losses_ > 0)
       log_warning("pool {}: {} entries of the catalog were dropped", pool_.name_, damaged_ + losses_);
     if (!stored_.empty()) log_info("pool {}: {} entries are back, cold", pool_.name_, stored_.size());
+  }
+
+  void tell(std::span<const CatalogName> names) {
+    for (const CatalogName& name : names) {
+      auto parent = directory(name.parent);
+      auto attributes = parent ? sys::stat_of(*parent) : pass(parent);
+      if (attributes)
+        pool_.surroundings_.listener->appeared(pool_.number_, attributes->st_ino, std::string(name.name));
+    }
   }
 
   // Backwards: a directory goes after what is in it. What somebody has put into one meanwhile stays, and it.
@@ -220,6 +231,7 @@ class Pool::Restorer final : public CatalogVisitor {
 
   Pool& pool_;
   DiskTier& tier_;
+  const bool serves_;  // somebody may have looked for what comes back
   std::unordered_map<uint64_t, sys::Handle> directories_;
   std::unordered_map<uint64_t, UniqueFd> open_;
   std::vector<std::pair<sys::Handle, std::pair<timespec, timespec>>> directory_times_;

@@ -79,6 +79,7 @@ class World::Listener final : public DiscardListener {
   void discarded(uint16_t, uint64_t parent_ino, uint64_t ino, std::string name) override {
     discarded_.push_back({parent_ino, ino, std::move(name)});
   }
+  void appeared(uint16_t, uint64_t, std::string) override {}
   void wait_until_told(std::chrono::milliseconds) override {}
   std::vector<Discarded> take() { return std::exchange(discarded_, {}); }
 

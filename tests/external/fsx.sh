@@ -33,6 +33,8 @@ direct -Z -R -W -r 512 -w 512 -l 262144
 aio -A -c 50 -l 524288
 uring -U -c 50 -l 524288
 pages -r 4096 -w 4096 -t 4096 -l 262144"
+# A file that stays open is never cold.
+if [[ $mode == spill* ]]; then sets=$(sed '/ -c /!s/$/ -c 30/' <<<"$sets"); fi
 count=$(grep -c . <<<"$sets")
 failed=()
 while read -r name options; do

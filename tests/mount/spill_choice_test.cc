@@ -10,6 +10,7 @@
 #include <future>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/disk_tier.h"
@@ -44,6 +45,23 @@ TEST_F(SpillChoiceTest, SecondAccessIsAdmitted) {
   EXPECT_EQ(stat("refused_bytes"), static_cast<int64_t>(8 * kMiB));
   EXPECT_EQ(stat("discards"), 8);
   EXPECT_EQ(check_whole(names), 4);
+}
+
+TEST_F(SpillChoiceTest, WritingIsNoSecondAccess) {
+  start({.more = "admission=second_access"});
+  const auto names = fill_pool("e", 3);
+  EXPECT_EQ(read_file(names[0]).size(), kMiB);
+  EXPECT_TRUE(becomes("clean_entries", 1));
+  for (const int i : {1, 2}) {
+    const File file(names[i], O_RDWR);
+    const std::string content = pattern(i, kMiB);
+    ASSERT_EQ(::pwrite(file.fd(), content.data(), kMiB, 0), static_cast<ssize_t>(kMiB));
+  }
+  EXPECT_EQ(read_file(names[2]).size(), kMiB);
+  EXPECT_TRUE(becomes("clean_entries", 2));
+  ASSERT_TRUE(all_closed(mount()));
+  order(mount(), "100%");
+  EXPECT_EQ(survivors(names), (std::vector<int>{0, 2}));
 }
 
 TEST_F(SpillChoiceTest, WhatIsRefusedCanBeSynced) {
@@ -149,6 +167,20 @@ TEST_F(SpillChoiceTest, SuccessorsComeEarly) {
   EXPECT_EQ(stat("prefetch_useful"), useful + 1);
 }
 
+// A client with a pool of threads: the order is the process'.
+TEST_F(SpillChoiceTest, SuccessorsOfWhatSeveralThreadsOpen) {
+  start();
+  const auto names = fill_pool("e", 6);
+  const auto open_by_threads = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i)
+      std::thread([&] { EXPECT_EQ(difference(i, read_file(names[i])), ""); }).join();
+  };
+  for (int round = 0; round < 3; ++round) open_by_threads(6);
+  make_all_cold();
+  open_by_threads(1);
+  EXPECT_TRUE(eventually([&] { return tier_of(names[1]) == "clean"; })) << "e-1 follows e-0";
+}
+
 TEST_F(SpillChoiceTest, SuccessorsStayWherePrefetchIsOff) {
   start({.more = "prefetch=off"});
   const auto names = fill_pool("e", 6);
@@ -202,6 +234,46 @@ TEST_F(SpillChoiceTest, ADiskTierThatComesLateFindsItsDirectoriesThere) {
   EXPECT_TRUE(all_committed());
   start_pool("p:size=32M,spill=" + spill_file() + ",spill_size=128M");
   expect_all();
+}
+
+// Several names of a file, links and empty directories that nobody has told a catalog of.
+TEST_F(SpillChoiceTest, ADiskTierThatComesLateLearnsAllNames) {
+  start_pool("p:size=32M");
+  ASSERT_EQ(error_name(store(path("a"), pattern(1, 300'000))), "ok");
+  make_directory(path("d"));
+  make_directory(path("d/empty"));
+  ASSERT_EQ(::link(path("a").c_str(), path("d/b").c_str()), 0);
+  ASSERT_EQ(::symlink("a", path("d/link").c_str()), 0);
+  set("spill", spill_file() + " 128M");
+  EXPECT_TRUE(becomes("clean_entries", 1));
+  ASSERT_EQ(::unlink(path("a").c_str()), 0);
+  const File pool(mount().path(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(error_name(error_of(::fsync(pool.fd()))), "ok");
+  // What is stored next would lie where it does, if its place had been given away.
+  EXPECT_EQ(check_whole(fill_pool("e", 40, 300'000)), 40);
+  make_all_cold();
+  EXPECT_EQ(difference(1, read_file(path("d/b"))), "");
+  EXPECT_EQ(stat("checksum_errors"), 0);
+  kill();
+  start_pool("p:size=32M,spill=" + spill_file() + ",spill_size=128M");
+  EXPECT_FALSE(exists(path("a")));
+  EXPECT_EQ(difference(1, read_file(path("d/b"))), "");
+  EXPECT_EQ(list(path("d")), (std::vector<std::string>{"b", "empty", "link"}));
+}
+
+TEST_F(SpillChoiceTest, WhatWasNotThereComesBackWithADiskTier) {
+  start({.size = "32M", .spill_size = "128M"});
+  make_directory(path("d"));
+  ASSERT_EQ(error_name(store(path("d/e"), pattern(1, 300'000))), "ok");
+  ASSERT_EQ(error_name(store(path("f"), pattern(2, 300'000))), "ok");
+  stop();
+  start_pool("p:size=32M");
+  make_directory(path("d"));
+  EXPECT_FALSE(exists(path("d/e")) || exists(path("f"))) << "a miss that the kernel remembers";
+  set("spill", spill_file() + " 128M");
+  EXPECT_TRUE(eventually([&] { return exists(path("d/e")) && exists(path("f")); }));
+  EXPECT_EQ(difference(1, read_file(path("d/e"))), "");
+  EXPECT_EQ(difference(2, read_file(path("f"))), "");
 }
 
 TEST_F(SpillChoiceTest, CreatedByCommandWithADiskTier) {

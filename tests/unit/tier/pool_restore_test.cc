@@ -71,6 +71,7 @@ struct NoBacking final : BackingStore {
 struct NoListener final : DiscardListener {
   void changed(uint16_t, uint64_t) override {}
   void discarded(uint16_t, uint64_t, uint64_t, std::string) override {}
+  void appeared(uint16_t, uint64_t, std::string) override {}
   void wait_until_told(std::chrono::milliseconds) override {}
 };
 
@@ -177,6 +178,8 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   const auto code_of = [](const Result<void>& result) { return result ? 0 : result.error().code; };
   make_new("new");
   make_new("other");
+  make_new("once");
+  ASSERT_EQ(::linkat(root(), "once", root(), "twice", 0), 0);
   uint64_t f_ino = 0;
   const auto meanwhile = [&] {
     struct stat f {};
@@ -188,6 +191,11 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
     EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "f", RENAME_EXCHANGE)), EBUSY);
     EXPECT_EQ(code_of(pool_->rename(root(), "d", root(), "g", 0)), EBUSY);
     EXPECT_EQ(code_of(pool_->link(f_ino, root(), "g")), EBUSY);
+    EXPECT_EQ(code_of(pool_->rename(root(), "twice", root(), "thrice", 0)), EBUSY) << "it has two names";
+    EXPECT_EQ(code_of(pool_->remove(root(), "twice", false)), EBUSY);
+    EXPECT_EQ(code_of(pool_->truncate(f_ino, 0)), 0);
+    EXPECT_EQ(code_of(pool_->rename(root(), "f", root(), "g", 0)), EBUSY) << "although it is no longer cold";
+    EXPECT_EQ(code_of(pool_->remove(root(), "f", false)), EBUSY);
     EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "newer", 0)), 0);
     EXPECT_EQ(code_of(pool_->remove(root(), "other", false)), 0);
     ASSERT_EQ(::fchmodat(root(), "f", 0604, 0), 0);
@@ -195,7 +203,7 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   };
   const auto attached = attach(std::make_unique<HookedCatalog>(catalog(), false, meanwhile));
   ASSERT_TRUE(attached) << attached.error().message;
-  EXPECT_THAT(names(), UnorderedElementsAre("d", "d/e", "f", "newer"));
+  EXPECT_THAT(names(), UnorderedElementsAre("d", "d/e", "f", "newer", "once", "twice"));
   EXPECT_EQ(code_of(pool_->rename(root(), "d", root(), "moved", 0)), 0);
   EXPECT_EQ(code_of(pool_->remove(pool_->directory(pool_->root_ino())->fd, "newer", false)), 0);
   pool_->disk()->store->log().step(std::chrono::milliseconds(0));
