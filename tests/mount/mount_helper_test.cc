@@ -244,6 +244,17 @@ TEST_F(MountHelperTest, MountsForReadingOnly) {
   EXPECT_THAT(mounts_at(directory("b")).front().options, HasSubstr("nosuid"));
 }
 
+TEST_F(MountHelperTest, FollowsNoSymbolicLinksWhereItIsTold) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M,sync,strictatime").exit_code, 0);
+  ASSERT_EQ(store(directory("a") + "/entry", "bytes"), 0);
+  ASSERT_EQ(::symlink("entry", (directory("a") + "/link").c_str()), 0);
+  ASSERT_EQ(mount_pool("llama", directory("b"), "nosymfollow").exit_code, 0);
+  std::string content;
+  EXPECT_EQ(load(directory("a") + "/link", &content), 0);
+  EXPECT_EQ(load(directory("b") + "/link", &content), ELOOP);
+  EXPECT_EQ(load(directory("b") + "/entry", &content), 0);
+}
+
 TEST_F(MountHelperTest, NamesMistakesAndMountsNothing) {
   Outcome outcome = mount_pool("llama", directory("a"), "colour=red");
   EXPECT_EQ(outcome.exit_code, 1);
