@@ -105,7 +105,8 @@ Session::Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator
               .control = control_,
               .stale_callers = {},
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); }},
-      invalidator_(invalidator) {}
+      invalidator_(invalidator),
+      poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
 Session::~Session() {
   if (session_ != nullptr) fuse_session_destroy(session_);
@@ -194,12 +195,9 @@ bool Session::wait_until_negotiated(std::chrono::seconds at_most) {
   return negotiated_ && !ended_ && refusal_.empty();
 }
 
-bool Session::poll_for_request(uint64_t until_ns) {
+void Session::poll_for_request(uint64_t until_ns) {
   pollfd device{fuse_session_fd(session_), POLLIN, 0};
-  do {
-    if (poll(&device, 1, 0) != 0) return true;
-  } while (now_ns() < until_ns);
-  return false;
+  while (poll(&device, 1, 0) == 0 && now_ns() < until_ns) continue;
 }
 
 void Session::serve() {
@@ -221,11 +219,14 @@ void Session::serve_device() {
     const int received = fuse_session_receive_buf(session_, &buffer);
     if (received == -EINTR || received == -EAGAIN) continue;
     if (received <= 0) break;
+    if (poll_time_.is_on()) poll_time_.arrived(now_ns());
     fuse_session_process_buf(session_, &buffer);
     // Most of an open's cost is this thread's waking up. One thread at a time looks for the next request, the
     // others sleep: should one of them take what is seen here, the next receive sleeps as it would have.
-    if (options_.poll_us > 0 && !polling_.exchange(true)) {
-      (void)poll_for_request(now_ns() + uint64_t{options_.poll_us} * 1000);
+    if (poll_time_.is_on() && !polling_.exchange(true)) {
+      const uint64_t start_ns = now_ns();
+      poll_time_.started(start_ns);
+      poll_for_request(start_ns + poll_time_.present_ns());
       polling_ = false;
     }
   }
