@@ -79,6 +79,26 @@ bool may_pass_through() {
   return false;
 }
 
+// Whether the kernel is to move the bytes; why not is what whoever wonders about the speed looks for in the
+// log.
+bool take_passthrough(fuse_conn_info* connection, bool wanted) {
+  if (!wanted) {
+    log_info("no passthrough: no_passthrough asks for none");
+    return false;
+  }
+  if (!may_pass_through()) {
+    log_warning("no passthrough: it needs CAP_SYS_ADMIN; the daemon moves all bytes, more slowly");
+    return false;
+  }
+  if (!fuse_set_feature_flag(connection, FUSE_CAP_PASSTHROUGH)) {
+    log_warning(
+        "no passthrough: the kernel does not offer it (Linux 6.9, CONFIG_FUSE_PASSTHROUGH); the daemon "
+        "moves all bytes, more slowly");
+    return false;
+  }
+  return true;
+}
+
 bool io_uring_enabled() {
   auto value = sys::read_text("/sys/module/fuse/parameters/enable_uring");
   return value && (value->starts_with("Y") || value->starts_with("1"));
@@ -152,8 +172,7 @@ Result<void> Session::mount() {
 }
 
 void Session::negotiate(fuse_conn_info* connection) {
-  const bool passthrough = !options_.no_passthrough && may_pass_through() &&
-                           fuse_set_feature_flag(connection, FUSE_CAP_PASSTHROUGH);
+  const bool passthrough = take_passthrough(connection, !options_.no_passthrough);
   if (passthrough) {
     connection->max_backing_stack_depth = 0;  // a tmpfs lies on nothing
     (void)fuse_set_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV_V2);

@@ -1,4 +1,4 @@
-// A daemon as it serves: how it takes requests.
+// A daemon as it serves: how it takes requests, and what it says of that.
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +31,17 @@ TEST_F(ServingTest, PollsForRequestsIfItIsTold) {
     });
   }
   for (std::thread& client : clients) client.join();
+  mount.stop();
+}
+
+// The kernel here offers it to root; without CAP_SYS_ADMIN there is no mount to ask.
+TEST_F(ServingTest, SaysWhyThereIsNoPassthrough) {
+  Mount mount;
+  ASSERT_TRUE(eventually([&] { return mount.log().find(" serves ") != std::string::npos; })) << mount.log();
+  const bool said =
+      mount.log().find("<6>no passthrough: no_passthrough asks for none\n") != std::string::npos;
+  EXPECT_EQ(said, mode() == Mode::kDaemonIo) << mount.log();
+  EXPECT_EQ(mount.log().find("no passthrough: ") != std::string::npos, said) << mount.log();
   mount.stop();
 }
 
