@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/program.h"
