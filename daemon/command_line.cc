@@ -78,7 +78,7 @@ Result<void> set_option(Config& config, std::string_view option) {
   if (takes_value != has_value) {
     return fail(EINVAL, fmt::format("-o {}: {}", key, takes_value ? "needs a value" : "takes no value"));
   }
-  if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us);
+  if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us.emplace());
   if (key == "threads") return set_count(key, value, kMaximumThreads, config.threads);
   if (key == "io_uring") config.io_uring = true;
   if (key == "no_passthrough") config.no_passthrough = true;

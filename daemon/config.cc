@@ -10,6 +10,9 @@
 namespace kvcachefs {
 namespace {
 
+constexpr unsigned kFewProcessors = 4;
+constexpr unsigned kUsualPollUs = 20;  // about what it takes to wake a thread
+
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -41,6 +44,10 @@ Result<void> check_disks(const std::vector<PoolOptions>& pools, const PoolOption
 }
 
 }  // namespace
+
+unsigned default_poll_us(unsigned processors) {
+  return processors > kFewProcessors ? kUsualPollUs : 0;
+}
 
 Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigins& origins,
                          uint64_t memory_bytes) {
@@ -83,7 +90,7 @@ std::string format_config(const Config& config) {
   out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
   out += fmt::format("io_uring = {}\n", config.io_uring);
   out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
-  out += fmt::format("poll_us = {}\n", config.poll_us);
+  if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
   out += fmt::format("threads = {}\n", config.threads);
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));

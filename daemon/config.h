@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ struct Config {
   std::filesystem::path runtime_dir = "/run/kvcachefs";
   bool io_uring = false;
   bool no_passthrough = false;
-  unsigned poll_us = 0;
-  unsigned threads = 0;  // 0: by cores
+  std::optional<unsigned> poll_us;  // none: default_poll_us()
+  unsigned threads = 0;             // 0: by cores
   bool daemonize = false;
   std::vector<PoolOptions> pools;
 };
@@ -27,6 +28,9 @@ struct Config {
 // Longer than any sensible wait between two requests; more threads than any machine's queue can feed.
 inline constexpr unsigned kMaximumPollUs = 1'000'000;
 inline constexpr unsigned kMaximumThreads = 1024;
+
+// A thread that polls takes a processor from the clients: nothing where there are few.
+unsigned default_poll_us(unsigned processors);
 
 // Where each pool's settings were last changed: `FILE:LINE` or `--pool`.
 using PoolOrigins = std::map<std::string, std::string, std::less<>>;

@@ -115,11 +115,14 @@ int serve(const Config& config, Announcement& announcement) {
       return kExitFailure;
     }
   }
+  // Over io_uring it is libfuse's own threads that wait.
+  const unsigned poll_us =
+      config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
   Session session(pools, backing, invalidator,
                   {.mountpoint = config.mountpoint.string(),
                    .io_uring = config.io_uring,
                    .no_passthrough = config.no_passthrough,
-                   .poll_us = config.poll_us});
+                   .poll_us = poll_us});
   if (auto mounted = session.mount(); !mounted) {
     log_error("{}", mounted.error().message);
     return kExitFailure;
@@ -133,7 +136,7 @@ int serve(const Config& config, Announcement& announcement) {
     const ServerInfo info{.io_mode = session.passthrough() ? "passthrough" : "daemon",
                           .transport = session.over_io_uring() ? "io_uring" : "dev_fuse",
                           .threads = threads,
-                          .poll_us = config.poll_us,
+                          .poll_us = poll_us,
                           .memory_bytes = memory_bytes(),
                           .started_ns = now_ns(),
                           .pid = getpid()};

@@ -79,6 +79,26 @@ bool may_pass_through() {
   return false;
 }
 
+// Whether the kernel is to move the bytes; why not is what whoever wonders about the speed looks for in the
+// log.
+bool take_passthrough(fuse_conn_info* connection, bool wanted) {
+  if (!wanted) {
+    log_info("no passthrough: no_passthrough asks for none");
+    return false;
+  }
+  if (!may_pass_through()) {
+    log_warning("no passthrough: it needs CAP_SYS_ADMIN; the daemon moves all bytes, more slowly");
+    return false;
+  }
+  if (!fuse_set_feature_flag(connection, FUSE_CAP_PASSTHROUGH)) {
+    log_warning(
+        "no passthrough: the kernel does not offer it (Linux 6.9, CONFIG_FUSE_PASSTHROUGH); the daemon "
+        "moves all bytes, more slowly");
+    return false;
+  }
+  return true;
+}
+
 bool io_uring_enabled() {
   auto value = sys::read_text("/sys/module/fuse/parameters/enable_uring");
   return value && (value->starts_with("Y") || value->starts_with("1"));
@@ -106,7 +126,8 @@ Session::Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator
               .stale_callers = {},
               .thread_groups = {},
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); }},
-      invalidator_(invalidator) {}
+      invalidator_(invalidator),
+      poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
 Session::~Session() {
   if (session_ != nullptr) fuse_session_destroy(session_);
@@ -152,8 +173,7 @@ Result<void> Session::mount() {
 }
 
 void Session::negotiate(fuse_conn_info* connection) {
-  const bool passthrough = !options_.no_passthrough && may_pass_through() &&
-                           fuse_set_feature_flag(connection, FUSE_CAP_PASSTHROUGH);
+  const bool passthrough = take_passthrough(connection, !options_.no_passthrough);
   if (passthrough) {
     connection->max_backing_stack_depth = 0;  // a tmpfs lies on nothing
     (void)fuse_set_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV_V2);
@@ -195,12 +215,9 @@ bool Session::wait_until_negotiated(std::chrono::seconds at_most) {
   return negotiated_ && !ended_ && refusal_.empty();
 }
 
-bool Session::poll_for_request(uint64_t until_ns) {
+void Session::poll_for_request(uint64_t until_ns) {
   pollfd device{fuse_session_fd(session_), POLLIN, 0};
-  do {
-    if (poll(&device, 1, 0) != 0) return true;
-  } while (now_ns() < until_ns);
-  return false;
+  while (poll(&device, 1, 0) == 0 && now_ns() < until_ns) continue;
 }
 
 void Session::serve() {
@@ -222,11 +239,14 @@ void Session::serve_device() {
     const int received = fuse_session_receive_buf(session_, &buffer);
     if (received == -EINTR || received == -EAGAIN) continue;
     if (received <= 0) break;
+    if (poll_time_.is_on()) poll_time_.arrived(now_ns());
     fuse_session_process_buf(session_, &buffer);
     // Most of an open's cost is this thread's waking up. One thread at a time looks for the next request, the
     // others sleep: should one of them take what is seen here, the next receive sleeps as it would have.
-    if (options_.poll_us > 0 && !polling_.exchange(true)) {
-      (void)poll_for_request(now_ns() + uint64_t{options_.poll_us} * 1000);
+    if (poll_time_.is_on() && !polling_.exchange(true)) {
+      const uint64_t start_ns = now_ns();
+      poll_time_.started(start_ns);
+      poll_for_request(start_ns + poll_time_.present_ns());
       polling_ = false;
     }
   }

@@ -13,6 +13,7 @@
 #include "fs/control_files.h"
 #include "fs/fuse.h"
 #include "fs/invalidator.h"
+#include "fs/poll_time.h"
 #include "fs/server.h"
 
 namespace kvcachefs {
@@ -23,8 +24,7 @@ class Session {
     std::string mountpoint;
     bool io_uring = false;
     bool no_passthrough = false;
-    unsigned poll_us =
-        0;  // how long a thread that has just served looks for the next request before it sleeps
+    unsigned poll_us = 0;  // most_ns of the PollTime
   };
   Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator, Options options);
   ~Session();
@@ -58,7 +58,7 @@ class Session {
  private:
   void negotiate(fuse_conn_info* connection);
   void serve_device();
-  bool poll_for_request(uint64_t until_ns);
+  void poll_for_request(uint64_t until_ns);
 
   const Options options_;
   ControlFiles control_;
@@ -69,6 +69,7 @@ class Session {
   fuse_session* session_ = nullptr;
   std::atomic<bool> over_io_uring_{false};
   std::atomic<bool> stopping_{false};
+  PollTime poll_time_;
   std::atomic<bool> polling_{false};  // a thread is
   std::string refusal_;
 

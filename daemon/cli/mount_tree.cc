@@ -177,9 +177,13 @@ Result<void> MountTree::write_settings(std::string_view pool, const PoolSettings
   const auto depends_on_spill = [](std::string_view key) {
     return key == "durability" || key == "admission" || key == "prefetch";
   };
-  for (const auto& [key, value] : settings) {
-    if (is_spill_setting(key) || depends_on_spill(key)) continue;
-    if (Result<void> made = make_setting(pool, key, value); !made) return made;
+  // In whatever order they were typed, an entry's size is refused beyond the size that the pool has by then.
+  const auto goes_first = [](std::string_view key) { return key == "size" || !is_live_setting(key); };
+  for (const bool first : {true, false}) {
+    for (const auto& [key, value] : settings) {
+      if (is_spill_setting(key) || depends_on_spill(key) || goes_first(key) != first) continue;
+      if (Result<void> made = make_setting(pool, key, value); !made) return made;
+    }
   }
   if (std::ranges::any_of(settings, [](const auto& setting) { return is_spill_setting(setting.first); })) {
     if (Result<void> ordered = order_spill(pool, settings); !ordered) return ordered;

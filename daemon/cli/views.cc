@@ -30,6 +30,11 @@ std::string hit_percent(uint64_t hits, uint64_t misses) {
   return percent(hits, hits + misses);
 }
 
+// All that eviction took out of memory: to the disk, or for good.
+uint64_t evictions(const StatsReading& stats) {
+  return stats.number("evictions") + stats.number("discards");
+}
+
 std::string rate(uint64_t now, uint64_t before, double seconds) {
   // A pool that was deleted and made again counts from 0.
   const uint64_t difference = now >= before ? now - before : now;
@@ -202,6 +207,7 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
                                         {"HIT%"},
                                         {"CREATES/s"},
                                         {"REMOVES/s"},
+                                        {"EVICTIONS/s"},
                                         {"DISCARDS/s"}};
   const bool with_disk = any_disk(sample);
   if (with_disk) columns.insert(columns.end(), {{"DISK%"}, {"SPILLED/s"}, {"PROMOTED/s"}});
@@ -229,6 +235,7 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
                                  hit_percent(hits, misses),
                                  per_second("creates"),
                                  per_second("removes"),
+                                 rate(evictions(stats), evictions(before), seconds),
                                  per_second("discards")};
     if (with_disk) {
       const auto bytes_per_second = [&, &now = stats](std::string_view counter) {

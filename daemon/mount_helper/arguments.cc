@@ -12,15 +12,25 @@
 namespace kvcachefs {
 namespace {
 
-// Of mount(8) and fstab, or what holds for the daemon's mount whatever is asked (nosuid, nodev).
-constexpr std::array<std::string_view, 18> kIgnoredOptions{
-    "rw",   "dev",    "nodev",    "suid",    "nosuid",   "exec",  "auto",  "noauto", "_netdev",
-    "user", "nofail", "defaults", "noatime", "relatime", "users", "owner", "group",  "allow_other"};
+// Of mount(8) and fstab: what mount(8) does itself, what holds for the daemon's mount whatever is asked
+// (nosuid, nodev), and what is the file system's own business in a cache (times, locks, sync).
+constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
+    {"allow_other", "async",      "atime",  "auto",     "_netdev",    "defaults",      "dev",
+     "diratime",    "dirsync",    "exec",   "group",    "iversion",   "lazytime",      "loud",
+     "mand",        "noatime",    "noauto", "nodev",    "nodiratime", "nofail",        "nogroup",
+     "noiversion",  "nolazytime", "nomand", "noowner",  "norelatime", "nostrictatime", "nosuid",
+     "nouser",      "nousers",    "owner",  "relatime", "rw",         "silent",        "strictatime",
+     "suid",        "symfollow",  "sync",   "user",     "users"});
 constexpr std::array<std::string_view, 4> kDaemonOptions{"io_uring", "no_passthrough", "poll_us", "threads"};
 
 template <class List>
 bool contains(const List& list, std::string_view text) {
   return std::ranges::find(list, text) != list.end();
+}
+
+bool is_ignored(std::string_view option, std::string_view key) {
+  return contains(kIgnoredOptions, option) || key == "comment" || key.starts_with("x-") ||
+         key.starts_with("X-") || key == "user";  // who mounts what fstab allows to users: user=NAME
 }
 
 struct Parser {
@@ -70,8 +80,12 @@ struct Parser {
       arguments.read_only = true;
     } else if (option == "noexec") {
       arguments.no_exec = true;
-    } else if (!sloppy && !contains(kIgnoredOptions, option) && !key.starts_with("x-") &&
-               !key.starts_with("X-") && key != "comment") {
+    } else if (option == "nosymfollow") {
+      arguments.no_symbolic_links = true;
+    } else if (option == "remount") {
+      return fail(EINVAL,
+                  "remount: `mount -o remount,bind,ro DIR` changes what a mount may, `kvcachefs set` a pool");
+    } else if (!sloppy && !is_ignored(option, key)) {
       return fail(EINVAL, fmt::format("{}: unknown option", option));
     }
     return {};

@@ -20,6 +20,7 @@ struct MountArguments {
   std::vector<std::string> daemon_options;  // for a daemon that is started
   bool read_only = false;
   bool no_exec = false;
+  bool no_symbolic_links = false;  // nosymfollow: there, none is followed
   bool fake = false;  // check everything, mount nothing
   bool verbose = false;
 };

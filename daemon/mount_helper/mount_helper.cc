@@ -156,11 +156,12 @@ Result<void> bind_pool(const MountArguments& arguments) {
   const std::filesystem::path source = arguments.base / arguments.pool;
   if (arguments.verbose) say(fmt::format("binding {} at {}", source.native(), directory));
   Result<void> bound = sys::mount(source.c_str(), directory.c_str(), "", MS_BIND, nullptr);
-  if (!bound || (!arguments.read_only && !arguments.no_exec)) return bound;
+  if (!bound || (!arguments.read_only && !arguments.no_exec && !arguments.no_symbolic_links)) return bound;
   // A bind mount takes its own flags only when it is there; they replace those that it has from the base.
   unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
   if (arguments.read_only) flags |= MS_RDONLY;
   if (arguments.no_exec) flags |= MS_NOEXEC;
+  if (arguments.no_symbolic_links) flags |= MS_NOSYMFOLLOW;
   Result<void> changed = sys::mount("none", directory.c_str(), "", flags, nullptr);
   if (!changed) (void)sys::unmount(directory.c_str(), MNT_DETACH);
   return changed;

@@ -137,6 +137,31 @@ PARITY_TEST(SetIdBitsGoWithAChangeOfOwner) {
   transcript.status("after", file);
 }
 
+PARITY_TEST(SetIdBitsGoWhenOthersChangeTheContent) {
+  const std::string file = directory + "/file";
+  write_file(file, "content", 0777);
+  const auto after = [&](std::string_view what, mode_t mode, const std::function<int()>& change) {
+    ASSERT_EQ(::chmod(file.c_str(), mode), 0);
+    transcript.note(what, as_user(kUser, kGroup, change));
+    transcript.status("after it", file);
+  };
+  const auto write = [&] { return error_of(::pwrite(File(file, O_WRONLY).fd(), "x", 1, 0)); };
+  const auto read = [&] { return error_of(::close(::open(file.c_str(), O_RDONLY))); };
+  const auto truncate = [&] { return error_of(::truncate(file.c_str(), 3)); };
+  after("write", 06777, write);
+  EXPECT_EQ(status_of(file).st_mode & 07777, 0777u);
+  after("truncate", 06777, truncate);
+  EXPECT_EQ(status_of(file).st_mode & 07777, 0777u);
+  after("ftruncate", 06777, [&] { return error_of(::ftruncate(File(file, O_WRONLY).fd(), 2)); });
+  after("O_TRUNC", 06777, [&] { return error_of(::close(::open(file.c_str(), O_WRONLY | O_TRUNC))); });
+  after("fallocate", 06777, [&] { return error_of(::fallocate(File(file, O_WRONLY).fd(), 0, 0, 100)); });
+  after("read", 06777, read);
+  EXPECT_EQ(status_of(file).st_mode & 07777, 06777u);
+  write_file(file, "by root, who may");
+  transcript.status("written by root", file);
+  EXPECT_EQ(status_of(file).st_mode & 07777, 06777u);
+}
+
 PARITY_TEST(Times) {
   const std::string file = directory + "/file";
   write_file(file, "x");

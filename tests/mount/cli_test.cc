@@ -107,6 +107,13 @@ TEST_F(CliMountTest, SetsWhileServing) {
   EXPECT_EQ(cli({"set", "nobody", "size=1G"}).error, "kvcachefs: there is no pool 'nobody'\n");
 }
 
+TEST_F(CliMountTest, SetsTheSizeFirst) {
+  const Outcome outcome = cli({"set", "p", "entry_size=80M", "watermarks=50:60", "size=96M"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(read_file(mount().control("entry_size")), "80M\n");
+  EXPECT_EQ(read_file(mount().control("size")), "96M\n");
+}
+
 TEST_F(CliMountTest, Evicts) {
   mount().stop_squeezing();
   store_entries(20);

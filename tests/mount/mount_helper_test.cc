@@ -1,6 +1,7 @@
 // mount.kvcachefs: daemon, pool and bind mount from one command.
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -242,6 +243,56 @@ TEST_F(MountHelperTest, MountsForReadingOnly) {
   EXPECT_EQ(store(directory("b") + "/other", "bytes"), EROFS);
   EXPECT_EQ(store(directory("a") + "/other", "bytes"), 0);
   EXPECT_THAT(mounts_at(directory("b")).front().options, HasSubstr("nosuid"));
+}
+
+TEST_F(MountHelperTest, FollowsNoSymbolicLinksWhereItIsTold) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M,sync,strictatime").exit_code, 0);
+  ASSERT_EQ(store(directory("a") + "/entry", "bytes"), 0);
+  ASSERT_EQ(::symlink("entry", (directory("a") + "/link").c_str()), 0);
+  ASSERT_EQ(mount_pool("llama", directory("b"), "nosymfollow").exit_code, 0);
+  std::string content;
+  EXPECT_EQ(load(directory("a") + "/link", &content), 0);
+  EXPECT_EQ(load(directory("b") + "/link", &content), ELOOP);
+  EXPECT_EQ(load(directory("b") + "/entry", &content), 0);
+}
+
+// In a mount namespace of its own: only there /sbin, where mount(8) looks, has the helper of this build.
+TEST_F(MountHelperTest, MountsFromFstab) {
+  std::string daemon_options = ",runtime_dir=" + work_dir_ + "/run";
+  if (mode() == Mode::kDaemonIo) daemon_options += ",no_passthrough";
+  if (mode() == Mode::kIoUring) daemon_options += ",io_uring";
+  write_file(directory("fstab"), "one " + directory("a") + " kvcachefs size=16M,sync,nofail" +
+                                     daemon_options + " 0 0\ntwo " + directory("b") +
+                                     " kvcachefs ro,nouser,size=32M" + daemon_options + " 0 0\n");
+  const auto body = [&] {
+    ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
+    ASSERT_EQ(::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    ASSERT_EQ(::mount("none", "/sbin", "tmpfs", 0, "size=1M"), 0);
+    for (const std::string program : {"/kvcachefsd", "/mount.kvcachefs"}) {
+      write_file("/sbin" + program, "");
+      ASSERT_EQ(::mount((KVCACHEFS_BIN_DIR + program).c_str(), ("/sbin" + program).c_str(), nullptr, MS_BIND,
+                        nullptr),
+                0);
+    }
+    for (int round = 0; round < 2; ++round) {  // as `mount -a` by hand does after the boot's
+      const Outcome outcome = run({"/bin/mount", "-n", "-T", directory("fstab"), "-a"});
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+      EXPECT_EQ(mounts_at(directory("a")).size(), 1u);
+      EXPECT_EQ(mounts_at(directory("b")).size(), 1u);
+    }
+    EXPECT_EQ(store(directory("a") + "/entry", "bytes"), 0);
+    EXPECT_EQ(store(directory("b") + "/entry", "bytes"), EROFS);
+    EXPECT_EQ(read_file(control("two", "size")), "32M\n");
+    for (const char* name : {"a", "b"}) EXPECT_EQ(run({"/bin/umount", "-n", directory(name)}).exit_code, 0);
+    EXPECT_EQ(read_file(base() + "/one/entry"), "bytes");
+    end_daemon();
+  };
+  EXPECT_EQ(in_child([&] {
+              body();
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
 }
 
 TEST_F(MountHelperTest, NamesMistakesAndMountsNothing) {

@@ -367,7 +367,7 @@ std::vector<MountEntry> mount_entries() {
     words >> entry.mount_point >> entry.options;
     while (words >> word && word != "-") {
     }
-    words >> entry.file_system >> entry.source;
+    words >> entry.file_system >> entry.source >> entry.super_options;
     entry.mount_point = unescape(entry.mount_point);
     entries.push_back(entry);
   }

@@ -187,7 +187,8 @@ struct MountEntry {
   std::string mount_point;
   std::string file_system;
   std::string source;
-  std::string options;
+  std::string options;        // of the mount
+  std::string super_options;  // of the file system
 };
 // /proc/self/mountinfo as it is now; names unescaped.
 std::vector<MountEntry> mount_entries();

@@ -137,10 +137,12 @@ TEST_F(CliTest, ShowsRates) {
 }
 
 TEST_F(CliTest, CountsRatesBetweenSamples) {
-  Sample earlier{10, "/m", {}, {{"a", StatsReading::parse("opens_hit 100\ndiscards 5\n")}}};
-  Sample later{12, "/m", {}, {{"a", StatsReading::parse("opens_hit 103\ndiscards 4\n")}}};
+  Sample earlier{10, "/m", {}, {{"a", StatsReading::parse("opens_hit 100\nevictions 10\ndiscards 5\n")}}};
+  Sample later{12, "/m", {}, {{"a", StatsReading::parse("opens_hit 103\nevictions 16\ndiscards 4\n")}}};
   const std::string view = top_view(later, &earlier);
-  EXPECT_NE(view.find("    1.5         0  100%          0          0         2.0\n"), std::string::npos)
+  EXPECT_NE(view.find("  REMOVES/s  EVICTIONS/s  DISCARDS/s\n"), std::string::npos) << view;
+  EXPECT_NE(view.find("    1.5         0  100%          0          0          2.5         2.0\n"),
+            std::string::npos)
       << view;
 }
 

@@ -53,11 +53,19 @@ TEST_F(CommandLineTest, HasDefaults) {
   EXPECT_FALSE(line->config.io_uring);
   EXPECT_FALSE(line->config.no_passthrough);
   EXPECT_FALSE(line->config.daemonize);
-  EXPECT_EQ(line->config.poll_us, 0u);
+  EXPECT_FALSE(line->config.poll_us);
   EXPECT_EQ(line->config.threads, 0u);
   ASSERT_EQ(line->config.pools.size(), 1u);
   EXPECT_EQ(line->config.pools[0].name, "default");
   EXPECT_EQ(line->config.pools[0].size_bytes, 16 * kG);
+}
+
+TEST_F(CommandLineTest, PollsWhereProcessorsAreToSpare) {
+  EXPECT_EQ(default_poll_us(1), 0u);
+  EXPECT_EQ(default_poll_us(4), 0u);
+  EXPECT_EQ(default_poll_us(5), 20u);
+  EXPECT_EQ(parse({"-o", "poll_us=0", "/mnt/kv"})->config.poll_us, 0u);
+  EXPECT_EQ(parse({"--print-config", "/mnt/kv"})->output.find("poll_us"), std::string::npos);
 }
 
 TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
@@ -245,6 +253,7 @@ TEST_F(CommandLineTest, PrintsWhatItReads) {
   ASSERT_TRUE(checked) << checked.error().message;
   EXPECT_EQ(checked->action, Action::kCheckConfig);
   EXPECT_EQ(checked->config.mountpoint, "/mnt/\"odd\\ \t name");
+  EXPECT_EQ(checked->config.poll_us, 5u);
   EXPECT_EQ(checked->config.pools[0].entry_size_bytes, 4097u);
   EXPECT_EQ(checked->config.pools[1].mode, 04755u);
   EXPECT_EQ(parse({"--config", file_, "--print-config"})->output, printed->output);

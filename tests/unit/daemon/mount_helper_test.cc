@@ -48,6 +48,61 @@ TEST(MountArguments, TakesWhatMountPassesOn) {
   EXPECT_TRUE(parse({"a", "/", "-s", "-o", "colour=red"}));
 }
 
+// Those that mount(8) lists as FILESYSTEM-INDEPENDENT MOUNT OPTIONS, but for SELinux's.
+TEST(MountArguments, TakesTheOptionsOfAllFileSystems) {
+  for (const char* option : {"async",
+                             "atime",
+                             "noatime",
+                             "auto",
+                             "noauto",
+                             "defaults",
+                             "dev",
+                             "nodev",
+                             "diratime",
+                             "nodiratime",
+                             "dirsync",
+                             "exec",
+                             "noexec",
+                             "group",
+                             "nogroup",
+                             "iversion",
+                             "noiversion",
+                             "mand",
+                             "nomand",
+                             "_netdev",
+                             "nofail",
+                             "relatime",
+                             "norelatime",
+                             "strictatime",
+                             "lazytime",
+                             "nolazytime",
+                             "suid",
+                             "nosuid",
+                             "silent",
+                             "loud",
+                             "owner",
+                             "noowner",
+                             "ro",
+                             "rw",
+                             "sync",
+                             "user",
+                             "nouser",
+                             "users",
+                             "nousers",
+                             "X-mount.mkdir",
+                             "x-initrd.mount",
+                             "nosymfollow",
+                             "symfollow",
+                             "nostrictatime",
+                             "user=somebody",
+                             "comment=any"}) {
+    const Result<MountArguments> arguments = parse({"a", "/", "-o", option});
+    ASSERT_TRUE(arguments) << option;
+    EXPECT_EQ(daemon_command(*arguments), daemon_command(*parse({"a", "/"}))) << option;
+  }
+  EXPECT_TRUE(parse({"a", "/", "-o", "nosymfollow"})->no_symbolic_links);
+}
+
 TEST(MountArguments, NamesTheBaseAsTheMountTableDoes) {
   test::FakeMount directory;
   std::filesystem::create_directory_symlink(directory.root(), directory.root() / "link");
@@ -65,6 +120,7 @@ TEST(MountArguments, NamesMistakes) {
       {{"a", "/", "-o"}, "-o: needs a value"},
       {{".a", "/"}, "'.a' is not a pool name"},
       {{"a", "/", "-o", "colour=red"}, "colour=red: unknown option"},
+      {{"a", "/", "-o", "remount,ro"}, "remount: `mount -o remount,bind,ro DIR`"},
       {{"a", "/", "-o", "size=x"}, "size: 'x'"},
       {{"a", "/", "-o", "size"}, "size: ''"},
       {{"a", "/", "-o", "mountpoint=kv"}, "mountpoint: 'kv' is not an absolute path"},

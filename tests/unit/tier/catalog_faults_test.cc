@@ -13,6 +13,7 @@
 
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
+#include "tests/support/mount.h"
 #include "tests/support/program.h"
 #include "tier/catalog.h"
 
@@ -222,7 +223,7 @@ void fill(const std::string& path) {
 }
 
 TEST(CatalogFull, AFullFileSystemLosesNothingAndGoesOnWithRoom) {
-  if (!test::LoopDevice::available()) GTEST_SKIP() << "needs loop devices";
+  KVCACHEFS_SKIP_IF(test::LoopDevice::available() ? "" : "root and loop devices");
   const SmallFileSystem place;
   ASSERT_TRUE(place.mounted());
   const std::string directory = place.path() + "/catalog";

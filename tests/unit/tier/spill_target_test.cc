@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/disks.h"
 #include "tests/support/files.h"
+#include "tests/support/mount.h"
 #include "tests/support/program.h"
 
 namespace kvcachefs {
@@ -301,7 +301,7 @@ TEST(SpillSuperblockTest, IsWrittenAsDocumented) {
 class SpillDeviceTest : public SpillTargetTest {
  protected:
   void SetUp() override {
-    if (!test::LoopDevice::available()) GTEST_SKIP() << "needs root and loop devices";
+    KVCACHEFS_SKIP_IF(test::LoopDevice::available() ? "" : "root and loop devices");
     loop_ = std::make_unique<test::LoopDevice>(directory_.make_file("disk", 32 * kMiB));
     options_ = {.path = loop_->path(), .patience = 0ms};
   }
@@ -365,7 +365,7 @@ TEST_F(SpillDeviceTest, RefusesBlocksLargerThanPages) {
   try {
     coarse = std::make_unique<test::LoopDevice>(directory_.make_file("coarse", 32 * kMiB), 16384);
   } catch (const std::runtime_error&) {
-    GTEST_SKIP() << "this kernel has no such devices";
+    KVCACHEFS_SKIP_IF("loop devices of 16 KiB blocks (Linux 6.15)");
   }
   for (const bool force : {false, true}) {
     options_ = {.path = coarse->path(), .force = force, .patience = 0ms};

@@ -21,6 +21,7 @@
 #include "base/sys_disk.h"
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
+#include "tests/support/mount.h"
 
 namespace kvcachefs {
 namespace {
@@ -263,7 +264,7 @@ TEST_F(UringBlockIoTest, SaysThatIoUringIsNotPermitted) {
 }
 
 TEST_F(UringBlockIoTest, LoopDevice) {
-  if (!test::LoopDevice::available()) GTEST_SKIP() << "needs root and loop devices";
+  KVCACHEFS_SKIP_IF(test::LoopDevice::available() ? "" : "root and loop devices");
   const test::LoopDevice loop(directory_.make_file("disk", 8 * kMiB));
   const auto device = opened(loop.path());
   EXPECT_EQ(device->size_bytes(), 8 * kMiB);

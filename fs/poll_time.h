@@ -1,0 +1,42 @@
+// How long a server thread that has just served looks for the next request before it sleeps: at most what was
+// asked for, half as long after each request that came too late for that, twice as long after each that did
+// not. So a mount that is used now and then costs a sixteenth of it a request, and a busy one finds the whole
+// again within a few. What counts is when a request came, not whether it was seen: short looks would else
+// never learn that longer ones are worth it. Thread safety: any thread; of several that look at once the last
+// one's start counts. Failure: none.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace kvcachefs {
+
+class PollTime {
+ public:
+  static constexpr uint64_t kLeastShare = 16;
+
+  explicit PollTime(uint64_t most_ns) : most_ns_(most_ns), present_ns_(most_ns) {}
+
+  bool is_on() const { return most_ns_ > 0; }
+  uint64_t present_ns() const { return present_ns_.load(std::memory_order_relaxed); }
+
+  void started(uint64_t at_ns) { started_ns_.store(at_ns, std::memory_order_relaxed); }
+  // Only the first request after a start tells anything.
+  void arrived(uint64_t at_ns) {
+    const uint64_t started_ns = started_ns_.exchange(0, std::memory_order_relaxed);
+    if (started_ns == 0) return;
+    const bool in_time = at_ns - std::min(at_ns, started_ns) <= most_ns_;
+    const uint64_t wanted_ns = in_time ? present_ns() * 2 : present_ns() / 2;
+    const uint64_t least_ns = std::max<uint64_t>(most_ns_ / kLeastShare, 1);
+    present_ns_.store(std::clamp(wanted_ns, least_ns, std::max(most_ns_, least_ns)),
+                      std::memory_order_relaxed);
+  }
+
+ private:
+  const uint64_t most_ns_;
+  std::atomic<uint64_t> present_ns_;
+  std::atomic<uint64_t> started_ns_{0};  // 0: a request came since
+};
+
+}  // namespace kvcachefs

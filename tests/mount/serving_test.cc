@@ -1,0 +1,102 @@
+// A daemon as it serves: how it takes requests, what it says of that, and the mounts of its own that it keeps
+// the bytes in.
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ServingTest : public ::testing::Test {
+ protected:
+  void SetUp() override { KVCACHEFS_NEED_DAEMON(); }
+};
+
+TEST_F(ServingTest, PollsForRequestsIfItIsTold) {
+  Mount mount({.options = {"poll_us=50"}});
+  // It serves a moment before it knows all of itself.
+  ASSERT_TRUE(eventually([&] { return mount.log().find(" serves ") != std::string::npos; })) << mount.log();
+  const auto stats = parse_stats(read_file(mount.root() + "/.kvcachefs/stats"));
+  EXPECT_EQ(stats.at("poll_us"), mode() == Mode::kIoUring ? "0" : "50");
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 4; ++client) {
+    clients.emplace_back([&, client] {
+      for (int i = 0; i < 200; ++i) {
+        const std::string name = mount.path() + "/e-" + std::to_string(client);
+        EXPECT_EQ(store(name, pattern(i, 1000)), 0);
+        EXPECT_EQ(difference(i, read_file(name)), "");
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  mount.stop();
+}
+
+// The kernel here offers it to root; without CAP_SYS_ADMIN there is no mount to ask.
+TEST_F(ServingTest, SaysWhyThereIsNoPassthrough) {
+  Mount mount;
+  ASSERT_TRUE(eventually([&] { return mount.log().find(" serves ") != std::string::npos; })) << mount.log();
+  const bool said =
+      mount.log().find("<6>no passthrough: no_passthrough asks for none\n") != std::string::npos;
+  EXPECT_EQ(said, mode() == Mode::kDaemonIo) << mount.log();
+  EXPECT_EQ(mount.log().find("no passthrough: ") != std::string::npos, said) << mount.log();
+  mount.stop();
+}
+
+bool kernel_has_noswap() {
+  try {
+    const PlainTmpfs tmpfs("size=1M,noswap");
+    return true;
+  } catch (const MountError&) {
+    return false;  // before Linux 6.4
+  }
+}
+
+TEST_F(ServingTest, PoolsLieInMountsOfTheirOwn) {
+  Mount mount({.pools = {"p:size=64M", "q:size=32M"}});
+  const std::vector<MountEntry> own = mounts_below(mount.runtime_dir());
+  ASSERT_EQ(own.size(), 2u);
+  for (const MountEntry& entry : own) {
+    EXPECT_EQ(entry.file_system, "tmpfs");
+    EXPECT_THAT("," + entry.options + ",", HasSubstr(",nosuid,nodev,"));
+    const bool first = &entry == &own.front();  // in the order in which they were made
+    for (const char* option :
+         {first ? "size=65536k" : "size=32768k", "mode=700", "huge=within_size", "inode64"})
+      EXPECT_THAT("," + entry.super_options + ",", HasSubstr("," + std::string(option) + ","));
+    if (kernel_has_noswap()) {
+      EXPECT_THAT(entry.super_options + ",", HasSubstr(",noswap,"));
+    }
+    // Nobody but root comes to the bytes past the mount.
+    struct stat status {};
+    const std::string directory = std::filesystem::path(entry.mount_point).parent_path();
+    ASSERT_EQ(::stat(directory.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777, 0700u) << directory;
+    EXPECT_EQ(as_user(1234, 2345, [&] { return exists(entry.mount_point + "/tree") ? 1 : 0; }), 0);
+  }
+  mount.stop();
+}
+
+TEST_F(ServingTest, EndsWhenSomebodyUnmountsIt) {
+  Mount mount;
+  mount.stop_squeezing();  // which has files of it open
+  ASSERT_EQ(store(mount.path() + "/entry", "content"), 0);
+  EXPECT_FALSE(mounts_below(mount.runtime_dir()).empty());
+  ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
+  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
+  EXPECT_THAT(mount.log(), HasSubstr("unmounted from outside"));
+  EXPECT_TRUE(mounts_below(mount.runtime_dir()).empty());
+  EXPECT_EQ(list(mount.runtime_dir()), std::vector<std::string>());
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
