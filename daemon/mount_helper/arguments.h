@@ -21,7 +21,7 @@ struct MountArguments {
   bool read_only = false;
   bool no_exec = false;
   bool no_symbolic_links = false;  // nosymfollow: there, none is followed
-  bool fake = false;  // check everything, mount nothing
+  bool fake = false;               // check everything, mount nothing
   bool verbose = false;
 };
 
