@@ -87,6 +87,9 @@ TEST_F(SpillFaultsTest, WithDurabilityASlowDiskCostsNoEntry) {
   FreezableDisk slow(disk(), 768 * kMiB);
   start_pool("p:size=128M,durability=writeback,spill=" + slow.path() +
              "/spill,spill_size=512M,catalog=" + (disk() / "catalog"));
+  // A create that waits holds the pool's directory, and so whoever looks for a name there that the kernel
+  // does not know.
+  const File known(mount().control("stats"), O_PATH);
   slow.freeze();
   auto stored = std::async(std::launch::async, [&] { return fill_pool("e", 250); });
   EXPECT_TRUE(rises_to("dirty_bytes", static_cast<int64_t>(64 * kMiB)));

@@ -258,7 +258,8 @@ void Mount::wait_until_serving() {
         if (code != -1) return true;
         for (const MountEntry& entry : mounts_below(root_)) {
           if (entry.mount_point == root_ && entry.file_system == "fuse.kvcachefs") {
-            serves = exists(root_ + "/.kvcachefs/version");
+            // It answers before it has said, and before its statistics say, in which mode.
+            serves = exists(root_ + "/.kvcachefs/version") && log().find(" serves ") != std::string::npos;
           }
         }
         return serves;
