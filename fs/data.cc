@@ -81,8 +81,8 @@ void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_fi
   if (!from_fd) return reply_error(request, std::move(from_fd.error()));
   auto to_fd = to->pool->open_inode(to->ino, O_RDWR);
   if (!to_fd) return reply_error(request, std::move(to_fd.error()));
-  auto copied = sys::copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
-                                static_cast<uint64_t>(out_offset), length);
+  auto copied = to->pool->copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
+                                     static_cast<uint64_t>(out_offset), length);
   if (!copied) return reply_error(request, std::move(copied.error()));
   (void)fuse_reply_write(request, *copied);
 }

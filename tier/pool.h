@@ -164,6 +164,8 @@ class Pool final : private Residency {
   // Daemon I/O on an open file. A write that meets a full pool waits for the evictor, as a create does.
   Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
   Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
+  // Into a file of this pool, in every mode; waits as a write does. Both by descriptor.
+  Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes);
   Result<void> truncate(uint64_t ino, uint64_t size_bytes);
   Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
 

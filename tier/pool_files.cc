@@ -19,6 +19,8 @@ constexpr uint64_t kStatBlockBytes = 512;
 // A write or an allocation in a full pool tries again so often, after as much of a wait each time at most.
 constexpr int kRoomAttempts = 20;
 constexpr auto kRoomPatience = std::chrono::milliseconds(100);
+// Of a range that is copied, which may be as long as its asker likes: some of it is enough for him to go on.
+constexpr uint64_t kCopyDemandBytes = uint64_t{4} << 20;
 
 }  // namespace
 
@@ -204,6 +206,18 @@ Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t o
     surroundings_.evictor->wake();
     if (room_.wait(Room::Whose::kWriter, ticket, kRoomPatience) == Room::Answer::kNothingToEvict)
       attempt = kRoomAttempts - 1;
+  }
+}
+
+Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes) {
+  for (int attempt = 0;; ++attempt) {
+    const Room::Ticket ticket = room_.ticket();
+    auto copied = sys::copy_range(from, from_offset, to, to_offset, bytes);
+    if (copied || copied.error().code != ENOSPC || attempt == kRoomAttempts) return copied;
+    Room::Demand demand(room_, Room::Whose::kWriter, std::min<uint64_t>(bytes, kCopyDemandBytes));
+    surroundings_.evictor->wake();
+    if (room_.wait(Room::Whose::kWriter, ticket, kRoomPatience) == Room::Answer::kNothingToEvict)
+      return copied;
   }
 }
 

@@ -151,6 +151,23 @@ TEST_F(CapacityTest, WritesThroughTheDaemonMakeTheirOwnRoom) {
   EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
 }
 
+TEST_F(CapacityTest, CopiesMakeTheirOwnRoom) {
+  ASSERT_EQ(write_once(mount().control("entry_size"), "1M"), 0);
+  ASSERT_EQ(error_name(store(path("original"), pattern(3, 24 * kMiB))), "ok");
+  const File original(path("original"), O_RDONLY);
+  fill(mount().path(), "e", 70);
+  const File copy(path("copy"), O_RDWR | O_CREAT);
+  for (off_t done = 0; done < static_cast<off_t>(24 * kMiB);) {
+    off_t from = done;
+    off_t to = done;
+    const ssize_t copied = ::copy_file_range(original.fd(), &from, copy.fd(), &to, 24 * kMiB - done, 0);
+    ASSERT_GT(copied, 0) << error_name(errno) << " after " << done;
+    done += copied;
+  }
+  EXPECT_EQ(difference(3, read_at(copy.fd(), 0, 24 * kMiB)), "");
+  EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
+}
+
 TEST_F(CapacityTest, MemoryOfAnUnlinkedFileComesBackAtTheLastClose) {
   File file(path("file"), O_RDWR | O_CREAT);
   const std::string content = pattern(1, 8 * kMiB);
