@@ -42,6 +42,9 @@ class Client {
   virtual Outcome load(uint64_t key, std::span<std::byte> into) = 0;
   virtual Sharing sharing() const { return Sharing::kAll; }
   virtual unsigned threads() const { return 1; }
+  // Those of threads() that take a store if there is one and else a load; the others do the opposite. An
+  // engine that has some has several requests on their way at once.
+  virtual unsigned write_first_threads() const { return 0; }
 };
 
 struct ClientOptions {
