@@ -25,6 +25,7 @@ namespace {
 constexpr uint64_t kPoolBytes = uint64_t{128} << 20;
 constexpr unsigned kProcesses = 2;
 constexpr size_t kRunBlocks = 16;
+constexpr uint64_t kRunsPerLook = 6;
 constexpr size_t kFailuresKept = 5;
 constexpr std::chrono::minutes kDeadline(4);
 
@@ -42,6 +43,7 @@ struct Counts {
   std::atomic<uint64_t> stores = 0;
   std::atomic<uint64_t> mixed = 0;  // times when there was something to load and something to store
   std::atomic<uint64_t> failures = 0;
+  uint64_t removals = 0;
 };
 
 // One client process. It keeps the first failures as sentences and goes on, so that one error does not hide
@@ -68,6 +70,7 @@ class Process {
       if (at_once_ > 1) runs.push_back((last + 1 + random.below(plan_.runs - 1)) % plan_.runs);
       ask_for(runs);
       asked += runs.size();
+      if (asked % kRunsPerLook == 0) look_and_remove(last);
       if (!random.one_in(3)) last = random.below(plan_.runs);
     }
     return report();
@@ -104,6 +107,19 @@ class Process {
       if (missed && block.ours) lost.push_back(block);
     }
     work({}, lost);
+  }
+
+  // What an engine does now and then beside its requests, while the other process goes on.
+  void look_and_remove(uint64_t run) {
+    size_t entries = 0;
+    if (const auto outcome = client_->list(entries)) judge(*outcome);
+    if (client_->sharing() != Sharing::kAll && !mine(run)) return;
+    for (const uint64_t key : keys_of(run)) {
+      const auto outcome = client_->remove(key);
+      if (!outcome) return;
+      judge(*outcome);
+      ++counts_.removals;
+    }
   }
 
   // Probes for the blocks of a run: those found are to load, the others to store.
@@ -191,6 +207,7 @@ class Process {
     line("late_misses", counts_.late_misses);
     line("stores", counts_.stores);
     line("mixed", counts_.mixed);
+    line("removals", counts_.removals);
     line("failures", counts_.failures);
     for (const std::string& failure : failures_) text += failure.empty() ? "" : "failure " + failure + "\n";
     return text;
