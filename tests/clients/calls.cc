@@ -1,5 +1,6 @@
 #include "tests/clients/calls.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <string_view>
 
 namespace kvcachefs::clients {
 
@@ -42,6 +44,21 @@ long exists(const std::string& path) {
   const long found = result_of(::stat(path.c_str(), &status));
   if (found == 0) return 1;
   return found == -ENOENT ? 0 : found;
+}
+
+Outcome list_names(const std::string& directory, std::vector<std::string>& names) {
+  DIR* const stream = ::opendir(directory.c_str());
+  if (stream == nullptr) return failed("opendir", directory, result_of(-1));
+  // readdir tells of an error by errno alone.
+  for (errno = 0;; errno = 0) {
+    const dirent* const entry = ::readdir(stream);
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  const int error = errno;
+  ::closedir(stream);
+  return error == 0 ? Outcome{} : failed("readdir", directory, -error);
 }
 
 long write_all(int fd, std::span<const std::byte> bytes) {

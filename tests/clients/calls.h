@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tests/clients/client.h"
 
@@ -29,6 +30,8 @@ Outcome missed_or_failed(const char* call, const std::string& path, long result)
 Outcome make_directories(const std::string& path);
 // os.path.exists and std::filesystem::exists: one stat. 1, 0 or an errno negated.
 long exists(const std::string& path);
+// os.listdir, and the names of os.scandir: all but the dot entries, added to `names`.
+Outcome list_names(const std::string& directory, std::vector<std::string>& names);
 // Writes or reads until all is done, as C++ connectors and Python's buffered files do; a 0 in between is a
 // failure.
 long write_all(int fd, std::span<const std::byte> bytes);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,8 +41,16 @@ class Client {
   // Sets `found` to how many of `keys`, counted from the first, exist.
   virtual Outcome probe(std::span<const uint64_t> keys, size_t& found) = 0;
   virtual Outcome load(uint64_t key, std::span<std::byte> into) = 0;
+  // Counts the entries of all processes as the engine does when it starts or lists; nothing where an engine
+  // never looks.
+  virtual std::optional<Outcome> list(size_t& /*entries*/) { return std::nullopt; }
+  // Deletes an entry, a miss if it is gone; nothing where an engine deletes none or does so within store().
+  virtual std::optional<Outcome> remove(uint64_t /*key*/) { return std::nullopt; }
   virtual Sharing sharing() const { return Sharing::kAll; }
   virtual unsigned threads() const { return 1; }
+  // Those of threads() that take a store if there is one and else a load; the others do the opposite. An
+  // engine that has some has several requests on their way at once.
+  virtual unsigned write_first_threads() const { return 0; }
 };
 
 struct ClientOptions {

@@ -7,7 +7,7 @@ namespace kvcachefs::clients {
 const std::vector<Engine>& engines() {
   constexpr uint64_t kKiB = 1024;
   static const std::vector<Engine> all = {
-      {"vllm_direct", 512 * kKiB, make_vllm_direct},
+      {"vllm_direct", 256 * kKiB, make_vllm_direct},
       {"vllm_buffered", 256 * kKiB, make_vllm_buffered},
       {"sglang_v1", 1024 * kKiB, make_sglang_v1},
       {"sglang_v2", 512 * kKiB, make_sglang_v2},

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -36,6 +37,12 @@ class LmcacheFile : public Client {
   }
 
   Sharing sharing() const override { return Sharing::kOwnerStores; }
+
+  std::optional<Outcome> remove(uint64_t key) override {
+    const std::string path = path_of(key);
+    const long removed = result_of(::unlink(path.c_str()));
+    return removed < 0 ? missed_or_failed("unlink", path, removed) : Outcome{};
+  }
 
  protected:
   virtual std::string path_of(uint64_t key) const {
@@ -73,6 +80,15 @@ class LmcacheFs final : public LmcacheFile {
         first < 0 ? first : result_of(::write(static_cast<int>(fd), bytes.data(), bytes.size()));
     return publish(static_cast<int>(fd), second < 0 ? second : first + second, kHeaderBytes + bytes.size(),
                    temporary, path);
+  }
+
+  // glob("*.data"): the names alone.
+  std::optional<Outcome> list(size_t& entries) override {
+    std::vector<std::string> names;
+    Outcome outcome = list_names(root_, names);
+    entries = static_cast<size_t>(
+        std::ranges::count_if(names, [](const std::string& name) { return name.ends_with(".data"); }));
+    return outcome;
   }
 
   // All keys are asked for at once, from the pool of threads behind aiofiles.
@@ -135,8 +151,11 @@ class LmcacheMpFs final : public LmcacheFile {
     const long told = result_of(::statvfs(root_.c_str(), &space));
     if (told < 0) return failed("statvfs", root_, told);
     block_bytes_ = space.f_bsize;
-    return {};
+    size_t entries = 0;
+    return scan(entries);
   }
+
+  std::optional<Outcome> list(size_t& entries) override { return scan(entries); }
 
   Outcome store(uint64_t key, std::span<const std::byte> bytes) override {
     const std::string path = path_of(key);
@@ -162,6 +181,21 @@ class LmcacheMpFs final : public LmcacheFile {
   }
 
  private:
+  // What a start with a cap counts: all files and their sizes, without those that went since they were
+  // listed.
+  Outcome scan(size_t& entries) const {
+    entries = 0;
+    std::vector<std::string> names;
+    if (Outcome outcome = list_names(root_, names); !outcome.done()) return outcome;
+    for (const std::string& name : names) {
+      if (!name.ends_with(".data")) continue;
+      const long found = exists(root_ + "/" + name);
+      if (found < 0) return failed("stat", root_ + "/" + name, found);
+      entries += static_cast<size_t>(found);
+    }
+    return {};
+  }
+
   bool direct(size_t size_bytes) const { return size_bytes % block_bytes_ == 0; }
   uint64_t block_bytes_ = 4096;
 };

@@ -1,6 +1,6 @@
 // LMCache's GDS backend where cuFile is not to be had: the header by a buffered write, then ftruncate and a
 // copy through a shared mapping; a second small file beside it that probes read (O_NOATIME); loads by a
-// private, populated mapping.
+// private, populated mapping; a scan of all small files at the start.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,6 +9,9 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "tests/clients/calls.h"
@@ -17,12 +20,19 @@ namespace kvcachefs::clients {
 namespace {
 
 constexpr size_t kHeaderBytes = 4096;
+constexpr std::string_view kHeaderStart = "{\"kvcache\": ";
 
 class LmcacheGds final : public Client {
  public:
   explicit LmcacheGds(const ClientOptions& options) : root_(options.root + "/gds") {}
 
-  Outcome start() override { return make_directories(root_); }
+  Outcome start() override {
+    if (Outcome outcome = make_directories(root_); !outcome.done()) return outcome;
+    size_t entries = 0;
+    return scan(entries);
+  }
+
+  std::optional<Outcome> list(size_t& entries) override { return scan(entries); }
 
   Outcome store(uint64_t key, std::span<const std::byte> bytes) override {
     const std::string path = path_of(key);
@@ -77,7 +87,7 @@ class LmcacheGds final : public Client {
   }
   static std::array<char, kHeaderBytes> header(uint64_t key) {
     std::array<char, kHeaderBytes> head{};
-    std::snprintf(head.data(), head.size(), "{\"kvcache\": {\"dtype\": \"BF16\", \"key\": %llu}}",
+    std::snprintf(head.data(), head.size(), "%s{\"dtype\": \"BF16\", \"key\": %llu}}", kHeaderStart.data(),
                   static_cast<unsigned long long>(key));
     return head;
   }
@@ -106,20 +116,58 @@ class LmcacheGds final : public Client {
     return {};
   }
 
-  // O_NOATIME is refused to those who do not own the file; the engine then opens it without.
+  // What the engine does at its start: both levels of directories, and in them each metadata file. One that
+  // went since it was listed is left out.
+  Outcome scan(size_t& entries) const {
+    entries = 0;
+    std::vector<std::string> outer;
+    if (Outcome outcome = list_names(root_, outer); !outcome.done()) return outcome;
+    for (const std::string& first : outer) {
+      std::vector<std::string> inner;
+      if (Outcome outcome = list_names(root_ + "/" + first, inner); !outcome.done()) return outcome;
+      for (const std::string& second : inner) {
+        const std::string directory = root_ + "/" + first + "/" + second;
+        if (Outcome outcome = scan_leaf(directory, entries); !outcome.done()) return outcome;
+      }
+    }
+    return {};
+  }
+
+  static Outcome scan_leaf(const std::string& directory, size_t& entries) {
+    std::vector<std::string> names;
+    if (Outcome outcome = list_names(directory, names); !outcome.done()) return outcome;
+    for (const std::string& name : names) {
+      if (!name.ends_with(".metadata")) continue;
+      const std::string path = directory + "/" + name;
+      std::array<char, kHeaderBytes> head;
+      const Outcome outcome = read_head(path, head);
+      if (outcome.failed()) return outcome;
+      if (outcome.missed()) continue;
+      if (std::string_view(head.data()).substr(0, kHeaderStart.size()) != kHeaderStart)
+        return failed("compare metadata", path, 0);
+      ++entries;
+    }
+    return {};
+  }
+
   Outcome read_metadata(uint64_t key) const {
     const std::string path = path_of(key) + ".metadata";
     const long present = exists(path);
     if (present == 0) return {Outcome::Kind::kMiss};
     if (present < 0) return failed("stat", path, present);
+    std::array<char, kHeaderBytes> head;
+    if (Outcome outcome = read_head(path, head); !outcome.done()) return outcome;
+    return head == header(key) ? Outcome{} : failed("compare metadata", path, 0);
+  }
+
+  // O_NOATIME is refused to those who do not own the file; the engine then opens it without.
+  static Outcome read_head(const std::string& path, std::array<char, kHeaderBytes>& head) {
     long opened = result_of(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME));
     if (opened == -EPERM) opened = result_of(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (opened < 0) return missed_or_failed("open", path, opened);
     const UniqueFd fd(static_cast<int>(opened));
-    std::array<char, kHeaderBytes> head;
     const long got = result_of(::read(fd.get(), head.data(), head.size()));
-    if (got != static_cast<long>(head.size())) return failed("read", path, got);
-    return head == header(key) ? Outcome{} : failed("compare metadata", path, 0);
+    return got == static_cast<long>(head.size()) ? Outcome{} : failed("read", path, got);
   }
 
   const std::string root_;

@@ -1,14 +1,20 @@
 // SGLang's `file` storage: a flat directory; `tofile` (fopen "wb", fwrite) into
 // <final>.tmp.<pid>.<tid>.<uuid>, replace; a file that exists is touched. v1 asks for each key up to the
-// first miss, v2 lists the whole directory for each call.
-#include <dirent.h>
+// first miss, v2 lists the whole directory for each call. v1 with the optional evictor.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <list>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "tests/clients/calls.h"
@@ -16,31 +22,122 @@
 namespace kvcachefs::clients {
 namespace {
 
-class Sglang : public Client {
- public:
-  explicit Sglang(const ClientOptions& options) : root_(options.root + "/hicache") {}
+constexpr std::string_view kSuffix = ".bin";
 
-  // The optional evictor's start: what is there, how old it is, how large the file system is.
-  Outcome start() override {
-    if (Outcome outcome = make_directories(root_); !outcome.done()) return outcome;
-    std::unordered_set<std::string> names;
-    if (Outcome outcome = list(names); !outcome.done()) return outcome;
-    for (const std::string& name : names) {
-      const long found = exists(root_ + "/" + name);
-      if (found < 0) return failed("stat", name, found);
-    }
+// The optional evictor: a cap on the bytes of the directory, kept by removing the files used longest ago.
+// What it knows it has from its start and from its own process, as the engine does. One thread.
+class Evictor {
+ public:
+  Evictor(const std::string& root, uint64_t cap_bytes) : root_(root), cap_bytes_(cap_bytes) {}
+
+  // The cap is no more than the file system holds; what is there counts, the oldest first.
+  Outcome start() {
     struct statvfs space {};
     const long told = result_of(::statvfs(root_.c_str(), &space));
     if (told < 0) return failed("statvfs", root_, told);
-    return space.f_bsize == 4096 ? Outcome{}
-                                 : failed("statvfs f_bsize", root_, static_cast<long>(space.f_bsize));
+    if (space.f_bsize != 4096) return failed("statvfs f_bsize", root_, static_cast<long>(space.f_bsize));
+    cap_bytes_ = std::min(cap_bytes_, space.f_blocks * space.f_frsize);
+    if (Outcome outcome = scan(); !outcome.done()) return outcome;
+    return held_bytes_ > cap_bytes_ ? evict(0) : Outcome{};
+  }
+
+  Outcome reserve(const std::string& name, uint64_t bytes) {
+    if (held_bytes_ + bytes > cap_bytes_) {
+      if (Outcome outcome = evict(bytes); !outcome.done()) return outcome;
+    }
+    add(name, bytes);
+    return {};
+  }
+
+  // A file that another process stored is taken up.
+  void touch(const std::string& name) {
+    if (const auto place = places_.find(name); place != places_.end()) {
+      order_.splice(order_.end(), order_, place->second);
+      return;
+    }
+    struct stat status {};
+    if (::stat((root_ + "/" + name).c_str(), &status) == 0) add(name, static_cast<uint64_t>(status.st_size));
+  }
+
+  size_t entries() const { return order_.size(); }
+
+ private:
+  struct File {
+    std::string name;
+    uint64_t bytes = 0;
+  };
+
+  Outcome scan() {
+    std::vector<std::string> names;
+    if (Outcome outcome = list_names(root_, names); !outcome.done()) return outcome;
+    std::vector<std::tuple<int64_t, std::string, uint64_t>> files;
+    for (const std::string& name : names) {
+      if (!name.ends_with(kSuffix)) continue;
+      struct stat status {};
+      const long found = result_of(::stat((root_ + "/" + name).c_str(), &status));
+      if (found == -ENOENT) continue;
+      if (found < 0) return failed("stat", name, found);
+      files.emplace_back(status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec, name,
+                         status.st_size);
+    }
+    std::ranges::sort(files);
+    for (const auto& [modified_ns, name, bytes] : files) add(name, bytes);
+    return {};
+  }
+
+  Outcome evict(uint64_t wanted_bytes) {
+    while (!order_.empty() && held_bytes_ + wanted_bytes > cap_bytes_ / 10 * 9) {
+      const std::string path = root_ + "/" + order_.front().name;
+      const long removed = result_of(::unlink(path.c_str()));
+      if (removed < 0 && removed != -ENOENT) return failed("unlink", path, removed);
+      const std::string name = order_.front().name;
+      forget(name);
+    }
+    return {};
+  }
+
+  // A listing may tell a name twice that was removed and stored again meanwhile: it is one entry.
+  void add(const std::string& name, uint64_t bytes) {
+    forget(name);
+    order_.push_back({name, bytes});
+    places_[name] = std::prev(order_.end());
+    held_bytes_ += bytes;
+  }
+  void forget(const std::string& name) {
+    const auto place = places_.find(name);
+    if (place == places_.end()) return;
+    held_bytes_ -= place->second->bytes;
+    order_.erase(place->second);
+    places_.erase(place);
+  }
+
+  const std::string root_;
+  uint64_t cap_bytes_;
+  uint64_t held_bytes_ = 0;
+  std::list<File> order_;  // used longest ago first
+  std::unordered_map<std::string, std::list<File>::iterator> places_;
+};
+
+class Sglang : public Client {
+ public:
+  Sglang(const ClientOptions& options, bool evicts)
+      : root_(options.root + "/hicache"), budget_bytes_(options.budget_bytes), evicts_(evicts) {}
+
+  Outcome start() override {
+    if (Outcome outcome = make_directories(root_); !outcome.done()) return outcome;
+    if (!evicts_) return {};
+    evictor_.emplace(root_, budget_bytes_);
+    return evictor_->start();
   }
 
   Outcome store(uint64_t key, std::span<const std::byte> bytes) override {
     const std::string path = root_ + "/" + name_of(key);
     const long found = exists(path);
     if (found < 0) return failed("stat", path, found);
-    if (found == 1) return touch(path);
+    if (found == 1) return touch(key);
+    if (evictor_) {
+      if (Outcome outcome = evictor_->reserve(name_of(key), bytes.size()); !outcome.done()) return outcome;
+    }
     const std::string temporary = path + ".tmp." + std::to_string(::getpid()) + "." +
                                   std::to_string(::gettid()) + "." + std::to_string(random_number());
     std::FILE* const file = std::fopen(temporary.c_str(), "wb");
@@ -61,27 +158,24 @@ class Sglang : public Client {
     struct stat status {};
     if (const long told = result_of(::fstat(fd.get(), &status)); told < 0) return failed("fstat", path, told);
     const long got = result_of(::read(fd.get(), into.data(), into.size()));
-    return got == static_cast<long>(into.size()) ? Outcome{} : failed("read", path, got);
+    if (got != static_cast<long>(into.size())) return failed("read", path, got);
+    if (evictor_) evictor_->touch(name_of(key));
+    return {};
   }
 
  protected:
   static std::string name_of(uint64_t key) { return hash_name(key) + "_Llama-3.1-8B_0_1.bin"; }
 
-  Outcome list(std::unordered_set<std::string>& names) const {
-    DIR* const directory = ::opendir(root_.c_str());
-    if (directory == nullptr) return failed("opendir", root_, result_of(-1));
-    while (const dirent* entry = ::readdir(directory)) {
-      if (entry->d_name[0] != '.') names.insert(entry->d_name);
-    }
-    ::closedir(directory);
-    return {};
-  }
-
   const std::string root_;
+  const uint64_t budget_bytes_;
+  const bool evicts_;
+  std::optional<Evictor> evictor_;
 
  private:
   // The file may go between the question and the touch; the engine then leaves it at that.
-  static Outcome touch(const std::string& path) {
+  Outcome touch(uint64_t key) {
+    if (evictor_) evictor_->touch(name_of(key));
+    const std::string path = root_ + "/" + name_of(key);
     const long touched = result_of(::utimensat(AT_FDCWD, path.c_str(), nullptr, 0));
     return touched < 0 && touched != -ENOENT ? failed("utimensat", path, touched) : Outcome{};
   }
@@ -89,7 +183,16 @@ class Sglang : public Client {
 
 class SglangV1 final : public Sglang {
  public:
-  using Sglang::Sglang;
+  explicit SglangV1(const ClientOptions& options) : Sglang(options, true) {}
+
+  // What a second process finds at its start.
+  std::optional<Outcome> list(size_t& entries) override {
+    Evictor other(root_, budget_bytes_);
+    Outcome outcome = other.start();
+    entries = other.entries();
+    return outcome;
+  }
+
   Outcome probe(std::span<const uint64_t> keys, size_t& found) override {
     for (found = 0; found < keys.size(); ++found) {
       const std::string path = root_ + "/" + name_of(keys[found]);
@@ -103,13 +206,28 @@ class SglangV1 final : public Sglang {
 
 class SglangV2 final : public Sglang {
  public:
-  using Sglang::Sglang;
+  explicit SglangV2(const ClientOptions& options) : Sglang(options, false) {}
+
   Outcome probe(std::span<const uint64_t> keys, size_t& found) override {
-    std::unordered_set<std::string> names;
-    if (Outcome outcome = list(names); !outcome.done()) return outcome;
+    std::vector<std::string> names;
+    if (Outcome outcome = list_names(root_, names); !outcome.done()) return outcome;
+    const std::unordered_set<std::string> known(names.begin(), names.end());
     found = 0;
-    while (found < keys.size() && names.contains(name_of(keys[found]))) ++found;
+    while (found < keys.size() && known.contains(name_of(keys[found]))) ++found;
     return {};
+  }
+
+  // The two halves of a clear.
+  std::optional<Outcome> list(size_t& entries) override {
+    std::vector<std::string> names;
+    Outcome outcome = list_names(root_, names);
+    entries = names.size();
+    return outcome;
+  }
+  std::optional<Outcome> remove(uint64_t key) override {
+    const std::string path = root_ + "/" + name_of(key);
+    const long removed = result_of(::unlink(path.c_str()));
+    return removed < 0 ? missed_or_failed("unlink", path, removed) : Outcome{};
   }
 };
 
