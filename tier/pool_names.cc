@@ -165,9 +165,9 @@ void Pool::made(uint64_t ino, int directory, const char* name) {
 
 void Pool::attributes_changed(uint64_t ino) {
   if (ino == root_ino()) return;
-  if (disk() == nullptr) {
+  if (restoring_) {
     MutexLock lock(settings_mutex_);
-    if (disk() == nullptr && restoring_) changed_meanwhile_.insert(ino);
+    if (restoring_) changed_meanwhile_.insert(ino);
   }
   DiskTier* const tier = disk();
   if (tier == nullptr) return;
