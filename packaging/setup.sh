@@ -6,8 +6,9 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: packaging/setup.sh [--clang]
+usage: packaging/setup.sh [--clang] [--guest]
   --clang  install clang 19 as well (the `clang` preset)
+  --guest  install what tests/external/numa_guest.sh boots a guest with
 TEXT
 }
 
@@ -24,9 +25,11 @@ readonly mirror_lag_seconds=$((90 * 24 * 3600))
 readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 with_clang=no
+with_guest=no
 for argument in "$@"; do
   case $argument in
     --clang) with_clang=yes ;;
+    --guest) with_guest=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -44,6 +47,7 @@ packages='attr acl ca-certificates ccache cmake debian-archive-keyring dpkg-dev 
 # A newer Debian has no clang-format 14: there the style check of the sources is left to the one that has it.
 optional_packages='clang-format-14'
 [ "$with_clang" = no ] || packages="$packages clang-19"
+[ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -378,6 +378,8 @@ class Pool final : private Residency {
   // Inodes whose mode, owner, times or xattrs have changed while restoring_.
   std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(settings_mutex_);
 
+  Mutex pins_mutex_;  // held from the look at pinned_bytes_ until a new pin is in it
+
   Mutex writers_mutex_;
   std::unordered_set<uint64_t> writers_ GUARDED_BY(writers_mutex_);
 

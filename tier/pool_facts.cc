@@ -36,6 +36,7 @@ Result<void> Pool::set_pinned(uint64_t ino, bool pinned) {
   if (entry == nullptr) return fail(ESTALE);
   if (!entry->is_file()) return fail(EPERM, "only regular files can be pinned");
   if (entry->pinned == pinned) return {};
+  MutexLock pins(pins_mutex_);
   if (pinned && pinned_bytes_ + entry->charged_bytes > limit)
     return fail(ENOSPC, fmt::format("pool {}: {} are pinned and pinned_max is {}: no room to pin {} more",
                                     name_, format_size(pinned_bytes_), format_size(limit),

@@ -60,7 +60,7 @@ readonly mirror_lag_seconds=$((90 * 24 * 3600))
 
 for tool in qemu-system-x86_64 busybox cpio g++; do
   command -v "$tool" >/dev/null ||
-    fail "needs $tool (apt-get install g++ cpio busybox-static; --no-install-recommends qemu-system-x86)"
+    fail "needs $tool (packaging/setup.sh --guest)"
 done
 [ -x "$daemon" ] || fail "$daemon is not built"
 

@@ -4,9 +4,11 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/files.h"
@@ -74,6 +76,25 @@ TEST_F(PinsTest, PinsHaveALimit) {
   ASSERT_EQ(write_once(mount().control("pinned_max"), "60%"), 0);
   EXPECT_EQ(error_name(pin(names[33])), "ok");
   ASSERT_EQ(write_once(mount().control("pinned_max"), "50%"), 0);
+}
+
+TEST_F(PinsTest, PinsAtOnceKeepTheLimit) {
+  constexpr int kThreads = 8;
+  const auto names = fill(mount().path(), "e", kThreads, 24 * kMiB / kThreads * 2);  // room to pin five
+  const int64_t limit = mount().stat_value("pinned_max_bytes");
+  for (int round = 0; round < 200; ++round) {
+    std::barrier start(kThreads);
+    std::vector<std::jthread> threads;
+    for (const std::string& name : names)
+      threads.emplace_back([&] {
+        start.arrive_and_wait();
+        const int error = pin(name);
+        EXPECT_TRUE(error == 0 || error == ENOSPC) << error_name(error);
+      });
+    threads.clear();
+    ASSERT_LE(mount().stat_value("pinned_bytes"), limit) << round;
+    for (const std::string& name : names) ASSERT_EQ(pin(name, "0"), 0);
+  }
 }
 
 TEST_F(PinsTest, WrittenAgainItStaysPinned) {

@@ -1,6 +1,7 @@
 // What a pool may spill to: files on a disk and block devices that carry nothing of others, each for one
 // pool.
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +20,22 @@ namespace {
 
 #define KVCACHEFS_NEED_LOOP_DEVICE() \
   KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"))
+
+class FileSystem {
+ public:
+  FileSystem(const char* type, const std::string& source, const std::string& options) {
+    EXPECT_EQ(error_name(error_of(::mount(source.c_str(), path().c_str(), type, MS_NODEV, options.c_str()))),
+              "ok")
+        << type;
+  }
+  ~FileSystem() { ::umount2(path().c_str(), MNT_DETACH); }
+  FileSystem(const FileSystem&) = delete;
+  FileSystem& operator=(const FileSystem&) = delete;
+  const std::string& path() const { return directory_.path(); }
+
+ private:
+  const DiskDirectory directory_;
+};
 
 class SpillTargetTest : public DiskTierTest {
  protected:
@@ -96,6 +113,26 @@ TEST_F(SpillTargetTest, MemoryIsNoDisk) {
   const PlainTmpfs tmpfs("size=512M");
   expect_refused(on(tmpfs.path() + "/spill", ",spill_size=64M"), {"lies on tmpfs"});
   EXPECT_EQ(list(tmpfs.path()), std::vector<std::string>());
+}
+
+// An overlay on ramfs has no O_DIRECT, whoever asks; ext4 that journals data lets files be opened so and
+// copies.
+TEST_F(SpillTargetTest, AFileSystemWithoutDirectIO) {
+  const PlainTmpfs below("size=16M");
+  const FileSystem memory("ramfs", "ramfs", "");
+  make_directory(memory.path() + "/upper");
+  make_directory(memory.path() + "/work");
+  const FileSystem overlay("overlay", "overlay",
+                           "lowerdir=" + below.path() + ",upperdir=" + memory.path() +
+                               "/upper,workdir=" + memory.path() + "/work");
+  expect_refused(on(overlay.path() + "/spill", ",spill_size=64M"), {overlay.path(), "O_DIRECT"});
+  EXPECT_EQ(list(overlay.path()), std::vector<std::string>());
+
+  const LoopDevice device(disk().make_file("image", 64 * kMiB));
+  ASSERT_EQ(run({"/usr/sbin/mkfs.ext4", "-q", device.path()}).exit_code, 0);
+  const FileSystem journaled("ext4", device.path(), "data=journal");
+  expect_refused(on(journaled.path() + "/spill", ",spill_size=32M"), {journaled.path(), "O_DIRECT"});
+  EXPECT_FALSE(exists(journaled.path() + "/spill"));
 }
 
 TEST_F(SpillTargetTest, OnlyTheDiskThatTheCatalogKnows) {
