@@ -177,7 +177,9 @@ TEXT
 
 # -cpu max has an instruction for random numbers, which the kernel would otherwise wait for.
 boot() {
-  setsid timeout --kill-after=10 "$timeout_s" qemu-system-x86_64 \
+  # A build beside it keeps its share, where the kernel groups tasks by session.
+  setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec "$@"' guest \
+    timeout --kill-after=10 "$timeout_s" qemu-system-x86_64 \
     -machine pc -accel tcg,thread=multi -cpu max -smp 2 -m 2G -nodefaults -no-user-config -display none -no-reboot \
     -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G \
     -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
@@ -185,8 +187,6 @@ boot() {
     -append 'console=ttyS0 panic=-1 loglevel=4 nowatchdog mitigations=off rcupdate.rcu_cpu_stall_suppress=1' \
     </dev/null >"$work/console" 2>&1 &
   guest=$!
-  # Does nothing where the kernel groups no tasks: a build beside it keeps its share.
-  echo 19 >"/proc/$guest/autogroup" 2>/dev/null || true
 }
 
 if [ -z "$kernel" ] && [ ! -e "$cache/loop.ko" ]; then fetch_kernel; fi
