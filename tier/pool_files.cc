@@ -119,7 +119,8 @@ void Pool::settle(Entry& entry) {
   const uint64_t counted_bytes = entry.pins_memory() ? entry.charged_bytes : 0;
   drop_writer(ino);
   ++entry.version;
-  entry.hits = 0;
+  // A reader may have come since the last writer's close(), of which the kernel tells at once by FLUSH alone.
+  if (!entry.flushed) entry.hits = 0;
   entry.stored_ms = now_coarse_ms();
   if (auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK)) {
     const uint64_t size = trim(entry, fd->get());
@@ -162,7 +163,10 @@ void Pool::flushed(uint64_t ino) {
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
-  if (entry != nullptr) entry->flushed = true;
+  if (entry != nullptr) {
+    entry->flushed = true;
+    entry->hits = 0;
+  }
   // Another writer may need what is left; the last one's close gives it back.
   if (entry == nullptr || entry->writer_count > 1 || entry->reserved_end == 0) return;
   if (auto fd = arena_.open(handle_of(*entry), O_RDWR)) (void)trim(*entry, fd->get());

@@ -1,6 +1,7 @@
 // What is worth the disk, and what is brought back before anybody waits for it: admission, prefetch orders,
 // successors; and the ways a pool gets its disk tier.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -62,6 +64,23 @@ TEST_F(SpillChoiceTest, WritingIsNoSecondAccess) {
   ASSERT_TRUE(all_closed(mount()));
   order(mount(), "100%");
   EXPECT_EQ(survivors(names), (std::vector<int>{0, 2}));
+}
+
+// The kernel tells of a close when it likes, here when the mapping goes, so a reader may come before that.
+TEST_F(SpillChoiceTest, AReaderThatComesBeforeTheWriterIsGoneIsAnAccess) {
+  start({.more = "admission=second_access"});
+  const auto names = fill_pool("e", 2);
+  std::vector<std::unique_ptr<Mapping>> kept;
+  for (const int i : {0, 1}) {
+    const File file(names[i], O_RDWR);
+    ASSERT_EQ(::pwrite(file.fd(), "x", 1, 0), 1);
+    kept.push_back(std::make_unique<Mapping>(file.fd(), kMiB, PROT_READ, MAP_PRIVATE));
+  }
+  EXPECT_EQ(read_file(names[1]).size(), kMiB);
+  ASSERT_EQ(stat("clean_entries"), 0);
+  kept.clear();
+  EXPECT_TRUE(becomes("clean_entries", 1));
+  EXPECT_EQ(tier_of(names[1]), "clean");
 }
 
 TEST_F(SpillChoiceTest, WhatIsRefusedCanBeSynced) {
