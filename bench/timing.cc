@@ -27,7 +27,7 @@ Scale full_scale() {
 
 Scale quick_scale() {
   return {.quick = true,
-          .rounds = 2,
+          .rounds = 1,
           .working_set_bytes = uint64_t{64} << 20,
           .small_set_bytes = uint64_t{32} << 20,
           .operations = 50,
