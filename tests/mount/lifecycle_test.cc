@@ -176,6 +176,8 @@ TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
   const pid_t container = ::fork();
   if (container == 0) {
     char byte = 0;
+    ::close(ready[0]);
+    ::close(go_on[1]);
     const bool alone =
         ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
     if (!alone || ::write(ready[1], "1", 1) != 1 || ::read(go_on[0], &byte, 1) != 1) ::_exit(1);
@@ -183,8 +185,11 @@ TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
     // ENOTCONN, or while the rings are taken down ECANCELED.
     ::_exit(load(mount.path() + "/file", &content) != 0 ? 0 : 2);
   }
+  ::close(ready[1]);
+  ::close(go_on[0]);
   char byte = 0;
-  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1)
+      << "no mount namespace of its own (in a chroot the root has to be a mount point)";
   ::kill(mount.pid(), SIGTERM);
   EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
   EXPECT_TRUE(mounts_below(mount.root()).empty());
@@ -193,7 +198,8 @@ TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
   ASSERT_EQ(::waitpid(container, &status, 0), container);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0) << "2: the daemon is gone and the mount does not say so";
-  for (const int fd : {ready[0], ready[1], go_on[0], go_on[1]}) ::close(fd);
+  ::close(ready[0]);
+  ::close(go_on[1]);
 }
 
 TEST_F(LifecycleTest, EndsOnSignals) {
