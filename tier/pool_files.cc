@@ -163,12 +163,11 @@ void Pool::flushed(uint64_t ino) {
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
-  if (entry != nullptr) {
-    entry->flushed = true;
-    entry->hits = 0;
-  }
+  if (entry == nullptr) return;
+  entry->flushed = true;
+  entry->hits = 0;
   // Another writer may need what is left; the last one's close gives it back.
-  if (entry == nullptr || entry->writer_count > 1 || entry->reserved_end == 0) return;
+  if (entry->writer_count > 1 || entry->reserved_end == 0) return;
   if (auto fd = arena_.open(handle_of(*entry), O_RDWR)) (void)trim(*entry, fd->get());
 }
 
