@@ -159,7 +159,7 @@ class Pool final : private Residency {
   // from_disk. `client` tells one client's opens from another's.
   Result<Opened> begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk = false);
   void end_open(uint64_t ino, bool writer, bool from_disk = false);
-  // A writer closed a descriptor, perhaps not its last: gives back what was reserved beyond the end.
+  // A writer closed a descriptor, perhaps not its last: what is stored may be whole.
   void flushed(uint64_t ino);
   // Daemon I/O on an open file. A write that meets a full pool waits for the evictor, as a create does.
   Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
@@ -276,9 +276,11 @@ class Pool final : private Residency {
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
-  void io_done(uint64_t ino);           // orders the I/O before the close of its descriptor
-  void settle(Entry& entry);            // its last writer has closed it
-  uint64_t trim(Entry& entry, int fd);  // gives back the reservation, returns the size
+  void io_done(uint64_t ino);  // orders the I/O before the close of its descriptor
+  void settle(Entry& entry);   // its last writer has closed it
+  // Gives back the reservation, returns the size. While nobody can write: what comes between its look at the
+  // size and its punch would be lost. (The kernel has no write on its way while it asks for an fallocate.)
+  uint64_t trim(Entry& entry, int fd);
   void gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep)
       REQUIRES(shard.mutex);  // its last name went
   Attempt evict_one(Effort effort, EvictResult& result);

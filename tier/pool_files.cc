@@ -166,9 +166,8 @@ void Pool::flushed(uint64_t ino) {
   if (entry == nullptr) return;
   entry->flushed = true;
   entry->hits = 0;
-  // Another writer may need what is left; the last one's close gives it back.
-  if (entry->writer_count > 1 || entry->reserved_end == 0) return;
-  if (auto fd = arena_.open(handle_of(*entry), O_RDWR)) (void)trim(*entry, fd->get());
+  // What is reserved stays until the last close: a copy of the descriptor, as a fork makes one, may be what
+  // is closed, and its twin be written this moment.
 }
 
 Result<int> Pool::io_descriptor(uint64_t ino) {

@@ -296,5 +296,34 @@ TEST_F(RacesTest, PoolsComeAndGo) {
   }
 }
 
+// A copy of a descriptor that is closed, as each child of a fork does that executes a program, says nothing
+// of whoever still writes: what is reserved for him must not be taken from under his bytes.
+TEST_F(RacesTest, ACopyIsClosedWhileTheOtherIsWritten) {
+  constexpr size_t kBytes = 256 << 10;
+  // The pool learns how large entries are, and reserves for them.
+  for (int i = 0; i < 8; ++i) ASSERT_EQ(store(path("learn-" + std::to_string(i)), pattern(i, kBytes)), 0);
+  std::atomic<int> writing = -1;
+  std::atomic<bool> ends = false;
+  std::thread closer([&] {
+    while (!ends)
+      if (const int copy = ::fcntl(writing, F_DUPFD_CLOEXEC, 0); copy >= 0) ::close(copy);
+  });
+  const std::string name = path("entry");
+  for (int i = 0; i < 1500 && !HasFailure(); ++i) {
+    const std::string content = pattern(i, kBytes);
+    {
+      const File file(name, O_WRONLY | O_CREAT | O_CLOEXEC);
+      writing = file.fd();
+      EXPECT_EQ(::write(file.fd(), content.data(), 28), 28);
+      EXPECT_EQ(::write(file.fd(), content.data() + 28, kBytes - 28), static_cast<ssize_t>(kBytes - 28));
+      writing = -1;
+    }
+    EXPECT_EQ(difference(i, read_file(name)), "") << "file " << i;
+    EXPECT_EQ(::unlink(name.c_str()), 0);
+  }
+  ends = true;
+  closer.join();
+}
+
 }  // namespace
 }  // namespace kvcachefs::test
