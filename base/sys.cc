@@ -7,6 +7,7 @@
 #include <sys/xattr.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -170,10 +171,14 @@ Result<std::string> path_of(int fd) {
 }
 
 Result<size_t> get_xattr(int fd, const char* name, std::span<char> value) {
+  const ssize_t length = fgetxattr(fd, name, value.data(), value.size());
+  if (length >= 0 || errno != EBADF) return counted(length);
   return counted(getxattr(ProcPath(fd).text, name, value.data(), value.size()));
 }
 
 Result<size_t> list_xattr(int fd, std::span<char> names) {
+  const ssize_t length = flistxattr(fd, names.data(), names.size());
+  if (length >= 0 || errno != EBADF) return counted(length);
   return counted(listxattr(ProcPath(fd).text, names.data(), names.size()));
 }
 
@@ -216,6 +221,12 @@ Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset) {
   return total;
 }
 
+Result<size_t> read_some(int fd, std::span<std::byte> bytes) {
+  const ssize_t count = ::read(fd, bytes.data(), bytes.size());
+  if (count < 0) return failed();
+  return static_cast<size_t>(count);
+}
+
 Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset) {
   size_t total = 0;
   while (total < bytes.size()) {
@@ -255,6 +266,10 @@ Result<void> mount(const char* source, const char* target, const char* type, uns
 Result<void> unmount(const char* target, int flags) {
   if (umount2(target, flags) != 0) return std::unexpected<Error>(last_error(std::string("umount ") + target));
   return {};
+}
+
+Result<void> send_signal(pid_t process, int signal) {
+  return done(kill(process, signal));
 }
 
 Result<void> make_directories(const std::string& path, mode_t mode) {

@@ -60,6 +60,7 @@ Result<void> allocate(int fd, int mode, uint64_t offset, uint64_t length);
 Result<uint64_t> seek(int fd, uint64_t offset, int whence);
 // Whole reads and writes: short only at end of file, or with an error when nothing at all could be moved.
 Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset);
+Result<size_t> read_some(int fd, std::span<std::byte> bytes);  // one read(2), EINTR included
 Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset);
 Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t length);
 Result<size_t> read_directory(int fd, std::span<char> buffer);  // linux_dirent64 records; 0 at the end
@@ -71,6 +72,7 @@ Result<void> set_lease(int fd, int type);
 Result<void> mount(const char* source, const char* target, const char* type, unsigned long flags,
                    const char* data);
 Result<void> unmount(const char* target, int flags);
+Result<void> send_signal(pid_t process, int signal);
 Result<void> make_directories(const std::string& path, mode_t mode);
 Result<void> remove_directory(const char* path);
 Result<std::string> read_text(const char* path);                     // small files of /proc and /sys
