@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/falloc.h>
+#include <linux/magic.h>
 #include <sys/mount.h>
 
 #include <algorithm>
@@ -22,6 +23,12 @@ std::string size_options(uint64_t size_bytes) {
 
 constexpr unsigned long kMountFlags = MS_NOSUID | MS_NODEV;
 
+bool is_mounted_noswap(const std::string& path) {
+  const auto table = sys::read_text("/proc/self/mountinfo");
+  const size_t at = table ? table->find(" " + path + " ") : std::string::npos;
+  return at != std::string::npos && table->substr(at, table->find('\n', at) - at).contains(",noswap");
+}
+
 }  // namespace
 
 Result<MemoryArena> MemoryArena::create(const Options& options) {
@@ -41,15 +48,34 @@ Result<MemoryArena> MemoryArena::create(const Options& options) {
   if (!root) return pass(root);
   arena.mount_ = std::move(*root);
   if (auto made = sys::make_directory_at(arena.mount_.get(), "tree", 0700); !made) return pass(made);
-  auto tree = sys::open_at(arena.mount_.get(), "tree", O_RDONLY | O_DIRECTORY);
-  if (!tree) return pass(tree);
-  arena.tree_ = std::move(*tree);
+  if (auto opened = arena.open_tree(); !opened) return pass(opened);
   if (auto owned = sys::change_owner(arena.tree_.get(), options.uid, options.gid); !owned) return pass(owned);
   if (auto moded = sys::change_mode(arena.tree_.get(), options.mode); !moded) return pass(moded);
-  auto handle = sys::handle_of(arena.tree_.get());
-  if (!handle) return pass(handle);
-  arena.tree_handle_ = *handle;
   return arena;
+}
+
+Result<MemoryArena> MemoryArena::adopt(const std::string& path) {
+  auto root = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!root) return pass(root);
+  const auto system = sys::statfs_of(root->get());
+  if (!system || system->f_type != TMPFS_MAGIC) return fail(ENOENT, path + " is no pool's memory");
+  MemoryArena arena;
+  arena.mount_ = std::move(*root);
+  if (auto opened = arena.open_tree(); !opened) return pass(opened);
+  // From here on it is unmounted with the object.
+  arena.path_ = path;
+  arena.swappable_ = !is_mounted_noswap(path);
+  return arena;
+}
+
+Result<void> MemoryArena::open_tree() {
+  auto tree = sys::open_at(mount_.get(), "tree", O_RDONLY | O_DIRECTORY);
+  if (!tree) return pass(tree);
+  tree_ = std::move(*tree);
+  auto handle = sys::handle_of(tree_.get());
+  if (!handle) return pass(handle);
+  tree_handle_ = *handle;
+  return {};
 }
 
 MemoryArena::~MemoryArena() {

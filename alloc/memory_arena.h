@@ -36,6 +36,9 @@ class MemoryArena {
   // needs Linux 6.4; an older kernel gets the mount without it, said by swappable().
   static Result<MemoryArena> create(const Options& options);
 
+  // The one that is mounted there already. ENOENT when none is.
+  static Result<MemoryArena> adopt(const std::string& path);
+
   MemoryArena(MemoryArena&&) noexcept = default;
   MemoryArena& operator=(MemoryArena&&) = delete;
   ~MemoryArena();
@@ -63,6 +66,7 @@ class MemoryArena {
 
  private:
   MemoryArena() = default;
+  Result<void> open_tree();
 
   std::string path_;
   bool swappable_ = false;

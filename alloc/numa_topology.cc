@@ -191,4 +191,20 @@ Result<void> NumaTopology::place_file(int fd, int node) const {
   return result;
 }
 
+int NumaTopology::node_of_file(int fd) const {
+  if (ids_.size() == 1) return ids_.front();
+  void* mapping = ::mmap(nullptr, kPlacedBytes, PROT_NONE, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return ids_.front();
+  bitmask* nodes = numa_allocate_nodemask();
+  int mode = 0;
+  const bool known =
+      ::get_mempolicy(&mode, nodes->maskp, nodes->size + 1, mapping, MPOL_F_ADDR) == 0 && mode == MPOL_PREFERRED;
+  const auto placed = std::ranges::find_if(
+      ids_, [&](int id) { return known && numa_bitmask_isbitset(nodes, static_cast<unsigned>(id)) != 0; });
+  const int node = placed == ids_.end() ? ids_.front() : *placed;
+  numa_free_nodemask(nodes);
+  ::munmap(mapping, kPlacedBytes);
+  return node;
+}
+
 }  // namespace kvcachefs

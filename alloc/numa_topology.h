@@ -57,6 +57,8 @@ class NumaTopology {
   // Asks the kernel to put the pages that the file gets from now on on the node, while that has room, whoever
   // writes them. Needs a readable fd. Does nothing where there is one node.
   Result<void> place_file(int fd, int node) const;
+  // Where place_file() asked for; the first node for a file that was never placed.
+  int node_of_file(int fd) const;
   // The calling thread runs on the node's processors from now on, where there are several nodes.
   void run_on(int node) const;
 

@@ -165,7 +165,7 @@ std::map<std::string, std::string> Kvcachefs::mount_stats() const {
 }
 
 uint64_t Kvcachefs::private_bytes() const {
-  std::istringstream lines(read_text("/proc/" + std::to_string(server_.pid()) + "/status"));
+  std::istringstream lines(read_text("/proc/" + mount_stats().at("pid") + "/status"));
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("RssAnon:")) return std::strtoull(line.c_str() + 8, nullptr, 10) * 1024;
   }

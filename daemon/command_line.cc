@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -28,6 +29,7 @@ struct Arguments {
   bool check_config = false;
   bool print_config = false;
   bool version = false;
+  std::optional<std::string> can_succeed;
 };
 
 void declare(CLI::App& app, Arguments& arguments) {
@@ -35,15 +37,18 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--pool", arguments.pools, "A pool; may be given several times")
       ->type_name("NAME[:KEY=VALUE,...]")
       ->allow_extra_args(false);
-  app.add_option(
-         "-o", arguments.options,
-         "io_uring, no_passthrough, poll_us=N, threads=N, runtime_dir=DIR; may be given several times")
+  app.add_option("-o", arguments.options,
+                 "io_uring, no_passthrough, no_supervisor, hang_after=S, poll_us=N, threads=N, "
+                 "runtime_dir=DIR; may be "
+                 "given several times")
       ->type_name("OPTION[,OPTION...]")
       ->allow_extra_args(false);
   app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
   app.add_flag("--check-config", arguments.check_config, "Check the configuration and exit");
   app.add_flag("--print-config", arguments.print_config, "Print the configuration as TOML and exit");
   app.add_flag("--version", arguments.version, "Print the version and exit");
+  // What a daemon asks of the program that it is to become; in no help.
+  app.add_option("--can-succeed", arguments.can_succeed)->group("");
   app.add_option("MOUNTPOINT", arguments.mountpoint, "Where to mount");
   app.footer(fmt::format("Keys of a pool: {}. See kvcachefsd(8).", fmt::join(pool_option_keys(), " ")));
 }
@@ -69,8 +74,9 @@ Result<void> set_option(Config& config, std::string_view option) {
   const std::string_view key = option.substr(0, equals);
   const bool has_value = equals != std::string_view::npos;
   const std::string_view value = has_value ? option.substr(equals + 1) : std::string_view{};
-  const bool takes_value = key == "poll_us" || key == "threads" || key == "runtime_dir";
-  const bool is_flag = key == "io_uring" || key == "no_passthrough";
+  const bool takes_value =
+      key == "poll_us" || key == "threads" || key == "hang_after" || key == "runtime_dir";
+  const bool is_flag = key == "io_uring" || key == "no_passthrough" || key == "no_supervisor";
   if (!takes_value && !is_flag) {
     if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
     return fail(EINVAL, fmt::format("-o {}: unknown option", option));
@@ -80,8 +86,10 @@ Result<void> set_option(Config& config, std::string_view option) {
   }
   if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us.emplace());
   if (key == "threads") return set_count(key, value, kMaximumThreads, config.threads);
+  if (key == "hang_after") return set_count(key, value, kMaximumHangAfterS, config.hang_after_s);
   if (key == "io_uring") config.io_uring = true;
   if (key == "no_passthrough") config.no_passthrough = true;
+  if (key == "no_supervisor") config.no_supervisor = true;
   if (key == "runtime_dir") {
     Result<std::filesystem::path> path = absolute_path("-o runtime_dir", std::string(value));
     if (!path) return pass(path);
@@ -170,6 +178,10 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64
   }
   if (arguments.check_config) result.action = CommandLine::Action::kCheckConfig;
   if (arguments.print_config) result.action = CommandLine::Action::kPrintConfig;
+  if (arguments.can_succeed) {
+    result.action = CommandLine::Action::kCanSucceed;
+    result.formats = *arguments.can_succeed;
+  }
   Result<Config> config = make_config(arguments, result.action == CommandLine::Action::kServe, memory_bytes);
   if (!config) return pass(config);
   result.config = std::move(*config);

@@ -11,10 +11,11 @@
 namespace kvcachefs {
 
 struct CommandLine {
-  enum class Action { kServe, kCheckConfig, kPrintConfig, kVersion, kHelp };
+  enum class Action { kServe, kCheckConfig, kPrintConfig, kVersion, kHelp, kCanSucceed };
   Action action = Action::kServe;
   Config config;
-  std::string output;  // what kPrintConfig, kVersion and kHelp print; ends with a newline
+  std::string formats;  // kCanSucceed: daemon/succession.h
+  std::string output;   // what kPrintConfig, kVersion and kHelp print; ends with a newline
 };
 
 // `memory_bytes`: what sizes in percent refer to, and what all pools together have to fit in.

@@ -90,8 +90,10 @@ std::string format_config(const Config& config) {
   out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
   out += fmt::format("io_uring = {}\n", config.io_uring);
   out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
+  out += fmt::format("no_supervisor = {}\n", config.no_supervisor);
   if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
   out += fmt::format("threads = {}\n", config.threads);
+  out += fmt::format("hang_after = {}\n", config.hang_after_s);
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
     for (const std::string_view key : pool_option_keys()) {

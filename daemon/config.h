@@ -19,6 +19,8 @@ struct Config {
   std::filesystem::path runtime_dir = "/run/kvcachefs";
   bool io_uring = false;
   bool no_passthrough = false;
+  bool no_supervisor = false;
+  unsigned hang_after_s = 30;       // 0: whoever serves may take as long as he likes
   std::optional<unsigned> poll_us;  // none: default_poll_us()
   unsigned threads = 0;             // 0: by cores
   bool daemonize = false;
@@ -28,6 +30,7 @@ struct Config {
 // Longer than any sensible wait between two requests; more threads than any machine's queue can feed.
 inline constexpr unsigned kMaximumPollUs = 1'000'000;
 inline constexpr unsigned kMaximumThreads = 1024;
+inline constexpr unsigned kMaximumHangAfterS = 86'400;
 
 // A thread that polls takes a processor from the clients: nothing where there are few.
 unsigned default_poll_us(unsigned processors);

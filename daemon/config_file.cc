@@ -41,8 +41,10 @@ class Reader {
     if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
     if (name == "io_uring") return read_bool(name, node, config.io_uring);
     if (name == "no_passthrough") return read_bool(name, node, config.no_passthrough);
+    if (name == "no_supervisor") return read_bool(name, node, config.no_supervisor);
     if (name == "poll_us") return read_count(name, node, kMaximumPollUs, config.poll_us.emplace());
     if (name == "threads") return read_count(name, node, kMaximumThreads, config.threads);
+    if (name == "hang_after") return read_count(name, node, kMaximumHangAfterS, config.hang_after_s);
     if (name == "pools") return read_pools(node, config, origins);
     return wrong(key.source(), fmt::format("unknown key '{}'", name));
   }

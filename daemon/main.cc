@@ -1,24 +1,37 @@
 // kvcachefsd: constructs, wires, serves, takes down in reverse.
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "alloc/numa_topology.h"
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "daemon/command_line.h"
 #include "daemon/mount_point.h"
+#include "daemon/pool_list.h"
 #include "daemon/runtime_dir.h"
+#include "daemon/service_manager.h"
+#include "daemon/stacks.h"
+#include "daemon/succession.h"
+#include "daemon/supervisor.h"
 #include "daemon/workers.h"
+#include "fs/mounts.h"
 #include "fs/session.h"
 #include "tier/pools.h"
 
@@ -28,6 +41,7 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr auto kNegotiationTime = std::chrono::seconds(10);
+constexpr int kHastyNice = -10;
 
 uint64_t memory_bytes() {
   struct sysinfo info {};
@@ -78,10 +92,13 @@ sigset_t ending_signals() {
 }
 
 // Until a signal asks for the end or the connection has ended by itself, by somebody's umount.
-void wait_for_end(Session& session) {
+void wait_for_end(Session& session, const Workers& workers, Survivors& survivors,
+                  const std::function<void()>& gets_on) {
   const sigset_t signals = ending_signals();
   const timespec pause{0, 200'000'000};
   while (!session.ended()) {
+    survivors.beat(std::min(now_ns(), workers.last_turn_ns()));
+    gets_on();
     const int signal = sigtimedwait(&signals, nullptr, &pause);
     if (signal > 0) {
       log_info("{}: unmounting", strsignal(signal));
@@ -91,40 +108,94 @@ void wait_for_end(Session& session) {
   log_info("unmounted from outside");
 }
 
-int serve(const Config& config, Announcement& announcement) {
-  auto runtime = RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
-  if (!runtime) {
-    log_error("{}", runtime.error().message);
-    return kExitFailure;
+Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& runtime) {
+  auto listed = parse_pool_list(survivors.pools(), memory_bytes());
+  if (!listed) return pass(listed);
+  for (const ListedPool& pool : *listed) {
+    auto adopted = pools.adopt(pool.number, pool.options);
+    // It was being removed.
+    if (!adopted && adopted.error().code != ENOENT) return adopted;
   }
+  // Of pools that are gone, or were about to be there.
+  for (const auto& [place, kept] : survivors.kept())
+    if (pools.find(kept.inode.pool) == nullptr) {
+      survivors.let_go(place);
+      UniqueFd(kept.fd).reset();
+    }
+  std::vector<std::string> arenas;
+  for (const auto& pool : pools.list()) arenas.push_back(pool->arena_path());
+  runtime.clean_up(arenas);
+  return survivors.set_pools(format_pool_list(pools));
+}
+
+// All clients wait for a takeover.
+class Haste {
+ public:
+  Haste() : nice_(getpriority(PRIO_PROCESS, 0)) { (void)setpriority(PRIO_PROCESS, 0, kHastyNice); }
+  ~Haste() { (void)setpriority(PRIO_PROCESS, 0, nice_); }
+  Haste(const Haste&) = delete;
+  Haste& operator=(const Haste&) = delete;
+
+ private:
+  const int nice_;
+};
+
+Result<void> begin(const Config& config, const RuntimeDir& runtime, Pools& pools, Session& session,
+                   Survivors& survivors, bool successor) {
+  if (successor) {
+    const Haste haste;
+    if (auto taken = session.take_over(); !taken) return taken;
+    fault_point("taken over");
+    if (auto adopted = adopt_pools(pools, survivors, runtime); !adopted) return adopted;
+    fault_point("pools adopted");
+    session.resume();
+    fault_point("resumed");
+    return {};
+  }
+  for (const PoolOptions& options : config.pools)
+    if (auto pool = pools.create(options); !pool) return pass(pool);
+  if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
+  return session.mount();
+}
+
+// Where nobody supervises, the service manager hears of this process itself.
+struct Audience {
+  Announcement& announcement;
+  std::function<void()> served = [] {};
+  std::function<void()> gets_on = [] {};
+};
+
+int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,
+          const Audience& audience) {
+  let_stacks_be_printed();
   const auto topology = NumaTopology::detect();
-  SessionBacking backing;
+  SessionBacking backing(survivors);
   Invalidator invalidator;
   Wakeup evictor_wakeup;
-  Pools pools({.directory = runtime->pools_directory(),
+  Pools pools({.directory = runtime.pools_directory(),
                .memory_bytes = memory_bytes(),
                .topology = topology.get(),
                .backing_store = &backing,
                .listener = &invalidator,
                .evictor = &evictor_wakeup,
                .cores = std::max(1u, std::thread::hardware_concurrency()),
-               .opens_may_wait = !config.io_uring});
-  for (const PoolOptions& options : config.pools) {
-    if (auto pool = pools.create(options); !pool) {
-      log_error("{}", pool.error().message);
-      return kExitFailure;
-    }
-  }
+               .opens_may_wait = !config.io_uring,
+               .survivors = &survivors});
   // Over io_uring it is libfuse's own threads that wait.
   const unsigned poll_us =
       config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
-  Session session(pools, backing, invalidator,
+  Session session(pools, backing, survivors, invalidator,
                   {.mountpoint = config.mountpoint.string(),
                    .io_uring = config.io_uring,
                    .no_passthrough = config.no_passthrough,
-                   .poll_us = poll_us});
-  if (auto mounted = session.mount(); !mounted) {
-    log_error("{}", mounted.error().message);
+                   .poll_us = poll_us,
+                   .generation = generation,
+                   .pools_changed = [&] {
+                     if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept)
+                       log_error("{}", kept.error().message);
+                   }});
+  if (auto begun = begin(config, runtime, pools, session, survivors, generation > 0); !begun) {
+    log_error("{}", begun.error().message);
     return kExitFailure;
   }
   Workers workers(session, pools, evictor_wakeup);
@@ -139,18 +210,104 @@ int serve(const Config& config, Announcement& announcement) {
                           .poll_us = poll_us,
                           .memory_bytes = memory_bytes(),
                           .started_ns = now_ns(),
-                          .pid = getpid()};
+                          .pid = getpid(),
+                          .supervisor_pid = survivors.supervised() ? getppid() : 0,
+                          .generation = generation};
     session.control().describe(info);
     log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
              config.mountpoint.string(), info.io_mode, info.transport, pools.list().size());
-    announcement.ready(config.runtime_dir.string());
-    wait_for_end(session);
+    survivors.serving(now_ns());
+    audience.announcement.ready(config.runtime_dir.string());
+    audience.served();
+    wait_for_end(session, workers, survivors, audience.gets_on);
+    survivors.ending();
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
   }
   session.unmount();
   workers.stop();
   return negotiated ? 0 : kExitFailure;
+}
+
+// Requests in a dead one's rings are lost.
+bool may_be_supervised(const Config& config) {
+  return !config.no_supervisor && !config.io_uring;
+}
+
+int serve_alone(const Config& config, ServiceManager& manager, Announcement& announcement) {
+  auto runtime = RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
+  if (!runtime) {
+    log_error("{}", runtime.error().message);
+    return kExitFailure;
+  }
+  Survivors nothing;
+  return serve(config, *runtime, nothing, 0,
+               {.announcement = announcement,
+                .served = [&] { manager.serving(config.mountpoint.string()); },
+                .gets_on = [&] { manager.alive(); }});
+}
+
+// What was there of another program, ready to go on with; none: begin from nothing.
+Result<std::unique_ptr<Survivors>> inherit(Inheritance& left) {
+  auto survivors = Survivors::open(std::move(left.memory));
+  if (!survivors) return survivors;
+  if (left.device)
+    (*survivors)->moved(left.device.release());
+  else
+    (*survivors)->upgraded();
+  return survivors;
+}
+
+Result<int> serve_supervised(const Config& config, const Succession& succession, ServiceManager& manager,
+                             std::unique_ptr<Survivors> survivors, const RuntimeDir& runtime,
+                             Announcement& announcement) {
+  Announcement nobody(-1);
+  return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
+                                .hang_after = std::chrono::seconds(config.hang_after_s),
+                                .serve =
+                                    [&] {
+                                      const uint32_t generation = survivors->begin_generation();
+                                      return serve(config, runtime, *survivors, generation,
+                                                   {.announcement = generation > 0 ? nobody : announcement});
+                                    },
+                                .served =
+                                    [&] {
+                                      keep_inheritance(manager, *survivors, runtime.lock_fd());
+                                      manager.serving(config.mountpoint.string());
+                                    },
+                                .gets_on = [&] { manager.alive(); },
+                                .give_up =
+                                    [&](const std::string& reason) {
+                                      log_error("{}: unmounting", reason);
+                                      unmount_everywhere(config.mountpoint.string());
+                                      runtime.clean_up();
+                                    },
+                                .can_upgrade = [&] { return succession.check(); },
+                                .upgrade =
+                                    [&](const std::vector<int>& descriptors) {
+                                      return succession.execute(survivors->memory_fd(), runtime.lock_fd(),
+                                                                descriptors);
+                                    }});
+}
+
+Result<int> serve_as_configured(const Config& config, const Succession& succession, ServiceManager& manager,
+                                std::unique_ptr<Survivors> survivors, UniqueFd lock,
+                                Announcement& announcement) {
+  if (!survivors && !may_be_supervised(config)) return serve_alone(config, manager, announcement);
+  auto runtime =
+      survivors ? RuntimeDir::keep(config.runtime_dir.string(), config.mountpoint.string(), lock.release())
+                : RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
+  if (!runtime) return pass(runtime);
+  if (!survivors) {
+    auto created = Survivors::create();
+    if (!created) return pass(created);
+    survivors = std::move(*created);
+    if (auto set = survivors->set_mount_point(config.mountpoint.native()); !set) return pass(set);
+  }
+  auto ended = serve_supervised(config, succession, manager, std::move(survivors), *runtime, announcement);
+  manager.ending();
+  drop_inheritance(manager);
+  return ended;
 }
 
 // The parent's part of --daemonize: returns when the child serves, or has failed.
@@ -162,22 +319,62 @@ int wait_for_child(pid_t child, int ready_fd) {
   return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : kExitFailure;
 }
 
+// The mount point, and what there is to go on with.
+struct Start {
+  std::filesystem::path mountpoint;
+  std::unique_ptr<Survivors> survivors;
+  UniqueFd lock;
+};
+
+Result<Start> find_start(const Config& config, ServiceManager& manager) {
+  if (auto left = inheritance(manager)) {
+    const bool of_a_dead_one = static_cast<bool>(left->device);
+    auto survivors = inherit(*left);
+    if (survivors) return Start{(*survivors)->mount_point(), std::move(*survivors), std::move(left->lock)};
+    if (!of_a_dead_one) return pass(survivors);
+    // The connection ends with its descriptor here, and what was served is a stale mount like any other.
+    log_warning("{}: starting anew", survivors.error().message);
+    drop_inheritance(manager);
+    // Whoever else still has that descriptor.
+    (void)flock(left->lock.get(), LOCK_UN);
+  }
+  auto mountpoint = resolve_mount_point(config.mountpoint.native());
+  if (!mountpoint) return pass(mountpoint);
+  return Start{std::move(*mountpoint), nullptr, {}};
+}
+
+int serve_from(Start start, Config& config, const Succession& succession, ServiceManager& manager,
+               Announcement& announcement) {
+  config.mountpoint = std::move(start.mountpoint);
+  const auto ended = serve_as_configured(config, succession, manager, std::move(start.survivors),
+                                         std::move(start.lock), announcement);
+  if (ended) return *ended;
+  log_error("{}", ended.error().message);
+  return kExitFailure;
+}
+
 int run(int argc, char** argv) {
+  const Succession succession(argc, argv);
   auto command = parse_command_line(argc, argv, memory_bytes());
   if (!command) {
     std::fprintf(stderr, "kvcachefsd: %s\n", command.error().message.c_str());
     return kExitUsage;
   }
   std::fputs(command->output.c_str(), stdout);
+  if (command->action == CommandLine::Action::kCanSucceed) {
+    const std::string objection = objection_to(command->formats);
+    if (!objection.empty()) std::fprintf(stderr, "kvcachefsd: %s\n", objection.c_str());
+    return objection.empty() ? 0 : kExitFailure;
+  }
   if (command->action != CommandLine::Action::kServe) return 0;
   Config& config = command->config;
 
-  auto mountpoint = resolve_mount_point(config.mountpoint.native());
-  if (!mountpoint) {
-    std::fprintf(stderr, "kvcachefsd: %s\n", mountpoint.error().message.c_str());
+  ServiceManager manager;
+  auto start = find_start(config, manager);
+  if (!start) {
+    std::fprintf(stderr, "kvcachefsd: %s\n", start.error().message.c_str());
     return kExitFailure;
   }
-  config.mountpoint = std::move(*mountpoint);
   config.runtime_dir = std::filesystem::absolute(config.runtime_dir);
   // From here on threads inherit it: signals come to wait_for_end alone. SIGIO is what breaking a lease
   // sends.
@@ -189,9 +386,9 @@ int run(int argc, char** argv) {
   umask(0);
   raise_descriptor_limit();
 
-  if (!config.daemonize) {
+  if (!config.daemonize || start->survivors) {
     Announcement nobody(-1);
-    return serve(config, nobody);
+    return serve_from(std::move(*start), config, succession, manager, nobody);
   }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return kExitFailure;
@@ -207,7 +404,7 @@ int run(int argc, char** argv) {
   setsid();
   (void)!chdir("/");
   Announcement announcement(write_end.release());
-  return serve(config, announcement);
+  return serve_from(std::move(*start), config, succession, manager, announcement);
 }
 
 }  // namespace

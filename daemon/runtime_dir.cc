@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "base/log.h"
 #include "base/mountinfo.h"
@@ -12,6 +14,9 @@
 
 namespace kvcachefs {
 namespace {
+
+constexpr auto kLockPatience = std::chrono::seconds(1);
+constexpr auto kLockPause = std::chrono::milliseconds(20);
 
 // As systemd escapes paths: `/mnt/kv` is `mnt-kv`, and what a name may not hold, a dash included, is `\xHH`.
 std::string escape_path(const std::string& path) {
@@ -32,13 +37,18 @@ std::string escape_path(const std::string& path) {
   return result.empty() ? "-" : result;
 }
 
-Result<void> unmount_below(const std::string& directory) {
+std::string directory_of(const std::string& runtime_dir, const std::string& mountpoint) {
+  return runtime_dir + "/" + escape_path(mountpoint) + ".mount";
+}
+
+Result<void> unmount_below(const std::string& directory, const std::vector<std::string>& kept = {}) {
   auto text = sys::read_text("/proc/self/mountinfo");
   if (!text) return pass(text);
   auto mounts = parse_mountinfo(*text);
   std::ranges::reverse(mounts);
   for (const MountPoint& mount : mounts) {
     if (!mount.directory.starts_with(directory + "/")) continue;
+    if (std::ranges::find(kept, mount.directory) != kept.end()) continue;
     log_info("{}: cleaning up the memory of a daemon that died", mount.directory);
     if (auto done = sys::unmount(mount.directory.c_str(), MNT_DETACH); !done) return done;
     (void)sys::remove_directory(mount.directory.c_str());
@@ -48,16 +58,27 @@ Result<void> unmount_below(const std::string& directory) {
 
 }  // namespace
 
+RuntimeDir RuntimeDir::keep(const std::string& runtime_dir, const std::string& mountpoint, int lock_fd) {
+  return {directory_of(runtime_dir, mountpoint), UniqueFd(lock_fd)};
+}
+
 Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::string& mountpoint) {
   if (auto made = sys::make_directories(runtime_dir, 0700); !made) return pass(made);
-  const std::string directory = runtime_dir + "/" + escape_path(mountpoint) + ".mount";
+  const std::string directory = directory_of(runtime_dir, mountpoint);
   if (auto made = sys::make_directories(directory, 0700); !made) return pass(made);
   auto lock = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return pass(lock);
-  if (flock(lock->get(), LOCK_EX | LOCK_NB) != 0)
-    return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
+  // One that was killed a moment ago has it until the last of its threads is gone.
+  for (auto waited = kLockPause * 0; flock(lock->get(), LOCK_EX | LOCK_NB) != 0; waited += kLockPause) {
+    if (waited >= kLockPatience) return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
+    std::this_thread::sleep_for(kLockPause);
+  }
   if (auto cleaned = unmount_below(directory); !cleaned) return pass(cleaned);
   return RuntimeDir(directory, std::move(*lock));
+}
+
+void RuntimeDir::clean_up(const std::vector<std::string>& kept) const {
+  if (auto cleaned = unmount_below(directory_, kept); !cleaned) log_error("{}", cleaned.error().message);
 }
 
 RuntimeDir::~RuntimeDir() {

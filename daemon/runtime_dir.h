@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -13,10 +14,15 @@ namespace kvcachefs {
 class RuntimeDir {
  public:
   static Result<RuntimeDir> claim(const std::string& runtime_dir, const std::string& mountpoint);
+  // One that this process has claimed already, when it was another program.
+  static RuntimeDir keep(const std::string& runtime_dir, const std::string& mountpoint, int lock_fd);
   RuntimeDir(RuntimeDir&&) noexcept = default;
   RuntimeDir& operator=(RuntimeDir&&) = delete;
   ~RuntimeDir();
 
+  int lock_fd() const { return lock_.get(); }
+  // Unmounts what a serving process that died has left in it, but for the mount points that are kept.
+  void clean_up(const std::vector<std::string>& kept = {}) const;
   const std::string& pools_directory() const { return directory_; }
 
  private:

@@ -8,7 +8,9 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log.h"
+#include "daemon/stacks.h"
 
 namespace kvcachefs {
 namespace {
@@ -34,6 +36,7 @@ constexpr auto kFinishPause = std::chrono::milliseconds(5);
 constexpr int kEndSignal = SIGUSR1;
 constexpr uint64_t kEndPatienceNs = 1'000'000'000;
 constexpr auto kEndPause = std::chrono::milliseconds(5);
+constexpr uint64_t kNotDue = UINT64_MAX;
 // After the last writer's close the next create is often a moment away.
 constexpr int kLingerRounds = 64;
 
@@ -54,6 +57,7 @@ void Workers::start(unsigned server_threads) {
   // Signals are the main thread's.
   sigset_t all, before;
   sigfillset(&all);
+  sigdelset(&all, kStackSignal);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   struct sigaction wakes {};
   wakes.sa_handler = [](int) {};
@@ -95,6 +99,7 @@ void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   DiskTier* const tier = pool->disk();
   sigset_t all, before;
   sigfillset(&all);
+  sigdelset(&all, kStackSignal);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   {
     MutexLock lock(mutex_);
@@ -166,14 +171,18 @@ void Workers::evict() {
   int quiet_rounds = 0;
   int idle_rounds = 0;
   while (!stopping_) {
+    fault_point("evictor turn");
     bool busy = false;
     uint64_t activity = 0;
     for (const auto& pool : pools_.list()) {
       busy |= pool->tidy();
       activity += pool->activity();
     }
+    // A pool's memory goes at the speed that the kernel frees it at.
+    last_turn_ns_ = kNotDue;
     end_disks_of_removed_pools();
     pools_.reap();
+    last_turn_ns_ = now_ns();
     quiet_rounds = activity == last_activity_ ? quiet_rounds + 1 : 0;
     last_activity_ = activity;
     idle_rounds = busy ? 0 : idle_rounds + 1;

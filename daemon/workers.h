@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "fs/session.h"
 #include "tier/pools.h"
@@ -27,6 +28,9 @@ class Workers {
   static unsigned default_server_threads();
 
   void start(unsigned server_threads);
+  // When the evictor last ended a turn, of which it takes several a second. The disk tiers' threads may
+  // wait for a disk for as long as that likes.
+  uint64_t last_turn_ns() const { return last_turn_ns_; }
   // After Session::unmount().
   void stop();
 
@@ -48,6 +52,7 @@ class Workers {
   Pools& pools_;
   Wakeup& evictor_wakeup_;
   std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> last_turn_ns_{now_ns()};
   uint64_t last_activity_ = 0;  // the evictor thread's own
   std::vector<std::thread> servers_;
   std::atomic<unsigned> serving_{0};

@@ -2,6 +2,11 @@
 
 #include <sys/ioctl.h>
 
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -14,11 +19,42 @@ struct FuseBackingMap {
   uint64_t padding;
 };
 constexpr unsigned long kBackingOpen = _IOW(229, 1, FuseBackingMap);
+constexpr int32_t kUnwritten = 2048;  // twice as many as there can be threads
 constexpr unsigned long kBackingClose = _IOW(229, 2, uint32_t);
 
 }  // namespace
 
-Result<int32_t> SessionBacking::acquire(int fd) {
+void SessionBacking::close_backing(int32_t id) {
+  auto wire_id = static_cast<uint32_t>(id);
+  // Fails only when the connection is gone, and the id with it.
+  (void)sys::control(device_fd_, kBackingClose, &wire_id);
+}
+
+void SessionBacking::take_over() {
+  if (!passthrough_) return;
+  std::set<std::pair<uint16_t, uint64_t>> open;
+  survivors_.for_each_handle(
+      [&](const OpenHandle& handle) { open.emplace(handle.inode.pool, handle.inode.ino); });
+  std::set<int32_t> live;
+  std::vector<int32_t> dead;
+  survivors_.for_each_backing([&](const HeldBacking& backing, bool closing) {
+    if (!closing && open.contains({backing.inode.pool, backing.inode.ino}))
+      live.insert(backing.id);
+    else
+      dead.push_back(backing.id);
+  });
+  for (const int32_t id : dead) {
+    close_backing(id);
+    survivors_.given_back(id);
+  }
+  // The kernel numbers them one after the other (idr_alloc_cyclic, fs/fuse/backing.c), so what was got and
+  // not written down any more is near the highest that was, one for each thread at most.
+  const int32_t highest = survivors_.highest_backing();
+  for (int32_t id = std::max(1, highest - kUnwritten); id <= highest + kUnwritten; ++id)
+    if (!live.contains(id)) close_backing(id);
+}
+
+Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
   if (!passthrough_) {
     auto copy = sys::duplicate(fd);
     if (!copy) return pass(copy);
@@ -27,6 +63,10 @@ Result<int32_t> SessionBacking::acquire(int fd) {
   FuseBackingMap map{.fd = fd, .flags = 0, .padding = 0};
   auto id = sys::control(device_fd_, kBackingOpen, &map);
   if (!id) return pass(id);
+  if (auto written = survivors_.backed({.inode = inode, .id = *id}); !written) {
+    close_backing(*id);
+    return pass(written);
+  }
   return *id;
 }
 
@@ -35,9 +75,9 @@ void SessionBacking::give_back(int32_t backing) {
     UniqueFd(backing).reset();
     return;
   }
-  auto id = static_cast<uint32_t>(backing);
-  // Fails only when the connection is gone, and the id with it.
-  (void)sys::control(device_fd_, kBackingClose, &id);
+  survivors_.giving_back(backing);
+  close_backing(backing);
+  survivors_.given_back(backing);
 }
 
 }  // namespace kvcachefs

@@ -20,11 +20,19 @@ class SessionBacking : public BackingStore {
   }
   bool passthrough() const { return passthrough_; }
 
-  Result<int32_t> acquire(int fd) override;
+  explicit SessionBacking(Survivors& survivors) : survivors_(survivors) {}
+  // Closes what a process that died was giving back, had not written down, or had for files that nobody has
+  // open any more. Before the first request, and after decide().
+  void take_over();
+
+  Result<int32_t> acquire(int fd, PoolInode inode) override;
   void give_back(int32_t backing) override;
   bool needs_write_access() const override { return !passthrough_; }
 
  private:
+  void close_backing(int32_t id);
+
+  Survivors& survivors_;
   std::atomic<bool> passthrough_{false};
   std::atomic<int> device_fd_{-1};
 };

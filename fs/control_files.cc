@@ -30,13 +30,15 @@ const PoolFile* writable_file(NodeId id) {
 
 }  // namespace
 
-ControlFiles::ControlFiles(Pools& pools) : pools_(pools) {
+ControlFiles::ControlFiles(Pools& pools, const Survivors& survivors, uint32_t generation)
+    : pools_(pools), survivors_(survivors), next_handle_((uint64_t{generation} << 32) + 1) {
   describe({});
 }
 
 void ControlFiles::describe(const ServerInfo& info) {
   auto described = std::make_shared<ControlledServer>();
   described->info = info;
+  described->upgrades = [&survivors = survivors_] { return survivors.upgrades(); };
   described->pool_count = [&pools = pools_] { return pools.list().size(); };
   described->pool_reports = [&pools = pools_, io_mode = info.io_mode] {
     return report_pools(pools, io_mode);
@@ -158,14 +160,23 @@ void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
   open_files_.erase(file->fh);
 }
 
-std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(const fuse_file_info* file) {
+std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const fuse_file_info* file) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = open_files_.find(file->fh);
+    if (found != open_files_.end()) return found->second;
+  }
+  // A process that died had it open. The text is another by now, for who reads on in it.
+  auto opened = open_file(id, true);
+  if (!opened) opened = open_file(id, false);  // one that is only written to
+  if (!opened) return nullptr;
   MutexLock lock(mutex_);
-  const auto found = open_files_.find(file->fh);
-  return found == open_files_.end() ? nullptr : found->second;
+  return open_files_.try_emplace(file->fh, std::move(*opened)).first->second;
 }
 
-void ControlFiles::read(fuse_req_t request, NodeId, size_t size, off_t offset, const fuse_file_info* file) {
-  const std::shared_ptr<OpenFile> open = find_open(file);
+void ControlFiles::read(fuse_req_t request, NodeId id, size_t size, off_t offset,
+                        const fuse_file_info* file) {
+  const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
   const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
   (void)fuse_reply_buf(request, text.data(), text.size());
@@ -184,22 +195,26 @@ Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view
   }
   if (text.size() > kMostOrderBytes) return fail(EINVAL);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
-  return file->write(*pool, text);
+  auto done = file->write(*pool, text);
+  if (done) server_of(request).pools_changed();
+  return done;
 }
 
 void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t,
                          const fuse_file_info* file) {
-  const std::shared_ptr<OpenFile> open = find_open(file);
+  const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
+  takes_long(request);
   if (auto done = order(request, id, text, *open); !done)
     return reply_error(request, std::move(done.error()));
   (void)fuse_reply_write(request, text.size());
 }
 
 void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* file) {
-  const std::shared_ptr<OpenFile> open = find_open(file);
+  const std::shared_ptr<OpenFile> open = find_open(id, file);
   const std::string line = open == nullptr ? std::string() : open->lines.finish();
   if (!line.empty()) {
+    takes_long(request);
     auto done = order(request, id, line + '\n', *open);
     if (!done) return reply_error(request, std::move(done.error()));
   }

@@ -22,7 +22,8 @@ namespace kvcachefs {
 
 class ControlFiles {
  public:
-  explicit ControlFiles(Pools& pools);
+  // Handles of another generation of the daemon are not taken for this one's.
+  ControlFiles(Pools& pools, const Survivors& survivors, uint32_t generation);
 
   // Once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
@@ -49,17 +50,18 @@ class ControlFiles {
   Result<struct stat> attributes_of(NodeId id) const;
   void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
-  std::shared_ptr<OpenFile> find_open(const fuse_file_info* file) EXCLUDES(mutex_);
+  std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
   Result<void> order(fuse_req_t request, NodeId id, std::string_view text, OpenFile& open);
   std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
 
   Pools& pools_;
+  const Survivors& survivors_;
 
   std::shared_ptr<const ControlledServer> server() const EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
   std::shared_ptr<const ControlledServer> server_ GUARDED_BY(mutex_);  // replaced, never changed
-  uint64_t next_handle_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_handle_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<OpenFile>> open_files_ GUARDED_BY(mutex_);
 };
 

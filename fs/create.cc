@@ -59,7 +59,13 @@ void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   if (is_reserved(*node, name)) return reply_error(request, {EEXIST, {}});
   auto directory = node->pool->directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  if (auto made = make(directory->fd); !made) return reply_error(request, std::move(made.error()));
+  const bool attempted = request_identity().attempted;
+  if (attempted && S_ISREG(mode)) node->pool->undo_create(directory->fd, name);
+  const bool there = sys::stat_at(directory->fd, name).has_value();
+  if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
+  server_of(request).survivors.attempt();
+  if (!there)
+    if (auto made = make(directory->fd); !made) return reply_error(request, std::move(made.error()));
   auto entry = adopt_new(request, *node, directory->fd, name, mode);
   if (!entry) {
     (void)sys::unlink_at(directory->fd, name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
@@ -69,11 +75,15 @@ void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
 }
 
 void make_pool(fuse_req_t request, const char* name, mode_t mode) {
+  takes_long(request);
   Server& server = server_of(request);
   if (std::string_view(name) == kMountControlName) return reply_error(request, {EEXIST, {}});
   const fuse_ctx* caller = fuse_req_ctx(request);
+  if (!server.pools.find(std::string_view(name))) server.survivors.attempt();
   auto pool = server.pools.create_default(name, mode & 07777, caller->uid, caller->gid);
-  if (!pool) return reply_error(request, std::move(pool.error()));
+  if (!pool && !(request_identity().attempted && pool.error().code == EEXIST))
+    return reply_error(request, std::move(pool.error()));
+  server.pools_changed();
   lookup(request, NodeId::kRoot, name);
 }
 
@@ -106,7 +116,9 @@ bool writes(const fuse_file_info* file) {
 
 // Answers a CREATE or, with an empty name, a TMPFILE for a file that is new; after a failure nothing is
 // answered.
-Result<void> open_new(fuse_req_t request, Pool& pool, NewFile& made, const char* name, fuse_file_info* file) {
+Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, NewFile& made,
+                      const char* name, fuse_file_info* file) {
+  Pool& pool = *shared;
   const bool named = name[0] != '\0';
   auto backing = pool.created({.fd = made.fd.get(),
                                .ino = made.handle.ino,
@@ -118,21 +130,28 @@ Result<void> open_new(fuse_req_t request, Pool& pool, NewFile& made, const char*
                                .reserved_end = made.reservation.end,
                                .node = made.reservation.node});
   if (!backing) return pass(backing);
-  answer_open(request, {.backing = *backing, .from_disk = false}, file);
+  const Node node{.pool = shared, .ino = made.handle.ino};
+  if (auto answered = answer_open(request, node, {.backing = *backing, .from_disk = false}, file);
+      !answered) {
+    pool.forget(made.handle.ino, 1);
+    return answered;
+  }
   made.fd.reset();  // before the answer: an eviction must not meet it
   const auto entry = entry_of(NodeId::of_inode(pool.number(), made.handle.ino).value, made.handle.generation,
                               made.attributes);
-  const bool writer = writes(file);
+  Server& server = server_of(request);
+  about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
-    pool.end_open(made.handle.ino, writer);
+    close_handle(server, node, *file);
     pool.forget(made.handle.ino, 1);
   }
   return {};
 }
 
 // The name was there after all, though the kernel did not know it.
-Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const char* name,
-                           fuse_file_info* file) {
+Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shared, int directory,
+                           const char* name, fuse_file_info* file) {
+  Pool& pool = *shared;
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
   auto attributes = sys::stat_at(directory, name);
@@ -152,34 +171,42 @@ Result<void> open_existing(fuse_req_t request, Pool& pool, int directory, const 
     attributes->st_size = 0;
     attributes->st_blocks = 0;
   }
-  answer_open(request, *opened, file);
+  const Node node{.pool = shared, .ino = handle->ino};
+  if (auto answered = answer_open(request, node, *opened, file); !answered) {
+    pool.forget(handle->ino, 1);
+    return answered;
+  }
   const auto entry =
       entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation, *attributes);
-  const bool writer = writes(file);
+  Server& server = server_of(request);
+  about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
-    pool.end_open(handle->ino, writer, opened->from_disk);
+    close_handle(server, node, *file);
     pool.forget(handle->ino, 1);
   }
   return {};
 }
 
-}  // namespace
-
-void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info* file) {
+// Answers a CREATE or TMPFILE that a process that died has done and not answered.
+bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_file_info* file) {
+  const RequestIdentity identity = request_identity();
+  if (!identity.resent) return false;
   Server& server = server_of(request);
-  server.stale_callers.settled(fuse_req_ctx(request)->pid);
-  const bool reader = (file->flags & O_ACCMODE) == O_RDONLY;
-  file->fh = opened.from_disk ? kFromDisk : reader ? 0 : kForWriting;
-  // A writer's close is the one sign that its content is whole; a reader's needs no round trip.
-  file->noflush = reader;
-  if (opened.from_disk) {
-    file->direct_io = 1;
-  } else if (server.backing.passthrough()) {
-    file->backing_id = opened.backing;
-  } else {
-    file->keep_cache = 1;  // all changes go through this kernel's own cache
-  }
+  const auto opened = server.survivors.opened_by(identity.unique);
+  if (!opened || opened->inode.pool != pool->number()) return false;
+  const Node node{.pool = pool, .ino = opened->inode.ino};
+  auto attributes = pool->attributes(node.ino);
+  auto backing = pool->adopted_backing(node.ino);
+  if (!attributes || !backing) return false;
+  const uint32_t generation = pool->generation_of(node.ino);
+  (void)pool->looked_up({node.ino, generation}, *attributes);  // what has no name has no lookups
+  fill_in(request, {.backing = *backing, .from_disk = false}, opened->handle, file);
+  const auto entry = entry_of(NodeId::of_inode(pool->number(), node.ino).value, generation, *attributes);
+  if (fuse_reply_create(request, &entry, file) == -ENOENT) close_handle(server, node, *file);
+  return true;
 }
+
+}  // namespace
 
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   make_in(request, parent, name, mode,
@@ -205,11 +232,15 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   Pool& pool = *node->pool;
   auto directory = pool.directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
+  if (create_again(request, node->pool, file)) return;
+  // What a process that died has made and nobody has heard of is made anew, with all that belongs to it.
+  if (request_identity().attempted) pool.undo_create(directory->fd, name);
+  if (!sys::stat_at(directory->fd, name)) server_of(request).survivors.attempt();
   for (int tries = 0;; ++tries) {
     auto fd = sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
     if (fd) {
       auto made = prepare(request, pool, directory->fd, std::move(*fd), S_IFREG | mode);
-      const Result<void> answered = made ? open_new(request, pool, *made, name, file) : pass(made);
+      const Result<void> answered = made ? open_new(request, node->pool, *made, name, file) : pass(made);
       if (!answered) {
         (void)sys::unlink_at(directory->fd, name, 0);
         return reply_error(request, answered.error());
@@ -218,7 +249,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
     }
     if (fd.error().code != EEXIST || (file->flags & O_EXCL) != 0)
       return reply_error(request, std::move(fd.error()));
-    auto opened = open_existing(request, pool, directory->fd, name, file);
+    auto opened = open_existing(request, node->pool, directory->fd, name, file);
     if (opened) return;
     // It may be discarded meanwhile, any number of times; four in a row is not chance.
     const bool vanished = opened.error().code == ENOENT || opened.error().code == ESTALE;
@@ -231,12 +262,13 @@ void tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info*
   if (!node) return reply_error(request, std::move(node.error()));
   auto directory = node->pool->open_inode(node->ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return reply_error(request, std::move(directory.error()));
+  if (create_again(request, node->pool, file)) return;
   const int exclusive = file->flags & O_EXCL;  // never to be linked
   auto fd = sys::open_at(directory->get(), ".", O_TMPFILE | O_RDWR | exclusive, mode & 07777);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto made = prepare(request, *node->pool, directory->get(), std::move(*fd), S_IFREG | mode);
   if (!made) return reply_error(request, std::move(made.error()));
-  if (auto answered = open_new(request, *node->pool, *made, "", file); !answered)
+  if (auto answered = open_new(request, node->pool, *made, "", file); !answered)
     reply_error(request, std::move(answered.error()));
 }
 

@@ -25,7 +25,7 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
   if (id.is_control()) return server_of(request).control.read(request, id, size, offset, file);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  if (file->fh == kFromDisk) {
+  if ((file->fh & kFromDisk) != 0) {
     return node->pool->read_from_disk(
         node->ino, static_cast<uint64_t>(offset), size, [request](Result<std::span<const std::byte>> bytes) {
           if (!bytes) return reply_error(request, std::move(bytes.error()));
@@ -46,6 +46,7 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   if (!node) return reply_error(request, std::move(node.error()));
   auto count = node->pool->write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
+  about_to_answer();
   (void)fuse_reply_write(request, *count);
 }
 
@@ -61,7 +62,7 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   if (NodeId{ino}.is_control()) return reply_error(request, {EINVAL, {}});
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  if (file->fh == kFromDisk) return seek_on_disk(request, *node, offset, whence);
+  if ((file->fh & kFromDisk) != 0) return seek_on_disk(request, *node, offset, whence);
   auto fd = node->pool->open_inode(node->ino, O_RDONLY);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), whence);
@@ -72,7 +73,7 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
 void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_file_info* in_file,
                      fuse_ino_t out, off_t out_offset, fuse_file_info*, size_t length, int) {
   // The kernel then reads and writes itself.
-  if (in_file->fh == kFromDisk) return reply_error(request, {EOPNOTSUPP, {}});
+  if ((in_file->fh & kFromDisk) != 0) return reply_error(request, {EOPNOTSUPP, {}});
   auto from = find_node(server_of(request), in);
   if (!from) return reply_error(request, std::move(from.error()));
   auto to = find_node(server_of(request), out);
@@ -84,6 +85,7 @@ void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_fi
   auto copied = to->pool->copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
                                      static_cast<uint64_t>(out_offset), length);
   if (!copied) return reply_error(request, std::move(copied.error()));
+  about_to_answer();
   (void)fuse_reply_write(request, *copied);
 }
 

@@ -46,6 +46,11 @@ std::string device_at(const std::string& mountpoint) {
   return mount == nullptr ? "" : mount->device;
 }
 
+void unmount_everywhere(const std::string& mountpoint) {
+  for (const std::string& target : mount_points_of(device_at(mountpoint)))
+    (void)sys::unmount(target.c_str(), MNT_DETACH);
+}
+
 std::vector<std::string> mount_points_of(const std::string& device) {
   const auto mounts = mount_table();
   std::vector<std::string> result;

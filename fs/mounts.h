@@ -15,6 +15,7 @@ Result<void> clean_dead_mount(const std::string& mountpoint);
 std::string device_at(const std::string& mountpoint);
 // Where the file system of that device is mounted and a path leads to it, bind mounts included, the newest
 // first.
+void unmount_everywhere(const std::string& mountpoint);  // what is mounted there, wherever else it is
 std::vector<std::string> mount_points_of(const std::string& device);
 
 }  // namespace kvcachefs

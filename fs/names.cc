@@ -1,3 +1,5 @@
+#include <linux/fs.h>
+
 #include <cerrno>
 
 #include "fs/operations.h"
@@ -12,7 +14,20 @@ void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_dir
   if (is_reserved(*node, name)) return reply_error(request, {EPERM, {}});
   auto directory = node->pool->directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  reply_outcome(request, node->pool->remove(directory->fd, name, is_directory));
+  auto removed = node->pool->remove(directory->fd, name, is_directory);
+  // A process that died has done it.
+  if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
+  reply_outcome(request, std::move(removed));
+}
+
+// Whether a process that died has done it. What is gone may also have been evicted, before or after.
+bool is_renamed(Server& server, int from, const char* name, unsigned flags) {
+  const RequestIdentity identity = request_identity();
+  if (!identity.resent) return false;
+  const auto attempted = server.survivors.attempted_rename(identity.unique);
+  if (!attempted) return false;
+  const auto source = sys::handle_at(from, name);
+  return !source || ((flags & RENAME_EXCHANGE) != 0 && source->ino == attempted->second_ino);
 }
 
 }  // namespace
@@ -24,7 +39,12 @@ void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (parent == NodeId::kRoot) {
     if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
-    return reply_outcome(request, server_of(request).pools.remove(name));
+    Server& server = server_of(request);
+    if (server.pools.find(std::string_view(name))) server.survivors.attempt();
+    auto removed = server.pools.remove(name);
+    if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
+    server.pools_changed();
+    return reply_outcome(request, std::move(removed));
   }
   remove(request, parent, name, true);
 }
@@ -45,7 +65,9 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!old_directory) return reply_error(request, std::move(old_directory.error()));
   auto new_directory = to->pool->directory(to->ino);
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
-  auto renamed = from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
+  auto renamed = is_renamed(server, old_directory->fd, name, flags)
+                     ? Result<void>()
+                     : from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
   if (!renamed || from->pool->durability() != Durability::kSync) return reply_outcome(request, renamed);
   to->pool->sync_name(new_directory->fd, new_name, answer(request));
 }
@@ -61,9 +83,16 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
   if (is_reserved(*to, new_name)) return reply_error(request, {EEXIST, {}});
   auto directory = to->pool->directory(to->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  if (auto linked = node->pool->link(node->ino, directory->fd, new_name); !linked)
-    return reply_error(request, std::move(linked.error()));
+  const auto there = sys::handle_at(directory->fd, new_name);
+  if (there && !request_identity().attempted) return reply_error(request, {EEXIST, {}});
+  const bool done = there && there->ino == node->ino;  // by a process that died
+  server.survivors.attempt();
+  if (!done)
+    if (auto linked = node->pool->link(node->ino, directory->fd, new_name); !linked)
+      return reply_error(request, std::move(linked.error()));
   auto attributes = node->pool->attributes(node->ino);
+  if (done && attributes)
+    (void)node->pool->looked_up({node->ino, node->pool->generation_of(node->ino)}, *attributes);
   if (!attributes) {
     node->pool->forget(node->ino, 1);
     return reply_error(request, std::move(attributes.error()));

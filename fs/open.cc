@@ -22,7 +22,8 @@ Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file
     // case.
     if (writer && opened.error().code == ESTALE) {
       // What follows in the same call, a CREATE in a pool that has gone too, is still its second time.
-      (void)server_of(request).stale_callers.again(fuse_req_ctx(request)->pid);
+      if (!server_of(request).stale_callers.again(fuse_req_ctx(request)->pid))
+        server_of(request).survivors.told_stale(fuse_req_ctx(request)->pid);
       (void)fuse_reply_err(request, ESTALE);
     } else {
       reply_error(request, std::move(opened.error()));
@@ -33,9 +34,14 @@ Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file
   // writing.
   if (writer && server_of(request).backing.passthrough() && fuse_req_ctx(request)->uid != 0)
     if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(fd->get());
-  answer_open(request, *opened, file);
+  if (auto answered = answer_open(request, node, *opened, file); !answered) {
+    reply_error(request, std::move(answered.error()));
+    return {};
+  }
   // Interrupted: the kernel will never release what it did not get.
-  if (fuse_reply_open(request, file) == -ENOENT) node.pool->end_open(node.ino, writer, opened->from_disk);
+  Server& server = server_of(request);
+  about_to_answer();
+  if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
   return {};
 }
 
@@ -57,6 +63,58 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
 
 }  // namespace
 
+void fill_in(fuse_req_t request, const Pool::Opened& opened, uint64_t handle, fuse_file_info* file) {
+  Server& server = server_of(request);
+  const bool reader = !writes(file);
+  file->fh = handle << kHandleShift | (opened.from_disk ? kFromDisk : reader ? 0 : kForWriting);
+  // A writer's close is the one sign that its content is whole; a reader's needs no round trip.
+  file->noflush = reader;
+  if (opened.from_disk) {
+    file->direct_io = 1;
+  } else if (server.backing.passthrough()) {
+    file->backing_id = opened.backing;
+  } else {
+    file->keep_cache = 1;  // all changes go through this kernel's own cache
+  }
+}
+
+Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opened& opened,
+                         fuse_file_info* file) {
+  Server& server = server_of(request);
+  server.stale_callers.settled(fuse_req_ctx(request)->pid);
+  auto handle = server.survivors.opened({.inode = {node.pool->number(), node.ino},
+                                         .unique = request_identity().unique,
+                                         .writer = writes(file),
+                                         .from_disk = opened.from_disk});
+  if (!handle) {
+    node.pool->end_open(node.ino, writes(file), opened.from_disk);
+    return pass(handle);
+  }
+  fill_in(request, opened, *handle, file);
+  return {};
+}
+
+void close_handle(Server& server, const Node& node, const fuse_file_info& file) {
+  const uint64_t handle = file.fh >> kHandleShift;
+  // A process that died may have closed it already, and what it had counted went with it.
+  if (!server.survivors.is_open(handle)) return;
+  server.survivors.closed(handle);
+  node.pool->end_open(node.ino, writes(&file), (file.fh & kFromDisk) != 0);
+}
+
+bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
+  const RequestIdentity identity = request_identity();
+  if (!identity.resent) return false;
+  Server& server = server_of(request);
+  const auto opened = server.survivors.opened_by(identity.unique);
+  if (!opened) return false;
+  auto backing = node.pool->adopted_backing(node.ino);
+  if (!backing) return false;
+  fill_in(request, {.backing = *backing, .from_disk = false}, opened->handle, file);
+  if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
+  return true;
+}
+
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then) {
   node.pool->promote(node.ino, [request, then = std::move(then)](Result<void> promoted) mutable {
     if (promoted) return then();
@@ -74,6 +132,7 @@ void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const uint64_t begun_ns = now_ns();
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
+  if (open_again(request, *node, file)) return;
   if (!try_open(request, *node, file, false)) return open_cold(request, std::move(*node), *file, begun_ns, 1);
   node->pool->counters().open_ns.record(now_ns() - begun_ns);
 }
@@ -83,7 +142,7 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   if (id.is_control()) return server_of(request).control.flush(request, id, file);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  const bool writer = file->fh == kForWriting;
+  const bool writer = (file->fh & kForWriting) != 0;
   if (writer) node->pool->flushed(node->ino);
   if (!writer || node->pool->durability() != Durability::kSync) return reply_done(request);
   node->pool->sync(node->ino, answer(request));
@@ -92,8 +151,12 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const NodeId id{ino};
   if (id.is_control()) return server_of(request).control.release(request, id, file);
-  if (auto node = find_node(server_of(request), ino))
-    node->pool->end_open(node->ino, writes(file), file->fh == kFromDisk);
+  Server& server = server_of(request);
+  auto node = find_node(server, ino);
+  if (node)
+    close_handle(server, *node, *file);
+  else
+    server.survivors.closed(file->fh >> kHandleShift);  // of a pool that has gone
   (void)fuse_reply_err(request, 0);
 }
 

@@ -39,12 +39,20 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name);
 
 // open.cc
-// Fills `file` in, does not reply.
-void answer_open(fuse_req_t request, const Pool::Opened& opened, fuse_file_info* file);
-// The handle of an open that is served from the disk.
+// Fills `file` in, does not reply. From here on the open is one that close_handle() has to end. ENFILE.
+Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opened& opened,
+                         fuse_file_info* file);
+// The kernel has given the file up, or never got it.
+void close_handle(Server& server, const Node& node, const fuse_file_info& file);
+// Answers an OPEN that a process that died has done and not answered.
+bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file);
+// What the kernel is to be told of an open under that number.
+void fill_in(fuse_req_t request, const Pool::Opened& opened, uint64_t handle, fuse_file_info* file);
+// A handle of the kernel's: Survivors' number of it above these. The file is served from the disk.
 inline constexpr uint64_t kFromDisk = 1;
 // Likewise: of a FLUSH the kernel does not tell how the file was opened.
 inline constexpr uint64_t kForWriting = 2;
+inline constexpr int kHandleShift = 2;
 // Of one request: an entry may be evicted again before it is met; more often is no chance, but one that
 // cannot be opened.
 inline constexpr int kPromotions = 4;

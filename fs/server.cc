@@ -1,11 +1,37 @@
 #include "fs/server.h"
 
+#include <linux/fuse.h>
+
 #include <cerrno>
 #include <cstring>
 
 #include "base/log.h"
 
 namespace kvcachefs {
+
+namespace {
+
+// Debian 12's linux/fuse.h is older; from include/uapi/linux/fuse.h of Linux 6.9.
+constexpr uint64_t kResentBit = uint64_t{1} << 63;
+
+thread_local RequestIdentity identity;
+
+}  // namespace
+
+void begin_request(Survivors& survivors, const fuse_buf& request) {
+  fuse_in_header header{};
+  if (request.size < sizeof header) return;
+  std::memcpy(&header, request.mem, sizeof header);
+  identity = {.unique = header.unique & ~kResentBit, .opcode = header.opcode};
+  identity.resent = (header.unique & kResentBit) != 0;
+  identity.attempted = identity.resent && survivors.was_attempted(identity.unique);
+  survivors.begin_request(identity.unique, identity.attempted);
+  fault_point("request begun", identity.opcode);
+}
+
+RequestIdentity request_identity() {
+  return identity;
+}
 
 Result<Node> find_node(Server& server, uint64_t nodeid) {
   const NodeId id{nodeid};
@@ -21,7 +47,13 @@ void reply_error(fuse_req_t request, Error error) {
   StaleCallers& stale_callers = server_of(request).stale_callers;
   const pid_t thread = fuse_req_ctx(request)->pid;
   int code = error.code;
-  if (code == ESTALE && stale_callers.again(thread)) code = ENOENT;
+  if (code == ESTALE) {
+    if (stale_callers.again(thread))
+      code = ENOENT;
+    else
+      server_of(request).survivors.told_stale(thread);
+  }
+  about_to_answer();
   (void)fuse_reply_err(request, code);
 }
 
@@ -39,6 +71,7 @@ fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct sta
 void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
   const NodeId id{entry.ino};
   Server& server = server_of(request);
+  about_to_answer();
   // A request that was interrupted leaves the kernel without the inode: its lookup must not stay counted.
   if (fuse_reply_entry(request, &entry) == -ENOENT && id.is_inode())
     if (auto pool = server.pools.find(id.pool_number())) pool->forget(id.ino(), 1);
@@ -57,6 +90,7 @@ uint64_t client_of(fuse_req_t request, const Pool& pool) {
 
 void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes) {
   attributes.st_ino = nodeid;
+  about_to_answer();
   (void)fuse_reply_attr(request, &attributes, kLongTimeoutS);
 }
 

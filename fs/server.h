@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/fault_point.h"
 #include "base/result.h"
 #include "fs/backing.h"
 #include "fs/fuse.h"
@@ -26,14 +27,37 @@ inline constexpr double kLongTimeoutS = 3.15e7;
 struct Server {
   Pools& pools;
   SessionBacking& backing;
+  Survivors& survivors;
   ControlFiles& control;
   StaleCallers stale_callers;
   ThreadGroups thread_groups;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
+  std::function<void()> pools_changed;             // which there are, or their options
 };
+
+// The request that this thread was given: the kernel's number for it, and whether a process that died had
+// been given it too, and may have done it (Survivors::attempt()). Requests that come over io_uring have no
+// number here.
+struct RequestIdentity {
+  uint64_t unique = 0;
+  uint32_t opcode = 0;
+  bool resent = false;
+  bool attempted = false;
+};
+RequestIdentity request_identity();
+// All that was asked for is done; the answer is what comes next.
+inline void about_to_answer() {
+  fault_point("request done", request_identity().opcode);
+}
+void begin_request(Survivors& survivors, const fuse_buf& request);  // as it has come from the device
 
 inline Server& server_of(fuse_req_t request) {
   return *static_cast<Server*>(fuse_req_userdata(request));
+}
+
+// An order, which may take as long as it takes: it is not for that to be taken for one that hangs.
+inline void takes_long(fuse_req_t request) {
+  server_of(request).survivors.end_request();
 }
 
 // The pool and inode that a nodeid names; ESTALE for a pool that is gone.
@@ -46,6 +70,7 @@ Result<Node> find_node(Server& server, uint64_t nodeid);
 void reply_error(fuse_req_t request, Error error);
 inline void reply_done(fuse_req_t request) {
   server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
+  about_to_answer();
   (void)fuse_reply_err(request, 0);
 }
 template <class T>

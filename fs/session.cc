@@ -1,16 +1,23 @@
 #include "fs/session.h"
 
+#include <linux/fuse.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mapping.h"
+#include "base/sys_disk.h"
 #include "fs/mounts.h"
 #include "fs/operations.h"
 
@@ -21,9 +28,14 @@ namespace {
 // of io_uring costs this much for each of its entries on every processor (fuse-facts A7).
 constexpr unsigned kSmallWriteBytes = 128 << 10;
 constexpr unsigned kLargeWriteBytes = 1 << 20;
+constexpr unsigned kRequestHeaderBytes = 64 << 10;  // a SETXATTR has a value of 64 KiB after its header
 
 // RELEASE is a background request: with the kernel's twelve, a burst of closes would wait for itself.
 constexpr unsigned kBackground = 256;
+
+// Of an INIT request; Debian 12's linux/fuse.h is older. From include/uapi/linux/fuse.h of Linux 6.9.
+constexpr uint32_t kInitExtended = 1u << 30;
+constexpr uint32_t kHasResend = 1u << (39 - 32);  // in flags2
 
 constexpr auto kNoticeWait = std::chrono::milliseconds(100);
 
@@ -117,15 +129,18 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
 
 }  // namespace
 
-Session::Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator, Options options)
+Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
+                 Options options)
     : options_(std::move(options)),
-      control_(pools),
+      control_(pools, survivors, options_.generation),
       server_{.pools = pools,
               .backing = backing,
+              .survivors = survivors,
               .control = control_,
               .stale_callers = {},
               .thread_groups = {},
-              .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); }},
+              .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
+              .pools_changed = options_.pools_changed},
       invalidator_(invalidator),
       poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
@@ -133,11 +148,7 @@ Session::~Session() {
   if (session_ != nullptr) fuse_session_destroy(session_);
 }
 
-Result<void> Session::mount() {
-  if (options_.io_uring && !io_uring_enabled())
-    return fail(ENOTSUP,
-                "io_uring: the kernel does not offer it (echo Y > /sys/module/fuse/parameters/enable_uring, "
-                "Linux 6.14)");
+Result<void> Session::make_session() {
   fuse_set_log_func(log_from_libfuse);
   std::string program = "kvcachefsd";
   std::string flag = "-o";
@@ -149,7 +160,15 @@ Result<void> Session::mount() {
   session_ = fuse_session_new(&args, &table, sizeof table, &server_);
   fuse_opt_free_args(&args);
   if (session_ == nullptr) return fail(EINVAL, "libfuse refused to make a session");
+  return {};
+}
 
+Result<void> Session::mount() {
+  if (options_.io_uring && !io_uring_enabled())
+    return fail(ENOTSUP,
+                "io_uring: the kernel does not offer it (echo Y > /sys/module/fuse/parameters/enable_uring, "
+                "Linux 6.14)");
+  if (auto made = make_session(); !made) return made;
   if (auto cleaned = clean_dead_mount(options_.mountpoint); !cleaned) return cleaned;
   auto device = sys::open_at(AT_FDCWD, "/dev/fuse", O_RDWR);
   if (!device)
@@ -162,14 +181,49 @@ Result<void> Session::mount() {
       !mounted)
     return mounted;
   mounted_device_ = device_at(options_.mountpoint);
-  // libfuse takes over a connection that is mounted already.
-  const std::string taken = "/dev/fd/" + std::to_string(device_.get());
-  if (fuse_session_mount(session_, taken.c_str()) != 0) {
+  if (auto given = give_device(device_.get()); !given) {
     (void)sys::unmount(options_.mountpoint.c_str(), MNT_DETACH);
-    return fail(EIO, "libfuse refused the connection");
+    return given;
   }
   (void)device_.release();  // libfuse closes it
   return {};
+}
+
+// libfuse takes over a connection that is mounted already.
+Result<void> Session::give_device(int fd) {
+  const std::string taken = "/dev/fd/" + std::to_string(fd);
+  if (fuse_session_mount(session_, taken.c_str()) != 0) return fail(EIO, "libfuse refused the connection");
+  return {};
+}
+
+Result<void> Session::take_over() {
+  if (auto made = make_session(); !made) return made;
+  if (auto given = give_device(*server_.survivors.device_fd()); !given) return given;
+  mounted_device_ = device_at(options_.mountpoint);
+  // The kernel says INIT once; its answer to this one finds nobody who asked.
+  const auto init = server_.survivors.init();
+  std::vector<std::byte> request(init.begin(), init.end());
+  fuse_buf buffer{};
+  buffer.mem = request.data();
+  buffer.size = request.size();
+  fuse_session_process_buf(session_, &buffer);
+  if (fuse_session_exited(session_) != 0) return fail(EPROTO, "the connection's INIT is not understood");
+  server_.backing.take_over();
+  for (const int32_t thread : server_.survivors.told_stale_lately())
+    (void)server_.stale_callers.again(thread);
+  return {};
+}
+
+void Session::resume() {
+  // Linux 6.9 and 6.16; from include/uapi/linux/fuse.h. Names that the other removed or brought without
+  // having told the kernel are looked up again; without the second, as soon as somebody asks for them in
+  // vain.
+  constexpr int32_t kNotifyResend = 7, kNotifyIncreaseEpoch = 8;
+  for (const int32_t code : {kNotifyIncreaseEpoch, kNotifyResend}) {
+    const fuse_out_header notice{.len = sizeof notice, .error = code, .unique = 0};
+    if (write(fuse_session_fd(session_), &notice, sizeof notice) < 0 && code == kNotifyResend)
+      log_error("the kernel did not take the order to send the requests of before again");
+  }
 }
 
 void Session::negotiate(fuse_conn_info* connection) {
@@ -233,14 +287,48 @@ void Session::serve() {
   condition_.notify_all();
 }
 
+void Session::save_init(const fuse_buf& request) {
+  fuse_in_header header{};
+  std::memcpy(&header, request.mem, std::min(request.size, sizeof header));
+  if (header.opcode != FUSE_INIT) return;
+  server_.survivors.connected(fuse_session_fd(session_),
+                              {static_cast<const std::byte*>(request.mem), request.size});
+  fuse_init_in init{};
+  std::memcpy(&init, static_cast<const std::byte*>(request.mem) + sizeof header,
+              std::min(request.size - sizeof header, sizeof init));
+  if ((init.flags & kInitExtended) != 0 && (init.flags2 & kHasResend) != 0) return;
+  // Who waits for an answer then would wait for ever.
+  log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with who serves it");
+  server_.survivors.forbid_succession();
+}
+
 void Session::serve_device() {
-  fuse_buf buffer{};
+  // Of pages that are there and stay: the kernel copies a request into them in the midst of a read(2), and
+  // should this process be killed while a page has to be fetched, the client would get an EIO
+  // (fs/fuse/dev.c, fuse_copy_fill: GUP gives up for a fatal signal).
+  auto memory = Mapping::of_memory(kLargeWriteBytes + kRequestHeaderBytes);
+  if (!memory) return log_error("no memory to receive requests in: {}", memory.error().message);
+  std::ranges::fill(memory->bytes(), std::byte{1});
+  (void)mlock(memory->bytes().data(), memory->bytes().size());
   while (fuse_session_exited(session_) == 0) {
-    const int received = fuse_session_receive_buf(session_, &buffer);
-    if (received == -EINTR || received == -EAGAIN) continue;
-    if (received <= 0) break;
+    auto received = sys::read_some(fuse_session_fd(session_), memory->bytes());
+    if (!received) {
+      const int code = received.error().code;
+      // ENOENT: it was interrupted before it came here.
+      if (code == EINTR || code == EAGAIN || code == ENOENT) continue;
+      // ENODEV: unmounted.
+      if (code != ENODEV) log_error("requests cannot be received: {}", sys::error_text(code));
+      break;
+    }
     if (poll_time_.is_on()) poll_time_.arrived(now_ns());
+    fuse_buf buffer{};
+    buffer.mem = memory->bytes().data();
+    buffer.size = *received;
+    begin_request(server_.survivors, buffer);
+    if (server_.survivors.supervised() && !server_.survivors.device_fd()) save_init(buffer);
     fuse_session_process_buf(session_, &buffer);
+    fault_point("request answered", request_identity().opcode);
+    server_.survivors.end_request();
     // Most of an open's cost is this thread's waking up. One thread at a time looks for the next request, the
     // others sleep: should one of them take what is seen here, the next receive sleeps as it would have.
     if (poll_time_.is_on() && !polling_.exchange(true)) {
@@ -250,7 +338,8 @@ void Session::serve_device() {
       polling_ = false;
     }
   }
-  std::free(buffer.mem);
+  // As libfuse's own loop leaves it.
+  fuse_session_exit(session_);
 }
 
 void Session::notify() {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,8 +26,11 @@ class Session {
     bool io_uring = false;
     bool no_passthrough = false;
     unsigned poll_us = 0;  // most_ns of the PollTime
+    uint32_t generation = 0;
+    std::function<void()> pools_changed = [] {};  // called by requests that have made or changed one
   };
-  Session(Pools& pools, SessionBacking& backing, Invalidator& invalidator, Options options);
+  Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
+          Options options);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -55,8 +59,17 @@ class Session {
   // force.
   void unmount();
 
+  // Instead of mount(): goes on with the connection of a process that died. The pools come after it, then
+  // resume(), then serve().
+  Result<void> take_over();
+  // What that process had in hand comes again.
+  void resume();
+
  private:
   void negotiate(fuse_conn_info* connection);
+  Result<void> make_session();
+  Result<void> give_device(int fd);
+  void save_init(const fuse_buf& request);
   void serve_device();
   void poll_for_request(uint64_t until_ns);
 

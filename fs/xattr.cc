@@ -25,7 +25,7 @@ constexpr int kMostPriority = 1000;
 
 // trusted.* is for root alone, which the kernel has checked; what rights would hang on is refused.
 bool is_storable(std::string_view name) {
-  return name.starts_with("user.") || name.starts_with("trusted.");
+  return name.starts_with("user.") || (name.starts_with("trusted.") && !name.starts_with(kOwnXattrs));
 }
 
 std::optional<std::string> fact(const Pool::Facts& facts, std::string_view name) {
@@ -57,7 +57,8 @@ Result<int> parse_priority(std::string_view text) {
   return priority;
 }
 
-Result<void> set(const Node& node, const char* name, std::string_view value, int flags) {
+Result<void> set(Survivors& survivors, const Node& node, const char* name, std::string_view value,
+                 int flags) {
   if (name == kPinned) {
     if (value != "0" && value != "1") return fail(EINVAL);
     return node.pool->set_pinned(node.ino, value == "1");
@@ -72,18 +73,27 @@ Result<void> set(const Node& node, const char* name, std::string_view value, int
   }
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  if ((flags & XATTR_CREATE) != 0) {
+    if (request_identity().attempted)
+      flags = 0;
+    else if (sys::get_xattr(fd->get(), name, {}))
+      return fail(EEXIST);
+    survivors.attempt();
+  }
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
   if (priority) node.pool->set_priority(node.ino, *priority);
   node.pool->attributes_changed(node.ino);
   return {};
 }
 
-Result<void> drop(const Node& node, const char* name) {
+Result<void> drop(Survivors& survivors, const Node& node, const char* name) {
   if (std::string_view(name).starts_with(kOwnPrefix)) return fail(EPERM);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  if (auto done = sys::remove_xattr(fd->get(), name); !done) return done;
+  if (sys::get_xattr(fd->get(), name, {})) survivors.attempt();
+  auto done = sys::remove_xattr(fd->get(), name);
+  if (!done && !(done.error().code == ENODATA && request_identity().attempted)) return done;
   if (name == kPriority) node.pool->set_priority(node.ino, 0);
   node.pool->attributes_changed(node.ino);
   return {};
@@ -95,7 +105,7 @@ void setxattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* 
               int flags) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  reply_outcome(request, set(*node, name, {value, size}, flags));
+  reply_outcome(request, set(server_of(request).survivors, *node, name, {value, size}, flags));
 }
 
 void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
@@ -129,7 +139,9 @@ void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   std::vector<char> stored(XATTR_LIST_MAX);
   auto length = sys::list_xattr(fd->get(), stored);
   if (!length) return reply_error(request, std::move(length.error()));
-  std::string names(stored.data(), *length);
+  std::string names;
+  for (size_t at = 0; at < *length; at += std::strlen(&stored[at]) + 1)
+    if (!std::string_view(&stored[at]).starts_with(kOwnXattrs)) names.append(&stored[at]).push_back('\0');
   auto facts = node->pool->facts(node->ino);
   if (facts && facts->is_file) {
     for (const std::string_view name : kFacts) {
@@ -144,7 +156,7 @@ void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
 void removexattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  reply_outcome(request, drop(*node, name));
+  reply_outcome(request, drop(server_of(request).survivors, *node, name));
 }
 
 }  // namespace kvcachefs::operations

@@ -6,9 +6,10 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: packaging/setup.sh [--clang] [--guest]
+usage: packaging/setup.sh [--clang] [--guest] [--systemd]
   --clang  install clang 19 as well (the `clang` preset)
   --guest  install what tests/external/numa_guest.sh boots a guest with
+  --systemd  install what tests/external/systemd.sh starts
 TEXT
 }
 
@@ -26,10 +27,12 @@ readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 with_clang=no
 with_guest=no
+with_systemd=no
 for argument in "$@"; do
   case $argument in
     --clang) with_clang=yes ;;
     --guest) with_guest=yes ;;
+    --systemd) with_systemd=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -42,12 +45,13 @@ command -v apt-get >/dev/null || fail "needs apt-get (Debian 12 or 13)"
 
 packages='attr acl ca-certificates ccache cmake debian-archive-keyring dpkg-dev e2fsprogs fio g++ git kmod libaio-dev
   libbenchmark-dev libblkid-dev libcli11-dev libfmt-dev libgmock-dev libgtest-dev liblmdb-dev libnuma-dev
-  libtomlplusplus-dev liburing-dev libxxhash-dev meson ninja-build nlohmann-json3-dev pkg-config procps python3
+  libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev meson ninja-build nlohmann-json3-dev pkg-config procps python3
   zlib1g-dev'
 # A newer Debian has no clang-format 14: there the style check of the sources is left to the one that has it.
 optional_packages='clang-format-14'
 [ "$with_clang" = no ] || packages="$packages clang-19"
 [ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
+[ "$with_systemd" = no ] || packages="$packages systemd"
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/fault_point.h"
 #include "base/log.h"
 
 namespace kvcachefs {
@@ -122,6 +123,7 @@ Result<void> CatalogLog::write() {
       return flushed;
     }
   }
+  fault_point("disk flushed");
   auto freed = catalog_.commit(batch_);
   if (!freed) {
     count(counters_.catalog_errors);
@@ -131,6 +133,7 @@ Result<void> CatalogLog::write() {
                 freed.error().message);
     return pass(freed);
   }
+  fault_point("catalog committed");
   count(counters_.catalog_commits);
   batch_.clear();
   if (std::exchange(failing_, false)) log_info("the catalog is written again");

@@ -9,16 +9,23 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kXattrListBytes = 64 << 10;  // XATTR_LIST_MAX and XATTR_SIZE_MAX, linux/limits.h
+constexpr size_t kUsualListBytes = 256;
 
 Result<std::vector<std::pair<std::string, std::string>>> xattrs_of(int fd) {
   std::vector<std::pair<std::string, std::string>> result;
-  auto length = sys::list_xattr(fd, {});
-  if (!length || *length == 0) return result;
-  std::vector<char> names(kXattrListBytes);
-  length = sys::list_xattr(fd, names);
-  if (!length) return pass(length);
-  std::vector<char> value(kXattrListBytes);
+  // Most have the daemon's own alone: a takeover asks for all of a pool, and pages of zeros take longer than
+  // the calls.
+  std::vector<char> names(kUsualListBytes);
+  auto length = sys::list_xattr(fd, names);
+  if (!length && length.error().code == ERANGE) {
+    names.resize(kXattrListBytes);
+    length = sys::list_xattr(fd, names);
+  }
+  if (!length) return length.error().code == EOPNOTSUPP ? result : Result<decltype(result)>(pass(length));
+  std::vector<char> value;
   for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
+    if (std::string_view(&names[at]).starts_with(kOwnXattrs)) continue;
+    value.resize(kXattrListBytes);
     auto size = sys::get_xattr(fd, &names[at], value);
     if (size) result.emplace_back(&names[at], std::string(value.data(), *size));
   }
@@ -32,19 +39,23 @@ bool is_stale(const Entry& entry) {
 
 }  // namespace
 
+CatalogNode describe_attributes(const struct stat& attributes, uint64_t id, bool pinned) {
+  return {.id = id,
+          .mode = attributes.st_mode,
+          .uid = attributes.st_uid,
+          .gid = attributes.st_gid,
+          .device = attributes.st_rdev,
+          .accessed = attributes.st_atim,
+          .modified = attributes.st_mtim,
+          .pinned = pinned,
+          .link_target = {},
+          .xattrs = {}};
+}
+
 Result<CatalogNode> describe_inode(int fd, uint64_t id, bool pinned) {
   auto attributes = sys::stat_of(fd);
   if (!attributes) return pass(attributes);
-  CatalogNode node{.id = id,
-                   .mode = attributes->st_mode,
-                   .uid = attributes->st_uid,
-                   .gid = attributes->st_gid,
-                   .device = attributes->st_rdev,
-                   .accessed = attributes->st_atim,
-                   .modified = attributes->st_mtim,
-                   .pinned = pinned,
-                   .link_target = {},
-                   .xattrs = {}};
+  CatalogNode node = describe_attributes(*attributes, id, pinned);
   if (S_ISLNK(attributes->st_mode)) {
     auto target = sys::read_link(fd);
     if (!target) return pass(target);
@@ -134,11 +145,14 @@ Result<uint64_t> CatalogNames::put_directory(int directory) {
   changes.push_back(PutNode{std::move(*node)});
   changes.push_back(PutName{place->first, place->second, id});
   store_.log().append(std::move(changes));
-  known(ino, id);
+  known(ino, id, directory);
   return id;
 }
 
-void CatalogNames::known(uint64_t ino, uint64_t id) {
+void CatalogNames::known(uint64_t ino, uint64_t id, int fd) {
+  // A successor that does not find it gives another, and the catalog's is dropped.
+  if (fd >= 0 && marks_)
+    (void)put_copy_mark(fd, {.state = CopyMark::State::kNone, .node_id = id, .content = {}});
   MutexLock lock(mutex_);
   ids_[ino] = id;
 }
@@ -203,7 +217,7 @@ void CatalogNames::put(uint64_t ino, int directory, const std::string& name) {
   changes.push_back(PutNode{std::move(*node)});
   changes.push_back(PutName{*parent, name, id});
   store_.log().append(std::move(changes));
-  known(ino, id);
+  known(ino, id, fd->get());
 }
 
 void CatalogNames::keep_directory(int directory) {

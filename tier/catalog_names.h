@@ -26,6 +26,7 @@
 #include "alloc/memory_arena.h"
 #include "base/mutex.h"
 #include "tier/catalog_log.h"
+#include "tier/copy_mark.h"
 #include "tier/entry.h"
 #include "tier/spill_store.h"
 
@@ -33,7 +34,9 @@ namespace kvcachefs {
 
 class CatalogNames {
  public:
-  CatalogNames(SpillStore& store, const MemoryArena& arena) : store_(store), arena_(arena) {}
+  // `marks`: a successor may come (tier/copy_mark.h).
+  CatalogNames(SpillStore& store, const MemoryArena& arena, bool marks)
+      : store_(store), arena_(arena), marks_(marks) {}
 
   Mutex& tree() { return tree_; }
   uint64_t id_of(const Entry& entry) const EXCLUDES(mutex_);
@@ -65,8 +68,9 @@ class CatalogNames {
 
   size_t withheld() const EXCLUDES(mutex_);
 
-  // At start: an inode that is no regular file and that the catalog has.
-  void known(uint64_t ino, uint64_t id) EXCLUDES(mutex_);
+  // At start: an inode that is no regular file and that the catalog has. Its number is written down with it,
+  // unless `fd` is -1.
+  void known(uint64_t ino, uint64_t id, int fd) EXCLUDES(mutex_);
 
  private:
   using Place = std::pair<uint64_t, std::string>;  // a directory's id and a name
@@ -82,6 +86,7 @@ class CatalogNames {
 
   SpillStore& store_;
   const MemoryArena& arena_;
+  const bool marks_;
   Mutex tree_;
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, uint64_t> ids_ GUARDED_BY(mutex_);  // of what is no regular file
@@ -93,6 +98,7 @@ class CatalogNames {
 };
 
 // Mode, owner, times, target and xattrs of an inode, by a descriptor that may be O_PATH.
+CatalogNode describe_attributes(const struct stat& attributes, uint64_t id, bool pinned);
 Result<CatalogNode> describe_inode(int fd, uint64_t id, bool pinned);
 
 }  // namespace kvcachefs

@@ -18,9 +18,9 @@ namespace kvcachefs {
 struct DiskTier {
   DiskTier(std::unique_ptr<SpillStore> its_store, std::unique_ptr<BlockChannel> spill_channel,
            std::unique_ptr<BlockChannel> scrub_channel, Residency& residency, const MemoryArena& arena,
-           Admission admission_kind)
+           Admission admission_kind, bool marks)
       : store(std::move(its_store)),
-        names(*store, arena),
+        names(*store, arena, marks),
         spiller(*store, residency, std::move(spill_channel)),
         promoter(*store, residency),
         scrubber(*store, residency, std::move(scrub_channel)),

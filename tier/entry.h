@@ -48,6 +48,11 @@
 
 namespace kvcachefs {
 
+// Of what the daemon writes down on files for a successor; not for users to see, and not for the catalog.
+inline constexpr std::string_view kOwnXattrs = "trusted.kvcachefs.";
+// On a pinned entry's file, so that a successor knows; users see `user.kvcachefs.pinned`.
+inline constexpr const char* kPinnedXattr = "trusted.kvcachefs.pinned";
+
 struct Entry {
   enum class Stage : uint8_t { kOther, kWritten, kFresh, kCandidate };
   enum class Tier : uint8_t { kDirty, kClean, kCold };
@@ -89,6 +94,7 @@ struct Entry {
   bool flushed =
       false;  // a writer has called close() since the last open for writing, which may be on its way
   bool removed = false;
+  bool lookups_unknown = false;  // adopted, and no regular file: lookup_count is at least 1, and says no more
   int8_t node = 0;
   uint8_t busy_tries = 0;  // how often it was found in use as a victim since its last open
   bool parked = false;     // out of the policy's hands until it is closed or let go of

@@ -6,14 +6,44 @@
 #include <cstdint>
 #include <ctime>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "tier/catalog.h"
 #include "tier/entry.h"
+#include "tier/survivors.h"
 
 namespace kvcachefs {
+
+// Keeps an inode that has no name alive, for a successor too.
+class KeptByDescriptor {
+ public:
+  KeptByDescriptor() = default;
+  KeptByDescriptor(UniqueFd fd, Survivors* survivors, uint32_t place)
+      : fd_(std::move(fd)), survivors_(survivors), place_(place) {}
+  KeptByDescriptor(KeptByDescriptor&& other) noexcept
+      : fd_(std::move(other.fd_)),
+        survivors_(std::exchange(other.survivors_, nullptr)),
+        place_(other.place_) {}
+  KeptByDescriptor& operator=(KeptByDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(survivors_, other.survivors_);
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  // What is written down must never name a descriptor that is another's.
+  ~KeptByDescriptor() {
+    if (survivors_ != nullptr) survivors_->let_go(place_);
+  }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+ private:
+  UniqueFd fd_;  // closed after the destructor's body
+  Survivors* survivors_ = nullptr;
+  uint32_t place_ = 0;
+};
 
 struct KeptTimes {
   timespec accessed{};
@@ -29,7 +59,7 @@ class EntryTable {
     Mutex mutex;
     std::unordered_map<uint64_t, Entry> entries GUARDED_BY(mutex);
     // Keep inodes without a name alive until the kernel forgets them.
-    std::unordered_map<uint64_t, UniqueFd> kept GUARDED_BY(mutex);
+    std::unordered_map<uint64_t, KeptByDescriptor> kept GUARDED_BY(mutex);
     // Where the disk has an entry's content: of clean and cold ones, and of dirty ones what they were before.
     std::unordered_map<uint64_t, CatalogContent> copies GUARDED_BY(mutex);
 

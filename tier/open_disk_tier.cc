@@ -55,7 +55,7 @@ bool is_block_device(const std::string& path) {
 
 }  // namespace
 
-Result<void> open_disk_tier(Pool& pool, const PoolOptions& options) {
+Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching how) {
   const std::string catalog_path = options.catalog_path.empty()
                                        ? default_catalog_path(options, is_block_device(options.spill_path))
                                        : options.catalog_path;
@@ -83,8 +83,8 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options) {
     if (auto put = put_uuid(**catalog, kSpillUuidSetting, target->uuid); !put) return put;
   }
   const uint64_t size_bytes = target->size_units * target->unit_bytes;
-  auto attached =
-      pool.attach_disk(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
+  const auto attach = how == Attaching::kNew ? &Pool::attach_disk : &Pool::attach_adopted_disk;
+  auto attached = (pool.*attach)(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
   if (attached)
     log_info("pool {}: spills to {} ({}), catalog {}, durability {}", pool.name(), options.spill_path,
              format_size(size_bytes), catalog_path, durability_name(durability_of(options)));

@@ -8,6 +8,8 @@
 
 namespace kvcachefs {
 
-Result<void> open_disk_tier(Pool& pool, const PoolOptions& options);
+// kAdopted: the pool is one that was taken over from a process that died (Pool::adopt).
+enum class Attaching { kNew, kAdopted };
+Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching how = Attaching::kNew);
 
 }  // namespace kvcachefs

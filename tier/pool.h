@@ -29,6 +29,7 @@
 #include "base/costly_value.h"
 #include "base/mutex.h"
 #include "tier/candidates.h"
+#include "tier/copy_mark.h"
 #include "tier/counters.h"
 #include "tier/disk_tier.h"
 #include "tier/entry_size.h"
@@ -45,7 +46,8 @@ namespace kvcachefs {
 class BackingStore {
  public:
   virtual ~BackingStore() = default;
-  virtual Result<int32_t> acquire(int fd) = 0;  // of a descriptor that the caller closes afterwards
+  // Of a descriptor of that inode, which the caller closes afterwards.
+  virtual Result<int32_t> acquire(int fd, PoolInode inode) = 0;
   virtual void give_back(int32_t backing) = 0;
   virtual bool needs_write_access() const = 0;  // of the descriptor given to acquire
 };
@@ -82,10 +84,15 @@ class Pool final : private Residency {
     DiscardListener* listener = nullptr;
     Wakeup* evictor = nullptr;
     unsigned cores = 1;
+    Survivors* survivors = nullptr;  // none: nothing outlives this process
   };
 
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
                                               const Surroundings& surroundings);
+  // The pool whose memory a process that died has left, as its survivors tell of it (pool_adopt.cc). A disk
+  // tier is attached afterwards (attach_adopted_disk).
+  static Result<std::shared_ptr<Pool>> adopt(uint16_t number, const PoolOptions& options,
+                                             const Surroundings& surroundings);
   Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -94,6 +101,7 @@ class Pool final : private Residency {
   uint16_t number() const { return number_; }
   const std::string& name() const { return name_; }
   uint64_t root_ino() const { return arena_.tree().ino; }
+  const std::string& arena_path() const { return arena_.path(); }
   PoolCounters& counters() { return counters_; }
 
   // --- settings (pool_settings.cc) ---
@@ -145,6 +153,11 @@ class Pool final : private Residency {
     int node;
   };
   Result<int32_t> created(const Created& file);  // the backing when open
+  // What an open that the kernel was not told of by a process that died rests on; it is counted already.
+  Result<int32_t> adopted_backing(uint64_t ino);
+  // Removes a file that a process that died has made for an open and that nobody was told of: an empty one
+  // that is not open.
+  void undo_create(int directory, const char* name);
 
   // A directory or other inode without content has been made: it is kept as entries are.
   void made(uint64_t ino, int directory, const char* name);
@@ -175,6 +188,10 @@ class Pool final : private Residency {
   // (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                            uint64_t unit_bytes, const PoolOptions& spill);
+  // The same for one that was adopted: the marks of its files say what the disk has of them, and the catalog
+  // is made to say so, too.
+  Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                                   uint64_t unit_bytes, const PoolOptions& spill);
   // Its catalog is being read while it serves: names appear.
   bool restoring() const { return restoring_; }
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
@@ -281,14 +298,22 @@ class Pool final : private Residency {
   // Gives back the reservation, returns the size. While nobody can write: what comes between its look at the
   // size and its punch would be lost. (The kernel has no write on its way while it asks for an fallocate.)
   uint64_t trim(Entry& entry, int fd);
-  void gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep)
+  KeptByDescriptor keep_inode(sys::Handle handle, UniqueFd fd);
+  class Adopter;
+  void gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep)
       REQUIRES(shard.mutex);  // its last name went
   Attempt evict_one(Effort effort, EvictResult& result);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
-  Attempt drop_memory(Entry& entry, EvictResult& result);  // of a clean one
+  Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result)
+      REQUIRES(shard.mutex);  // of a clean one
   bool discard_cold(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   class Restorer;
+  class Reconciler;
+  Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                         uint64_t unit_bytes, const PoolOptions& spill);
+  void use_disk(const PoolOptions& spill);
   Result<void> restore(DiskTier& tier);
+  Result<void> reconcile(DiskTier& tier);
   bool root_is_known();  // to the kernel
   // What the catalog has, or what has several names, while the catalog cannot be told of any: it keeps them.
   // The entry's shard is held.
@@ -300,6 +325,11 @@ class Pool final : private Residency {
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();
   void publish(Entry& entry);
+  bool is_supervised() const {
+    return surroundings_.survivors != nullptr && surroundings_.survivors->supervised();
+  }
+  // Writes down what is true of its copy on the disk, for a successor; nothing where there can be none.
+  Result<void> mark_copy(const Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
   void became_dirty(Entry& entry);  // somebody may write it now; the caller has it Accounted
   void queue_spill(Entry& entry, bool urgent = false);
   // Its size if the disk lacks it. Who waits for the copy then asks the spiller for it when he has given up

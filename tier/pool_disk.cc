@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "tier/children.h"
 #include "tier/pool.h"
 
 namespace kvcachefs {
@@ -11,42 +12,6 @@ namespace {
 
 // Two threads that copy back saturate most disks (checksums run at 10 GB/s a thread); four are for arrays.
 constexpr unsigned kMaxLanes = 4;
-
-// linux_dirent64, getdents64(2).
-struct DirectoryRecord {
-  uint64_t ino;
-  int64_t offset;
-  uint16_t length;
-  uint8_t type;
-};
-constexpr size_t kTypeOffset = 18;
-constexpr size_t kNameOffset = 19;
-constexpr uint8_t kRegularType = 8;  // DT_REG
-
-struct Child {
-  uint64_t ino = 0;
-  bool is_regular = false;
-  std::string name;
-};
-
-std::vector<Child> children_of(int directory) {
-  std::vector<Child> result;
-  std::vector<char> buffer(64 << 10);
-  for (;;) {
-    auto size = sys::read_directory(directory, buffer);
-    if (!size || *size == 0) return result;
-    for (size_t at = 0; at < *size;) {
-      DirectoryRecord record{};
-      std::memcpy(&record.ino, &buffer[at], sizeof record.ino);
-      std::memcpy(&record.length, &buffer[at + 16], sizeof record.length);
-      std::memcpy(&record.type, &buffer[at + kTypeOffset], sizeof record.type);
-      const std::string_view name(&buffer[at + kNameOffset]);
-      if (name != "." && name != "..")
-        result.push_back({record.ino, record.type == kRegularType, std::string(name)});
-      at += record.length;
-    }
-  }
-}
 
 // Calls the waiter when the last of several has ended, with the first error there was.
 class Together {
@@ -66,8 +31,8 @@ class Together {
 
 }  // namespace
 
-Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                               uint64_t unit_bytes, const PoolOptions& spill) {
+Result<void> Pool::make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                             uint64_t unit_bytes, const PoolOptions& spill) {
   if (disk() != nullptr) return fail(EEXIST, fmt::format("pool {} has a disk tier", name_));
   auto channel = device->channel(Spiller::kDepth);
   if (!channel) return pass(channel);
@@ -75,8 +40,9 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   if (!scrub_channel) return pass(scrub_channel);
   auto store = std::make_unique<SpillStore>(std::move(device), std::move(catalog), unit_bytes, counters_);
   const uint64_t store_units = store->space().units();
-  auto tier = std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
-                                         static_cast<Residency&>(*this), arena_, spill.admission);
+  auto tier =
+      std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
+                                 static_cast<Residency&>(*this), arena_, spill.admission, is_supervised());
   for (unsigned lane = 0; lane < std::clamp(surroundings_.cores / 2, 1u, kMaxLanes); ++lane) {
     auto lane_channel = tier->store->device().channel(PromoterLane::kDepth);
     if (!lane_channel) return pass(lane_channel);
@@ -86,6 +52,12 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   // A cold entry is an inode of 1 KiB of kernel memory (spikes/README.md) and takes a unit at least.
   if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
   owned_disk_ = std::move(tier);
+  return {};
+}
+
+Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                               uint64_t unit_bytes, const PoolOptions& spill) {
+  if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
   // Until it is done who opens what is back already meets ESTALE (begin_open), who renames or removes it
   // EBUSY. Who has not seen that it began is out of the shard when that was to be had once.
   restoring_ = true;
@@ -97,22 +69,39 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     return restored;
   }
   if (served) tell_names(arena_.tree_fd(), true);
+  use_disk(spill);
+  for (const uint64_t ino : end_restoring()) attributes_changed(ino);
+  spill_all();
+  return {};
+}
+
+Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                                       uint64_t unit_bytes, const PoolOptions& spill) {
+  if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
+  if (auto agreed = reconcile(*owned_disk_); !agreed) {
+    owned_disk_.reset();
+    return agreed;
+  }
+  use_disk(spill);
+  tell_names(arena_.tree_fd(), true);
+  spill_all();
+  return {};
+}
+
+void Pool::use_disk(const PoolOptions& spill) {
   durability_ = durability_of(spill);
   auto_prefetch_ = spill.prefetch;
   {
     MutexLock lock(settings_mutex_);
     options_.spill_path = spill.spill_path;
     options_.spill_size_bytes = spill.spill_size_bytes;
-    options_.spill_unit_bytes = unit_bytes;
+    options_.spill_unit_bytes = owned_disk_->store->unit_bytes();
     options_.catalog_path = spill.catalog_path;
     options_.durability = spill.durability;
     options_.admission = spill.admission;
     options_.prefetch = spill.prefetch;
   }
   disk_.store(owned_disk_.get());
-  for (const uint64_t ino : end_restoring()) attributes_changed(ino);
-  spill_all();
-  return {};
 }
 
 bool Pool::root_is_known() {
@@ -135,9 +124,9 @@ void Pool::tell_names(int directory, bool with_links) {
     EntryTable::Shard& shard = table_.shard(child.ino);
     MutexLock lock(shard.mutex);
     const Entry* entry = shard.find(child.ino);
+    if (entry == nullptr || entry->node_id != 0) continue;
     auto attributes = sys::stat_at(directory, child.name.c_str());
-    if (entry != nullptr && entry->node_id == 0 && attributes && attributes->st_ino == child.ino &&
-        attributes->st_nlink > 1)
+    if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)
       names.has_link(*entry, directory, child.name);
   }
 }

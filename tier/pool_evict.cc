@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "tier/pool.h"
 
@@ -191,7 +192,7 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
     park(*entry, true);
     return Attempt::kBusy;
   }
-  if (entry->tier == Entry::Tier::kClean) return drop_memory(*entry, result);
+  if (entry->tier == Entry::Tier::kClean) return drop_memory(shard, *entry, result);
   if (effort.clean_alone) {
     park(*entry, true);
     return Attempt::kBusy;
@@ -211,7 +212,7 @@ Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult&
   count(counters_.discarded_bytes, entry.charged_bytes);
   ++result.entries;
   result.bytes += entry.charged_bytes;
-  gone(shard, entry, UniqueFd());
+  gone(shard, entry, {});
   return Attempt::kFreed;
 }
 
@@ -237,6 +238,7 @@ bool Pool::remove_names(const Entry& entry, int fd) {
       // Before the name goes: after it a newer file may have it, and be in the catalog.
       if (DiskTier* const tier = disk()) tier->names.removed(entry, parent->get(), name.filename().string());
       if (!sys::unlink_at(parent->get(), name.filename().c_str(), 0)) continue;
+      fault_point("name discarded");
       tries = -1;
       // A kernel that knows the inode knows it by this name.
       if (entry.lookup_count > 0)

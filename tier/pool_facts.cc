@@ -43,8 +43,14 @@ Result<void> Pool::set_pinned(uint64_t ino, bool pinned) {
                                     format_size(entry->charged_bytes)));
   Accounted accounted(*this, *entry);
   entry->pinned = pinned;
+  if (auto fd = arena_.open(handle_of(*entry), O_PATH)) {
+    if (pinned)
+      (void)sys::set_xattr(fd->get(), kPinnedXattr, "1", 0);
+    else
+      (void)sys::remove_xattr(fd->get(), kPinnedXattr);
+    if (DiskTier* const tier = disk()) tier->names.changed(*entry, fd->get());
+  }
   if (DiskTier* const tier = disk()) {
-    if (auto fd = arena_.open(handle_of(*entry), O_PATH)) tier->names.changed(*entry, fd->get());
     // To be pinned is to be in memory.
     if (pinned && entry->tier == Entry::Tier::kCold)
       (void)tier->promoter.request(ino, Promoter::kOpenPriority - 1);

@@ -70,7 +70,7 @@ Result<void> Pool::back(Entry& entry) {
   const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
   auto fd = arena_.open(handle_of(entry), access);
   if (!fd) return pass(fd);
-  auto backing = surroundings_.backing_store->acquire(fd->get());
+  auto backing = surroundings_.backing_store->acquire(fd->get(), {number_, entry.policy.ino});
   if (!backing) return pass(backing);
   entry.backing = *backing;
   return {};
@@ -88,7 +88,7 @@ void Pool::count_direct(EntryTable::Shard& shard, Entry& entry) {
 void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
   EntryTable::Shard& shard = table_.shard(ino);
   int32_t backing = -1;
-  UniqueFd kept;
+  KeptByDescriptor kept;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
@@ -135,6 +135,7 @@ void Pool::settle(Entry& entry) {
     if (pinned_bytes_ - counted_bytes + entry.charged_bytes > limit) {
       log_warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
       entry.pinned = false;
+      if (auto fd = arena_.open(handle_of(entry), O_PATH)) (void)sys::remove_xattr(fd->get(), kPinnedXattr);
     }
   }
   if (entry.stage != Entry::Stage::kWritten) {

@@ -123,11 +123,16 @@ Result<void> Pool::looked_up(sys::Handle handle, struct stat& attributes) {
 
 void Pool::forget(uint64_t ino, uint64_t lookups) {
   EntryTable::Shard& shard = table_.shard(ino);
-  UniqueFd kept;  // closed with no lock held: it may be the file's last reference
+  KeptByDescriptor kept;  // closed with no lock held: it may be the file's last reference
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return;
-  entry->lookup_count -= std::min(entry->lookup_count, lookups);
+  // Of what was adopted nobody knows how often the kernel was told. It stays while it has a name, since it
+  // may have been looked up again before this came; without one it cannot have been.
+  if (!entry->lookups_unknown)
+    entry->lookup_count -= std::min(entry->lookup_count, lookups);
+  else if (entry->removed)
+    entry->lookup_count = 0;
   if (entry->lookup_count > 0 || entry->open_count > 0) return;
   if (entry->is_file() && !entry->removed) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);

@@ -40,7 +40,16 @@ const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) NO_TH
 
 }  // namespace
 
-void Pool::gone(EntryTable::Shard& shard, Entry& entry, UniqueFd keep) {
+KeptByDescriptor Pool::keep_inode(sys::Handle handle, UniqueFd fd) {
+  Survivors* const survivors = surroundings_.survivors;
+  if (survivors == nullptr) return {std::move(fd), nullptr, 0};
+  const auto place =
+      survivors->keep({.inode = {number_, handle.ino}, .generation = handle.generation, .fd = fd.get()});
+  // Without a place it is kept all the same, as long as this process lives.
+  return {std::move(fd), place ? survivors : nullptr, place.value_or(0)};
+}
+
+void Pool::gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
   if (DiskTier* const tier = disk()) {
     tier->names.gone(entry);
@@ -76,11 +85,13 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   if (!attributes) return pass(attributes);
   Entry* entry = shard.find(handle->ino);
   if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
-  UniqueFd keep;
+  KeptByDescriptor keep;
   if (entry != nullptr && (entry->open_count > 0 || !entry->is_file()))
-    if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
+    if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW))
+      keep = keep_inode(*handle, std::move(*fd));
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
+  if (surroundings_.survivors != nullptr) surroundings_.survivors->attempt();
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
   if (tier != nullptr) {
@@ -104,13 +115,14 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
 
   const bool replaces = target && target_ino != source->ino && (flags & RENAME_EXCHANGE) == 0;
   Entry* victim = nullptr;
-  UniqueFd keep;
+  KeptByDescriptor keep;
   Result<struct stat> replaced = fail(ENOENT);
   if (replaces) {
     replaced = sys::stat_at(to, new_name);  // a discard may have been first
     victim = replaced ? [&]() NO_THREAD_SAFETY_ANALYSIS { return target_shard.find(target_ino); }() : nullptr;
     if (victim != nullptr && (victim->open_count > 0 || !victim->is_file()))
-      if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW)) keep = std::move(*fd);
+      if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW))
+        keep = keep_inode(*target, std::move(*fd));
   }
   const auto keep_names = [&]() NO_THREAD_SAFETY_ANALYSIS {
     auto moved = sys::stat_at(from, old_name);
@@ -124,6 +136,8 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   if (restoring && !target && flags == 0) flags = RENAME_NOREPLACE;
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+  if (surroundings_.survivors != nullptr)
+    surroundings_.survivors->attempt_rename(source->ino, target ? target->ino : 0);
   if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) {
     if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
     return renamed;
@@ -220,7 +234,7 @@ Result<int32_t> Pool::created(const Created& file) {
   entry.removed = !file.named;
   entry.name_hash = hash_of(file.name);
   if (file.open) {
-    auto backing = surroundings_.backing_store->acquire(file.fd);
+    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
     if (!backing) {
       shard.erase(file.ino);
       return pass(backing);
@@ -234,7 +248,7 @@ Result<int32_t> Pool::created(const Created& file) {
   if (file.named) {
     ++files_;
   } else if (auto keep = sys::duplicate(file.fd)) {
-    shard.kept[file.ino] = std::move(*keep);
+    shard.kept[file.ino] = keep_inode({file.ino, file.generation}, std::move(*keep));
   }
   if (file.open && file.writer) add_writer(file.ino);
   if (!file.open) {

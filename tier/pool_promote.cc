@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "tier/pool.h"
 
@@ -41,6 +42,7 @@ std::expected<PromoteTask, Residency::Refusal> Pool::begin_promote(uint64_t ino)
   entry->promoting = true;
   show(shard, *entry, *attributes);
   shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
+  fault_point("promotion begun");
   return PromoteTask{.ino = ino,
                      .fd = std::move(*fd),
                      .content = copy->second,
@@ -49,6 +51,7 @@ std::expected<PromoteTask, Residency::Refusal> Pool::begin_promote(uint64_t ino)
 }
 
 void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) {
+  fault_point("copied from the disk");
   if (!outcome) (void)arena_.drop_pages(task.fd.get());
   EntryTable::Shard& shard = table_.shard(task.ino);
   MutexLock lock(shard.mutex);
@@ -68,6 +71,8 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
     counters_.promote_ns.record(now_ns() - task.begun_ns);
     entry->prefetched = !asked_for;
     entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // who asked for it is about to open it
+    (void)mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
+    fault_point("marked promoted");
     Accounted accounted(*this, *entry);
     candidates_.moved(*entry, Entry::Tier::kClean);
     // An open follows, and the kernel asks anew for the attributes of what it has read; in daemon I/O it may

@@ -118,7 +118,8 @@ class Pool::Restorer final : public CatalogVisitor {
       const bool removed = made.is_directory
                                ? remove_directory(fd->get())
                                : pool_.remove_names(entry != nullptr ? *entry : nameless, fd->get());
-      if (removed && entry != nullptr) pool_.gone(shard, *entry, std::move(*fd));
+      if (removed && entry != nullptr)
+        pool_.gone(shard, *entry, pool_.keep_inode(pool_.handle_of(*entry), std::move(*fd)));
     }
   }
 
@@ -179,7 +180,7 @@ class Pool::Restorer final : public CatalogVisitor {
     }
     if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
     if (content == nullptr) {
-      tier_.names.known(handle->ino, node.id);
+      tier_.names.known(handle->ino, node.id, fd->get());
       if (S_ISDIR(node.mode)) {
         directories_[node.id] = *handle;
         directory_times_.emplace_back(*handle, std::pair(node.accessed, node.modified));
@@ -187,7 +188,9 @@ class Pool::Restorer final : public CatalogVisitor {
       return {};
     }
     adopt(node, *handle, *content, names.front().name);
-    return {};
+    Entry marked;
+    marked.node_id = node.id;
+    return pool_.mark_copy(marked, fd->get(), CopyMark::State::kCold, content);
   }
 
   // Gives it what the catalog says of it beside names and content.

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/check.h"
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "tier/pool.h"
 
@@ -76,9 +78,23 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
   return true;
 }
 
+Result<void> Pool::mark_copy(const Entry& entry, int fd, CopyMark::State state,
+                             const CatalogContent* content) {
+  if (!is_supervised()) return {};
+  CopyMark mark{.state = state, .node_id = entry.node_id, .content = {}};
+  if (content != nullptr) mark.content = *content;
+  return put_copy_mark(fd, mark);
+}
+
 void Pool::became_dirty(Entry& entry) {
   ++entry.content_epoch;
-  if (entry.tier != Entry::Tier::kDirty) candidates_.moved(entry, Entry::Tier::kDirty);
+  if (entry.tier == Entry::Tier::kDirty) return;
+  auto fd = arena_.open(handle_of(entry), O_PATH);
+  Result<void> marked = fd ? mark_copy(entry, fd->get(), CopyMark::State::kNone, nullptr) : pass(fd);
+  // A successor must not take what is written from now on for what the disk has.
+  if (!marked && fd) marked = sys::remove_xattr(fd->get(), kCopyXattr);
+  if (!marked && surroundings_.survivors != nullptr) surroundings_.survivors->forbid_succession();
+  candidates_.moved(entry, Entry::Tier::kDirty);
 }
 
 std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, bool urgent) {
@@ -150,6 +166,7 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
 
 bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
                      bool written) {
+  fault_point("copied to the disk");
   const bool same_epoch = entry.content_epoch == task.content_epoch;
   if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
   if (entry.emptied && !same_epoch) return false;  // it may be of before
@@ -168,11 +185,15 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   entry.synced_nameless = false;
   CatalogContent& copy = shard.copies[task.ino];
   if (written) disk()->store->expect_back(copy.extents);
-  copy = content;
+  copy = std::move(content);
   // The catalog has the one that was found to be still true; putting it again would free its extents.
-  if (written) changes->push_back(PutContent{entry.node_id, std::move(content)});
+  if (written) changes->push_back(PutContent{entry.node_id, copy});
   disk()->store->log().append(std::move(*changes));
-  if (task.proven) candidates_.moved(entry, Entry::Tier::kClean);
+  if (!task.proven) return true;
+  // Without a mark a successor takes it for dirty, which it may be.
+  (void)mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
+  fault_point("marked clean");
+  candidates_.moved(entry, Entry::Tier::kClean);
   return true;
 }
 
@@ -183,7 +204,7 @@ void Pool::want_disk_room(uint64_t bytes) {
   surroundings_.evictor->wake();
 }
 
-Pool::Attempt Pool::drop_memory(Entry& entry, EvictResult& result) {
+Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
   // F_WRLCK succeeds exactly when nobody else has the file open or mapped; nobody can while it is held.
   if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
@@ -191,10 +212,16 @@ Pool::Attempt Pool::drop_memory(Entry& entry, EvictResult& result) {
     return Attempt::kBusy;
   }
   const auto before = sys::stat_of(fd->get());
-  if (!before || !arena_.drop_pages(fd->get())) {
+  // Before the pages go: half of them punched is none of it there.
+  const auto copy = shard.copies.find(entry.policy.ino);
+  KVCACHEFS_CHECK(copy != shard.copies.end());
+  const bool marked = mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
+  fault_point("marked cold");
+  if (!before || !marked || !arena_.drop_pages(fd->get())) {
     park(entry, false);
     return Attempt::kBusy;
   }
+  fault_point("pages dropped");
   hide_ctime(entry, before->st_ctim, fd->get());
   count(counters_.evictions);
   if (std::exchange(entry.prefetched, false)) count(counters_.prefetch_wasted);
@@ -217,7 +244,7 @@ bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry) {
   count(counters_.discards);
   count(counters_.disk_discards);
   count(counters_.discarded_bytes, entry.charged_bytes);
-  gone(shard, entry, UniqueFd());
+  gone(shard, entry, {});
   return true;
 }
 

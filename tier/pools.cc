@@ -58,22 +58,38 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
     while (number < pools_.size() && pools_[number] != nullptr) ++number;
   }
   if (number > kMaxPools) return fail(ENOSPC, "there are too many pools");
-  // The number keeps a new pool's mount apart from a removed one of the same name that is still in use.
-  auto pool =
-      Pool::create(number, options,
-                   {.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, options.name, number),
-                    .topology = surroundings_.topology,
-                    .backing_store = surroundings_.backing_store,
-                    .listener = surroundings_.listener,
-                    .evictor = surroundings_.evictor,
-                    .cores = surroundings_.cores});
+  auto pool = Pool::create(number, options, surroundings_of(options.name, number));
   if (!pool) return pool;
   if (!options.spill_path.empty())
     if (auto attached = attach_disk(*pool, options); !attached) return pass(attached);
+  put(number, *pool);
+  return pool;
+}
+
+Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number) const {
+  // The number keeps a new pool's mount apart from a removed one of the same name that is still in use.
+  return {.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, name, number),
+          .topology = surroundings_.topology,
+          .backing_store = surroundings_.backing_store,
+          .listener = surroundings_.listener,
+          .evictor = surroundings_.evictor,
+          .cores = surroundings_.cores,
+          .survivors = surroundings_.survivors};
+}
+
+void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
   std::unique_lock lock(pools_mutex_);
   if (number >= pools_.size()) pools_.resize(number + 1);
-  pools_[number] = *pool;
-  return pool;
+  pools_[number] = std::move(pool);
+}
+
+Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
+  auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
+  if (!pool) return fail(pool.error().code, fmt::format("pool {}: {}", options.name, pool.error().message));
+  if (!options.spill_path.empty())
+    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached) return attached;
+  put(number, std::move(*pool));
+  return {};
 }
 
 Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,

@@ -31,6 +31,7 @@ class Pools {
     Wakeup* evictor = nullptr;
     unsigned cores = 1;
     bool opens_may_wait = true;  // false: no pool may have a disk tier
+    Survivors* survivors = nullptr;
   };
   explicit Pools(Surroundings surroundings);
 
@@ -39,6 +40,8 @@ class Pools {
   std::vector<std::shared_ptr<Pool>> list() const;  // by name
 
   Result<std::shared_ptr<Pool>> create(const PoolOptions& options);
+  // What Pool::adopt does, under the number it had.
+  Result<void> adopt(uint16_t number, const PoolOptions& options);
   // With the defaults: a quarter of the memory that no pool has yet.
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
   Result<void> remove(std::string_view name);            // ENOTEMPTY unless its tree is empty
@@ -56,6 +59,8 @@ class Pools {
 
  private:
   uint64_t assigned_bytes() const;
+  Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;
+  void put(uint16_t number, std::shared_ptr<Pool> pool);
   Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options);
 
   const Surroundings surroundings_;

@@ -37,6 +37,8 @@ class SpillStore {
     return bytes / unit_bytes_ + (bytes % unit_bytes_ == 0 ? 0 : 1);
   }
   uint64_t new_id() { return next_id_.fetch_add(1) + 1; }
+  // At start: one that was given out and that the catalog may not have.
+  void saw_id(uint64_t id) { next_id_ = std::max(next_id_.load(), id); }
 
   // Empty when there is not so much free.
   std::optional<std::vector<Extent>> allocate(uint64_t bytes);

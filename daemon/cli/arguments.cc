@@ -80,6 +80,7 @@ void declare_other_commands(CLI::App& app, CliArguments& arguments) {
   CLI::App* top = app.add_subcommand("top", "Watch the pools live");
   top->add_option("--interval", arguments.interval_s, "Seconds between two views")->capture_default_str();
   top->add_flag("--once", arguments.once, "Show one view and exit; rates are means since the daemon's start");
+  app.add_subcommand("upgrade", "Have the daemon go on as the program that is installed now; nobody notices");
   app.add_subcommand("version", "Show the version of the tool, and of the daemon if it is mounted");
 }
 
@@ -117,7 +118,7 @@ Command command_named(const std::string& name) {
       {"set", Command::kSet},         {"policies", Command::kPolicies}, {"delete", Command::kDelete},
       {"pin", Command::kPin},         {"unpin", Command::kUnpin},       {"top", Command::kTop},
       {"version", Command::kVersion}, {"prefetch", Command::kPrefetch}, {"scrub", Command::kScrub},
-      {"check", Command::kCheck}};
+      {"check", Command::kCheck},     {"upgrade", Command::kUpgrade}};
   return commands.at(name);
 }
 

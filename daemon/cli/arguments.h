@@ -24,7 +24,8 @@ struct CliArguments {
     kTop,
     kPrefetch,
     kScrub,
-    kCheck
+    kCheck,
+    kUpgrade
   };
   Command command = Command::kHelp;
   std::string mount;               // empty: the one that is mounted

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <ostream>
@@ -22,6 +23,10 @@ namespace kvcachefs {
 namespace {
 
 using Command = CliArguments::Command;
+
+constexpr std::string_view kSupervisorName = "kvcachefs-super";  // daemon/supervisor.cc
+constexpr double kUpgradePatienceS = 30;
+constexpr double kUpgradeLookS = 0.1;
 
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
   std::string root = arguments.mount;
@@ -164,6 +169,40 @@ void show_policies(const CliEnvironment& environment) {
   environment.out << table.text();
 }
 
+// The supervisor takes the signal, asks the installed program whether it could go on, and becomes it.
+CliResult<void> upgrade(const MountTree& tree, const CliEnvironment& environment) {
+  Result<StatsReading> daemon = tree.daemon_stats();
+  if (!daemon) return failed(daemon);
+  const auto supervisor = static_cast<pid_t>(daemon->number("supervisor_pid"));
+  if (supervisor == 0)
+    return stop(kFailure, "it has no supervisor (no_supervisor, or io_uring): stop and start it instead");
+  // Its number is that of the daemon's PID namespace, and it may have died since.
+  const auto name = sys::read_text(fmt::format("/proc/{}/comm", supervisor).c_str());
+  if (!name || without_newline(*name) != kSupervisorName)
+    return stop(kFailure, fmt::format("process {} is not the daemon's supervisor here", supervisor));
+  const auto upgrades = [&]() -> Result<StatsReading> {
+    Result<std::string> text = tree.read_daemon_file("upgrades");
+    if (!text) return pass(text);
+    return StatsReading::parse(*text);
+  };
+  Result<StatsReading> before = upgrades();
+  if (!before) return failed(before);
+  if (auto sent = sys::send_signal(supervisor, SIGHUP); !sent)
+    return stop(kFailure, fmt::format("process {}: {}", supervisor, error_text(sent.error().code)));
+  for (double waited_s = 0; waited_s < kUpgradePatienceS; waited_s += kUpgradeLookS) {
+    if (!environment.wait(kUpgradeLookS)) break;
+    Result<StatsReading> after = upgrades();
+    if (!after) return failed(after);
+    if (after->number("refused") != before->number("refused")) return stop(kFailure, after->text("reason"));
+    if (after->number("done") == before->number("done")) continue;
+    Result<std::string> version = tree.read_daemon_file("version");
+    if (!version) return failed(version);
+    environment.out << tree.root().native() << ": " << without_newline(std::move(*version)) << '\n';
+    return {};
+  }
+  return stop(kFailure, fmt::format("process {} has not become another; its log may say why", supervisor));
+}
+
 CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment& environment) {
   environment.out << "kvcachefs " KVCACHEFS_VERSION "\n";
   CliResult<MountTree> tree = find_tree(arguments, environment);
@@ -202,6 +241,8 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
   switch (arguments.command) {
     case Command::kStatus:
       return status(*tree, arguments, environment);
+    case Command::kUpgrade:
+      return upgrade(*tree, environment);
     case Command::kTop:
       return top(*tree, arguments, environment);
     case Command::kEvict:

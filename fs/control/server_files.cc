@@ -29,10 +29,17 @@ Result<std::string> show_metrics(const ControlledServer& server) {
   return render_metrics(make_server_stats(server.info, pools.size(), now_ns()), pools);
 }
 
+// `reason` is a line of its own: a sentence.
+Result<std::string> show_upgrades(const ControlledServer& server) {
+  const Survivors::Upgrades upgrades = server.upgrades();
+  return fmt::format("done {}\nrefused {}\nreason {}\n", upgrades.done, upgrades.refused, upgrades.reason);
+}
+
 constexpr std::array kFiles = {
     ServerFile{.name = "version", .text = show_version, .stream = nullptr, .write = nullptr},
     ServerFile{.name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr},
     ServerFile{.name = "stats.json", .text = show_stats_json, .stream = nullptr, .write = nullptr},
+    ServerFile{.name = "upgrades", .text = show_upgrades, .stream = nullptr, .write = nullptr},
     ServerFile{.name = "metrics", .text = show_metrics, .stream = nullptr, .write = nullptr},
 };
 

@@ -100,6 +100,8 @@ Stats make_server_stats(const ServerInfo& info, size_t pools, uint64_t now_ns) {
       {"memory_bytes", info.memory_bytes},
       {"uptime_s", (now_ns - info.started_ns) / 1'000'000'000},
       {"pid", static_cast<uint64_t>(info.pid)},
+      {"supervisor_pid", static_cast<uint64_t>(info.supervisor_pid)},
+      {"generation", uint64_t{info.generation}},
   };
 }
 

@@ -36,6 +36,8 @@ struct ServerInfo {
   uint64_t memory_bytes = 0;
   uint64_t started_ns = 0;  // base/clock.h
   pid_t pid = 0;
+  pid_t supervisor_pid = 0;  // 0: none
+  uint32_t generation = 0;   // processes that served this mount before
 };
 
 struct PoolReport {

@@ -314,7 +314,10 @@ TEST_P(ClientsTest, StoresProbesAndLoadsWhileThePoolEvicts) {
   EXPECT_EQ(space.f_bsize, 4096u);
   EXPECT_EQ(space.f_blocks * space.f_frsize, kPoolBytes);
   if (!evicts) return;
-  EXPECT_GT(mount.stat_value("discards") + mount.stat_value("evictions"), 0);
+  // Counters begin anew with each process that serves.
+  if (!test::servers_are_killed()) {
+    EXPECT_GT(mount.stat_value("discards") + mount.stat_value("evictions"), 0);
+  }
   EXPECT_LE(mount.stat_value("used_bytes"), static_cast<int64_t>(kPoolBytes));
   EXPECT_EQ(mount.stat_value("reservation_failures"), 0);
   // Nobody has anything open any more: all that was counted as open has to come back.

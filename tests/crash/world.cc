@@ -61,7 +61,7 @@ class World::CuttableCatalog final : public Catalog {
 class World::Backing final : public BackingStore {
  public:
   explicit Backing(bool writable) : writable_(writable) {}
-  Result<int32_t> acquire(int fd) override {
+  Result<int32_t> acquire(int fd, PoolInode) override {
     auto copy = sys::duplicate(fd);
     if (!copy) return pass(copy);
     return copy->release();

@@ -120,7 +120,7 @@ TEST_F(ControlTest, FilesAreThereAndNotListed) {
   std::sort(all.begin(), all.end());
   EXPECT_EQ(list(mount().path() + "/.pool"), all);
   EXPECT_EQ(list(mount().root() + "/.kvcachefs"),
-            (std::vector<std::string>{"metrics", "stats", "stats.json", "version"}));
+            (std::vector<std::string>{"metrics", "stats", "stats.json", "upgrades", "version"}));
 }
 
 TEST_F(ControlTest, APoolWithoutADiskTierRefusesItsOrders) {

@@ -50,7 +50,7 @@ void fill(const std::string& directory, int count) {
 // Pipes are the cheapest names: nothing to open or to keep bytes in.
 void fill_with_pipes(const std::string& directory, int count) {
   for (int i = 0; i < count; ++i)
-    ASSERT_EQ(::mkfifo((directory + "/" + number_name(i)).c_str(), 0644), 0) << i;
+    ASSERT_EQ(error_name(error_of(::mkfifo((directory + "/" + number_name(i)).c_str(), 0644))), "ok") << i;
 }
 
 PARITY_TEST(MakeAndRemove) {

@@ -296,9 +296,9 @@ TEST_F(LifecycleTest, BindMountsGoThoughTheBaseHasGone) {
 TEST_F(LifecycleTest, ACreateThatFailsLeavesNoName) {
   Mount mount;
   rlimit before{};
-  ASSERT_EQ(::prlimit(mount.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  ASSERT_EQ(::prlimit(mount.server_pid(), RLIMIT_NOFILE, nullptr, &before), 0);
   const rlimit few{.rlim_cur = 64, .rlim_max = before.rlim_max};
-  ASSERT_EQ(::prlimit(mount.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  ASSERT_EQ(::prlimit(mount.server_pid(), RLIMIT_NOFILE, &few, nullptr), 0);
   std::vector<File> files;
   std::string name;
   for (int i = 0; i < 200; ++i) {
@@ -311,7 +311,7 @@ TEST_F(LifecycleTest, ACreateThatFailsLeavesNoName) {
   if (mode() == Mode::kDaemonIo) {
     EXPECT_LT(made, 64u);
   }
-  ASSERT_EQ(::prlimit(mount.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  ASSERT_EQ(::prlimit(mount.server_pid(), RLIMIT_NOFILE, &before, nullptr), 0);
   EXPECT_EQ(list(mount.path()).size(), made);
   if (made < 200) {
     EXPECT_EQ(store(name, "content"), 0);
@@ -380,14 +380,14 @@ TEST_F(LifecycleTest, MemoryOfTheDaemonPerEntry) {
   constexpr long kEntries = 20'000;
   Mount mount({.pools = {"p:size=256M"}});
   for (int i = 0; i < 1000; ++i) File(mount.path() + "/warm-" + std::to_string(i), O_WRONLY | O_CREAT);
-  const long before = resident_kib(mount.pid());
+  const long before = resident_kib(mount.server_pid());
   for (long i = 0; i < kEntries; ++i) {
     const File file(mount.path() + "/0123456789abcdef0123456789abcdef-" + std::to_string(i),
                     O_WRONLY | O_CREAT);
     ASSERT_EQ(::write(file.fd(), "x", 1), 1);
   }
   ASSERT_EQ(mount.stat_value("entries"), kEntries + 1000);
-  const long per_entry = (resident_kib(mount.pid()) - before) * 1024 / kEntries;
+  const long per_entry = (resident_kib(mount.server_pid()) - before) * 1024 / kEntries;
   RecordProperty("bytes_per_entry", std::to_string(per_entry));
   // The aim at a million entries is 256; a table may just have doubled here. Where the disk has it, too, is
   // as much again, and pages of the catalog's map count for the daemon while nobody else needs the memory.

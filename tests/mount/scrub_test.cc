@@ -59,7 +59,7 @@ class ScrubTest : public ::testing::Test {
   }
 
   uint64_t read_from_disk() const {
-    const std::string io = read_file("/proc/" + std::to_string(mount_->pid()) + "/io");
+    const std::string io = read_file("/proc/" + std::to_string(mount_->server_pid()) + "/io");
     return std::stoull(io.substr(io.find("\nread_bytes: ") + 13));
   }
   std::map<std::string, std::string> progress() const {

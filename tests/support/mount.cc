@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <thread>
 
@@ -133,6 +134,10 @@ bool every_pool_spills() {
   return environment("KVCACHEFS_TEST_SPILL") == "1";
 }
 
+bool servers_are_killed() {
+  return environment("KVCACHEFS_TEST_KILL") == "1";
+}
+
 std::string missing_capability() {
   if (::geteuid() != 0) return "root (mounting, passthrough)";
   if (mode() == Mode::kTmpfs) return "";
@@ -163,6 +168,7 @@ Mount::Mount(MountOptions options) : options_(std::move(options)), work_dir_(mak
       start_daemon();
       wait_until_serving();
       start_squeezing();
+      start_killing();
     }
   } catch (const std::exception& error) {
     const std::string text = std::string(error.what()) + "\n" + log();
@@ -242,6 +248,42 @@ void Mount::start_squeezing() {
   ::_exit(0);
 }
 
+pid_t Mount::serving_pid() const {
+  const std::string pid = std::to_string(pid_);
+  return std::atoi(read_file("/proc/" + pid + "/task/" + pid + "/children").c_str());
+}
+
+// A process of its own, for the same reason. Every child has served for a moment when it dies.
+void Mount::start_killing() {
+  if (!servers_are_killed() || killer_ > 0) return;
+  killer_ = ::fork();
+  if (killer_ != 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::minstd_rand random(static_cast<unsigned>(::getpid()));
+  for (;;) kill_server(random() % 4 != 0, std::chrono::milliseconds(random() % 150));
+}
+
+void Mount::kill_server(bool once_it_serves, std::chrono::milliseconds after) {
+  const auto servers = [this] {
+    size_t count = 0;
+    const std::string text = log();
+    for (size_t at = 0; (at = text.find(" serves ", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  if (once_it_serves) eventually([&] { return servers() > killed_servers_; }, kStartDeadline);
+  std::this_thread::sleep_for(after);
+  const pid_t serving = serving_pid();
+  killed_servers_ = servers();
+  if (serving > 0) ::kill(serving, SIGKILL);
+}
+
+void Mount::stop_killing() {
+  if (killer_ <= 0) return;
+  ::kill(killer_, SIGKILL);
+  ::waitpid(killer_, nullptr, 0);
+  killer_ = -1;
+}
+
 void Mount::stop_squeezing() {
   if (squeezer_ <= 0) return;
   ::kill(squeezer_, SIGTERM);
@@ -284,6 +326,7 @@ int Mount::wait_for_exit(std::chrono::milliseconds deadline) {
 
 void Mount::stop() {
   stop_squeezing();
+  stop_killing();
   if (!running_) return;
   ::kill(pid_, SIGTERM);
   const int code = wait_for_exit(kStopDeadline);
@@ -302,13 +345,26 @@ void Mount::stop() {
 
 void Mount::kill() {
   stop_squeezing();
+  stop_killing();
   if (!running_) return;
+  // Its child would go on without it.
+  ::kill(pid_, SIGSTOP);
+  const pid_t serving = serving_pid();
+  if (serving > 0) ::kill(serving, SIGKILL);
   ::kill(pid_, SIGKILL);
-  if (wait_for_exit(kKillDeadline) >= 0) return;
+  // Nobody here waits for it.
+  const auto gone = [&] {
+    std::string status;
+    return serving == 0 || load("/proc/" + std::to_string(serving) + "/status", &status) != 0 ||
+           (status.find("State:\tZ") != std::string::npos &&
+            status.find("Threads:\t1\n") != std::string::npos);
+  };
+  if (wait_for_exit(kKillDeadline) >= 0 && eventually(gone, kKillDeadline)) return;
   // Its thread that tells the kernel of a discard waits for a directory, which a client holds that waits for
   // an answer: neither is interruptible, and only the end of the connection ends it (fs/fuse/dir.c).
   ::umount2(root_.c_str(), MNT_FORCE);
   wait_for_exit(kStopDeadline);
+  eventually(gone, kStopDeadline);
 }
 
 void Mount::clean_up() {

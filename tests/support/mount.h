@@ -5,7 +5,8 @@
 // pool is a plain tmpfs, which proves the parity tests against themselves). KVCACHEFS_REQUIRE=all makes a
 // missing capability a failure. KVCACHEFS_DAEMON_ARGS adds arguments to every daemon. KVCACHEFS_TEST_SPILL=1
 // gives each pool that names no disk tier one, and takes its entries out of memory all the time: tests that
-// know of no disk tier then prove that none is to be noticed.
+// know of no disk tier then prove that none is to be noticed. KVCACHEFS_TEST_KILL=1 kills the serving process
+// of every daemon all the time: tests that know of no such thing then prove that nobody notices.
 //
 // Threads: a Mount belongs to the thread that made it; path() and the free functions may be used from any.
 // Failure: the constructor throws MountError with the daemon's log in it (GoogleTest reports that as a
@@ -38,7 +39,8 @@ std::string missing_capability();
 // The same, for tests that need a daemon (control files, eviction): also names the tmpfs mode.
 std::string missing_daemon();
 bool everything_required();
-bool every_pool_spills();  // KVCACHEFS_TEST_SPILL=1
+bool every_pool_spills();   // KVCACHEFS_TEST_SPILL=1
+bool servers_are_killed();  // KVCACHEFS_TEST_KILL=1
 
 // First line of a test or of SetUp() that needs what `reason` says is missing.
 #define KVCACHEFS_SKIP_IF(reason)                                                         \
@@ -82,7 +84,9 @@ class Mount {
     return path(pool) + "/.pool/" + std::string(file);
   }
   const std::string& runtime_dir() const { return runtime_dir_; }
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return pid_; }  // the supervisor's, where there is one
+  pid_t serving_pid() const;          // its child; 0 while there is none
+  pid_t server_pid() const { return serving_pid() > 0 ? serving_pid() : pid_; }  // who does the work
   std::string log() const;
 
   // SIGTERM; the daemon has to exit with 0 and its mounts have to be gone. Failures are recorded and cleaned
@@ -97,6 +101,11 @@ class Mount {
   // first, and again for each test of a SharedMount.
   void start_squeezing();
   void stop_squeezing();
+  // One is killed, which has come to serve before, or may not have.
+  void kill_server(bool once_it_serves, std::chrono::milliseconds after);
+  // The same for what kills the serving process.
+  void start_killing();
+  void stop_killing();
 
   // `name value` lines as a map; throws MountError if the file cannot be read.
   std::map<std::string, std::string> stats(std::string_view pool = "p") const;
@@ -116,6 +125,8 @@ class Mount {
   std::string log_file_;
   std::unique_ptr<DiskDirectory> disk_;  // for the pools that are given a disk tier
   pid_t squeezer_ = -1;
+  pid_t killer_ = -1;
+  size_t killed_servers_ = 0;  // by kill_server(); of those that had served
   pid_t pid_ = -1;
   bool running_ = false;
 };

@@ -55,6 +55,8 @@ TEST_F(CommandLineTest, HasDefaults) {
   EXPECT_FALSE(line->config.daemonize);
   EXPECT_FALSE(line->config.poll_us);
   EXPECT_EQ(line->config.threads, 0u);
+  EXPECT_FALSE(line->config.no_supervisor);
+  EXPECT_EQ(line->config.hang_after_s, 30u);
   ASSERT_EQ(line->config.pools.size(), 1u);
   EXPECT_EQ(line->config.pools[0].name, "default");
   EXPECT_EQ(line->config.pools[0].size_bytes, 16 * kG);
@@ -69,9 +71,10 @@ TEST_F(CommandLineTest, PollsWhereProcessorsAreToSpare) {
 }
 
 TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
-  Result<CommandLine> line = parse(
-      {"--pool", "a:size=1G", "-o", "rw,io_uring,poll_us=50", "/mnt//kv/", "--pool=b:size=25%", "-othreads=3",
-       "-o", "runtime_dir=/run/x,nodev,,noauto,_netdev,nofail", "--daemonize", "-o", "no_passthrough"});
+  Result<CommandLine> line =
+      parse({"--pool", "a:size=1G", "-o", "rw,io_uring,poll_us=50", "/mnt//kv/", "--pool=b:size=25%",
+             "-othreads=3", "-o", "runtime_dir=/run/x,nodev,,noauto,_netdev,nofail", "--daemonize", "-o",
+             "no_passthrough,no_supervisor,hang_after=5"});
   ASSERT_TRUE(line) << line.error().message;
   const Config& config = line->config;
   EXPECT_EQ(config.mountpoint.native(), "/mnt/kv/");
@@ -79,11 +82,21 @@ TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
   EXPECT_TRUE(config.io_uring);
   EXPECT_TRUE(config.no_passthrough);
   EXPECT_TRUE(config.daemonize);
+  EXPECT_TRUE(config.no_supervisor);
+  EXPECT_EQ(config.hang_after_s, 5u);
   EXPECT_EQ(config.poll_us, 50u);
   EXPECT_EQ(config.threads, 3u);
   ASSERT_EQ(config.pools.size(), 2u);
   EXPECT_EQ(config.pools[0].name, "a");
   EXPECT_EQ(config.pools[1].size_bytes, 16 * kG);
+}
+
+TEST_F(CommandLineTest, IsAskedWhetherItCanGoOn) {
+  Result<CommandLine> line = parse({"--can-succeed=1.2.3", "/mnt/kv"});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->action, Action::kCanSucceed);
+  EXPECT_EQ(line->formats, "1.2.3");
+  EXPECT_FALSE(parse({"--can-succeed=1.2.3", "--pool", "a:colour=red", "/mnt/kv"}));
 }
 
 TEST_F(CommandLineTest, MakesPathsAbsolute) {
@@ -141,6 +154,8 @@ TEST_F(CommandLineTest, ReadsTheFile) {
 runtime_dir = "/run/file"
 io_uring = true
 no_passthrough = true
+no_supervisor = true
+hang_after = 0
 poll_us = 20
 threads = 4
 
@@ -163,6 +178,8 @@ mode = "0700"
   EXPECT_EQ(config.runtime_dir, "/run/file");
   EXPECT_TRUE(config.io_uring);
   EXPECT_TRUE(config.no_passthrough);
+  EXPECT_TRUE(config.no_supervisor);
+  EXPECT_EQ(config.hang_after_s, 0u);
   EXPECT_EQ(config.poll_us, 20u);
   EXPECT_EQ(config.threads, 4u);
   ASSERT_EQ(config.pools.size(), 2u);

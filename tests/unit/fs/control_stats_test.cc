@@ -89,7 +89,9 @@ ControlledServer sample_server() {
                  .poll_us = 20,
                  .memory_bytes = 1 << 30,
                  .started_ns = 1'000'000'000,
-                 .pid = 77};
+                 .pid = 77,
+                 .supervisor_pid = 76,
+                 .generation = 3};
   server.pool_count = [] { return size_t{2}; };
   server.pool_reports = [] { return std::vector{sample_report("a"), sample_report("b")}; };
   return server;
@@ -126,7 +128,7 @@ TEST(ControlStats, ServerTextAndVersion) {
   EXPECT_EQ(shown(server, "version"), "kvcachefs 0.1.0\n");
   EXPECT_EQ(render_text(make_server_stats(server.info, 2, 62'999'999'999)),
             "version 0.1.0\nio_mode daemon\ntransport io_uring\nthreads 4\npoll_us 20\npools 2\n"
-            "memory_bytes 1073741824\nuptime_s 61\npid 77\n");
+            "memory_bytes 1073741824\nuptime_s 61\npid 77\nsupervisor_pid 76\ngeneration 3\n");
   EXPECT_TRUE(shown(server, "stats").starts_with("version 0.1.0\nio_mode daemon\n"));
 }
 

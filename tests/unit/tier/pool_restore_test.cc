@@ -63,7 +63,7 @@ class HookedCatalog final : public Catalog {
 };
 
 struct NoBacking final : BackingStore {
-  Result<int32_t> acquire(int) override { return fail(ENOSYS); }
+  Result<int32_t> acquire(int, PoolInode) override { return fail(ENOSYS); }
   void give_back(int32_t) override {}
   bool needs_write_access() const override { return false; }
 };

@@ -1,0 +1,47 @@
+#include "daemon/pool_list.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <charconv>
+#include <sstream>
+
+namespace kvcachefs {
+
+// A line `pool NUMBER NAME`, then a line `KEY VALUE` for each option that is set.
+std::string format_pool_list(const Pools& pools) {
+  std::string text;
+  for (const auto& pool : pools.list()) {
+    const PoolOptions options = pool->options();
+    text += fmt::format("pool {} {}\n", pool->number(), pool->name());
+    for (const std::string_view key : pool_option_keys())
+      if (const std::string value = pool_option_text(options, key); !value.empty())
+        text += fmt::format("{} {}\n", key, value);
+  }
+  return text;
+}
+
+Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t memory_bytes) {
+  std::vector<ListedPool> result;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    const size_t space = line.find(' ');
+    const auto broken = [&] { return fail(EINVAL, "the list of pools has a line that is none: " + line); };
+    if (space == std::string::npos) return broken();
+    const std::string key = line.substr(0, space);
+    const std::string value = line.substr(space + 1);
+    if (key == "pool") {
+      ListedPool& pool = result.emplace_back();
+      const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), pool.number);
+      if (code != std::errc() || end == value.data() + value.size() || *end != ' ' || pool.number == 0)
+        return broken();
+      pool.options.name = value.substr(static_cast<size_t>(end - value.data()) + 1);
+    } else {
+      if (result.empty()) return broken();
+      if (auto set = set_pool_option(result.back().options, key, value, memory_bytes); !set) return pass(set);
+    }
+  }
+  return result;
+}
+
+}  // namespace kvcachefs

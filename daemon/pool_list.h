@@ -1,0 +1,23 @@
+// The pools that are served, as text for a successor: numbers and options. Any thread. parse_pool_list fails
+// with EINVAL on what format_pool_list of this version does not write.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tier/pools.h"
+
+namespace kvcachefs {
+
+struct ListedPool {
+  uint16_t number = 0;
+  PoolOptions options;
+};
+
+std::string format_pool_list(const Pools& pools);
+Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t memory_bytes);
+
+}  // namespace kvcachefs

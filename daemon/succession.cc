@@ -1,0 +1,138 @@
+#include "daemon/succession.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "base/sys_disk.h"
+#include "tier/catalog_records.h"
+#include "tier/spill_superblock.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr const char* kVariable = "KVCACHEFS_INHERITANCE";
+constexpr const char* kMemoryName = "kvcachefs-memory";
+constexpr const char* kLockName = "kvcachefs-lock";
+constexpr const char* kDeviceName = "kvcachefs-device";
+constexpr uint64_t kPatienceNs = 5'000'000'000;
+constexpr int kNotExecuted = 127;
+
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// The first line that somebody says before it ends, or before patience does.
+std::string read_answer(int fd) {
+  std::string said;
+  const uint64_t deadline_ns = now_ns() + kPatienceNs;
+  for (uint64_t now = now_ns(); now < deadline_ns; now = now_ns()) {
+    pollfd event{fd, POLLIN, 0};
+    char piece[256];
+    if (poll(&event, 1, static_cast<int>((deadline_ns - now) / 1'000'000) + 1) <= 0) continue;
+    const ssize_t size = read(fd, piece, sizeof piece);
+    if (size <= 0) return said.substr(0, said.find('\n'));
+    if (said.size() < sizeof piece) said.append(piece, static_cast<size_t>(size));
+  }
+  return "it does not answer";
+}
+
+}  // namespace
+
+std::optional<Inheritance> inheritance(ServiceManager& manager) {
+  Inheritance found;
+  auto kept = manager.take_kept();
+  if (const char* const text = std::getenv(kVariable)) {
+    int memory_fd = -1, lock_fd = -1;
+    if (std::sscanf(text, "%d %d", &memory_fd, &lock_fd) != 2) return std::nullopt;
+    (void)unsetenv(kVariable);
+    found = {.memory = UniqueFd(memory_fd), .lock = UniqueFd(lock_fd), .device = {}};
+    for (const int fd : {memory_fd, lock_fd}) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return found;
+  }
+  // All three or none: it may have died while it handed them over.
+  if (!kept[kMemoryName] || !kept[kLockName] || !kept[kDeviceName]) return std::nullopt;
+  return Inheritance{.memory = std::move(kept[kMemoryName]),
+                     .lock = std::move(kept[kLockName]),
+                     .device = std::move(kept[kDeviceName])};
+}
+
+void keep_inheritance(ServiceManager& manager, const Survivors& survivors, int lock_fd) {
+  manager.keep(kMemoryName, survivors.memory_fd());
+  manager.keep(kLockName, lock_fd);
+  if (const auto device = survivors.device_fd()) manager.keep(kDeviceName, *device);
+}
+
+void drop_inheritance(ServiceManager& manager) {
+  for (const char* name : {kMemoryName, kLockName, kDeviceName}) manager.drop(name);
+}
+
+Succession::Succession(int argc, char** argv) : arguments_(argv, argv + argc) {
+  std::error_code error;
+  program_ = std::filesystem::read_symlink("/proc/self/exe", error);
+}
+
+std::string own_formats() {
+  return fmt::format("{}.{}.{}", Survivors::format(), kSuperblockVersion, records::kFormat);
+}
+
+std::string objection_to(std::string_view formats) {
+  unsigned memory = 0, superblock = 0, catalog = 0;
+  const std::string text(formats);
+  if (std::sscanf(text.c_str(), "%u.%u.%u", &memory, &superblock, &catalog) != 3)
+    return fmt::format("{} are no formats that this program knows of", text);
+  if (memory == Survivors::format() && superblock <= kSuperblockVersion && catalog <= records::kFormat)
+    return {};
+  return fmt::format("formats {} (memory, disk, catalog) of what is there, this program's are {}", text,
+                     own_formats());
+}
+
+Result<void> Succession::check() const {
+  std::vector<std::string> words = arguments_;
+  words.insert(words.begin() + 1, "--can-succeed=" + own_formats());
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(sys::last_error("pipe2"));
+  const UniqueFd answer(ends[0]);
+  UniqueFd answering(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) return std::unexpected(sys::last_error("fork"));
+  if (child == 0) {
+    dup2(answering.get(), STDERR_FILENO);
+    execv(program_.c_str(), pointers_to(words).data());
+    _exit(kNotExecuted);
+  }
+  answering.reset();
+  const std::string said = read_answer(answer.get());
+  (void)::kill(child, SIGKILL);
+  int status = 0;
+  (void)waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  return fail(ENOEXEC, fmt::format("{} cannot go on with what is served here: {}", program_,
+                                   said.empty() ? fmt::format("it ends with status {}", status) : said));
+}
+
+Result<void> Succession::execute(int memory_fd, int lock_fd, const std::vector<int>& descriptors) const {
+  for (const int fd : descriptors) (void)fcntl(fd, F_SETFD, 0);
+  (void)setenv(kVariable, fmt::format("{} {}", memory_fd, lock_fd).c_str(), 1);
+  std::vector<std::string> words = arguments_;
+  execv(program_.c_str(), pointers_to(words).data());
+  auto error = sys::last_error(program_);
+  (void)unsetenv(kVariable);
+  for (const int fd : descriptors) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return std::unexpected(std::move(error));
+}
+
+}  // namespace kvcachefs

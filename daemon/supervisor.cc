@@ -1,0 +1,266 @@
+#include "daemon/supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "daemon/stacks.h"
+
+namespace kvcachefs {
+namespace {
+
+// What kills a child that has just begun to serve is likely what it was asked, and asked again.
+constexpr uint64_t kShortLifeNs = 50'000'000;
+constexpr auto kFirstPause = std::chrono::milliseconds(10);
+constexpr auto kReapPatience = std::chrono::milliseconds(100);
+constexpr int kLookEvery = 100;  // ms
+constexpr int kExitGivenUp = 1;
+constexpr const char* kNotifierName = "(invalidator)";  // daemon/workers.cc
+
+const sigset_t& heeded_signals() {
+  static const sigset_t signals = [] {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    return set;
+  }();
+  return signals;
+}
+
+// fork(2) that shares the table of descriptors; glibc's has no way to ask for it. The child has one thread,
+// as this process has.
+pid_t fork_sharing_descriptors() {
+  return static_cast<pid_t>(syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+}
+
+bool has_ended(const std::string& stat) {
+  const size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
+}
+
+// All its threads have ended, but for the one that tells the kernel of discarded names: that may wait, and
+// cannot be killed, for a directory that a client holds who waits for an answer, which only the next child
+// gives. No pidfd and no signal tells of that (Linux 6.15, fs/pidfs.c). Any other may be in the midst of a
+// write, to the disk or to an entry, which has to have ended before somebody else decides what is where.
+bool is_dead(pid_t child) {
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", child), error)) {
+    const auto stat = sys::read_text((task.path() / "stat").c_str());
+    if (stat && !has_ended(*stat) && !stat->contains(kNotifierName)) return false;
+  }
+  return true;
+}
+
+// What a successor needs: all that somebody has written down.
+std::set<int> needed_descriptors(Survivors& survivors) {
+  std::set<int> needed{survivors.memory_fd()};
+  if (const auto device = survivors.device_fd()) needed.insert(*device);
+  for (const auto& [place, inode] : survivors.kept()) needed.insert(inode.fd);
+  return needed;
+}
+
+void close_all_but(const std::set<int>& kept) {
+  std::vector<int> open;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
+    open.push_back(std::stoi(entry.path().filename()));
+  for (const int fd : open)
+    if (fd > STDERR_FILENO && !kept.contains(fd)) (void)close(fd);
+}
+
+std::string how(std::optional<int> exit_status) {
+  if (!exit_status) return "was killed";
+  const int status = *exit_status;
+  if (WIFSIGNALED(status)) return fmt::format("was killed by {}", strsignal(WTERMSIG(status)));
+  return fmt::format("exited with {}", WEXITSTATUS(status));
+}
+
+class Supervisor {
+ public:
+  Supervisor(Survivors& survivors, Supervision supervision)
+      : survivors_(survivors),
+        supervision_(std::move(supervision)),
+        signals_(signalfd(-1, &heeded_signals(), SFD_CLOEXEC | SFD_NONBLOCK)) {}
+  Result<int> run();
+
+ private:
+  std::optional<int> wait_for_end();
+  void heed_signals();
+  void look_after_child();
+  void replace_hung_child();
+  bool begin_again(const std::optional<int>& status);
+  void refuse_upgrade(const std::string& reason);
+  void upgrade(std::set<int> needed);
+
+  Survivors& survivors_;
+  const Supervision supervision_;
+  const UniqueFd signals_;
+  pid_t child_ = -1;
+  bool has_served_ = false;
+  bool asked_to_end_ = false;
+  bool upgrading_ = false;
+  bool hung_ = false;
+  int deaths_ = 0;
+  int killings_ = 0;
+};
+
+Result<int> Supervisor::run() {
+  for (;;) {
+    std::fflush(nullptr);
+    child_ = fork_sharing_descriptors();
+    if (child_ < 0) return std::unexpected(sys::last_error("clone"));
+    if (child_ == 0) {
+      prctl(PR_SET_NAME, "kvcachefsd");
+      std::exit(supervision_.serve());
+    }
+    const std::optional<int> status = wait_for_end();
+    while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // of earlier children
+    const bool connected = survivors_.device_fd().has_value();
+    // By itself: it was asked to, somebody unmounted, or it could not even begin.
+    if (status && WIFEXITED(*status) && (WEXITSTATUS(*status) == 0 || !connected))
+      return WEXITSTATUS(*status);
+    if (!begin_again(status)) {
+      // Asked to end, and killed before it had: it has ended.
+      const bool killed = !status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL);
+      return asked_to_end_ && killed ? 0 : kExitGivenUp;
+    }
+  }
+}
+
+// How it ended, in waitpid's terms; none: it is dead but for a thread that cannot be killed.
+std::optional<int> Supervisor::wait_for_end() {
+  const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));
+  for (;;) {
+    pollfd events[] = {{ended.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    (void)poll(events, 2, kLookEvery);
+    heed_signals();
+    if (events[0].revents == 0 && !is_dead(child_)) {
+      look_after_child();
+      continue;
+    }
+    for (auto waited = kFirstPause * 0; waited < kReapPatience; waited += kFirstPause) {
+      int status = 0;
+      if (waitpid(child_, &status, WNOHANG) == child_) return status;
+      std::this_thread::sleep_for(kFirstPause);
+    }
+    return std::nullopt;
+  }
+}
+
+void Supervisor::heed_signals() {
+  signalfd_siginfo signal{};
+  while (read(signals_.get(), &signal, sizeof signal) == sizeof signal) {
+    if (signal.ssi_signo != SIGHUP) {
+      asked_to_end_ = true;
+      (void)::kill(child_, static_cast<int>(signal.ssi_signo));
+      continue;
+    }
+    if (!survivors_.may_succeed()) {
+      refuse_upgrade("what is served cannot be handed over; stop and start instead");
+    } else if (auto able = supervision_.can_upgrade(); !able) {
+      refuse_upgrade(able.error().message);
+    } else {
+      log_info("upgrading");
+      upgrading_ = true;
+      // To die is what it does best: nobody notices.
+      (void)::kill(child_, SIGKILL);
+    }
+  }
+}
+
+void Supervisor::look_after_child() {
+  if (survivors_.serving_since_ns() == 0) {
+    // It begins, or ends, which has bounds of its own.
+    if (has_served_) supervision_.gets_on();
+    return;
+  }
+  if (!std::exchange(has_served_, true)) supervision_.served();
+  const uint64_t request_ns = survivors_.oldest_request_ns();
+  const uint64_t since_ns =
+      request_ns == 0 ? survivors_.last_beat_ns() : std::min(request_ns, survivors_.last_beat_ns());
+  const auto bound_ns = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(supervision_.hang_after).count());
+  if (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns)
+    supervision_.gets_on();
+  else if (!hung_)
+    replace_hung_child();
+}
+
+void Supervisor::replace_hung_child() {
+  log_error("the serving process has not got on for {} s", supervision_.hang_after.count());
+  log_stacks(child_);
+  hung_ = true;
+  (void)::kill(child_, SIGKILL);
+}
+
+bool Supervisor::begin_again(const std::optional<int>& status) {
+  const std::string reason = hung_ ? "the serving process hung" : "the serving process " + how(status);
+  const bool killed = !hung_ && (!status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL));
+  hung_ = false;
+  const uint64_t serving_since_ns = survivors_.serving_since_ns();
+  if (serving_since_ns > 0 && now_ns() - serving_since_ns > kShortLifeNs) deaths_ = killings_ = 0;
+  ++(killed ? killings_ : deaths_);
+  const bool hopeless = deaths_ >= kMostDeaths || killings_ >= kMostKillings;
+  if (asked_to_end_ || hopeless || !survivors_.device_fd() || !survivors_.may_succeed()) {
+    supervision_.give_up(hopeless ? fmt::format("{}, {} times in a row", reason, deaths_ + killings_)
+                                  : reason);
+    return false;
+  }
+  std::set<int> needed = needed_descriptors(survivors_);
+  needed.insert(supervision_.own_descriptors.begin(), supervision_.own_descriptors.end());
+  // Before an upgrade too: not all are closed by it (LMDB's).
+  std::set<int> kept = needed;
+  kept.insert(signals_.get());
+  close_all_but(kept);
+  if (upgrading_)
+    upgrade(needed);
+  else
+    log_error("{}: another takes over", reason);
+  if (deaths_ > 1) std::this_thread::sleep_for(kFirstPause * (1 << std::min(deaths_ - 2, 7)));
+  return true;
+}
+
+void Supervisor::refuse_upgrade(const std::string& reason) {
+  log_error("no upgrade: {}", reason);
+  survivors_.upgrade_refused(reason);
+}
+
+void Supervisor::upgrade(std::set<int> needed) {
+  upgrading_ = false;
+  auto failed = supervision_.upgrade({needed.begin(), needed.end()});
+  refuse_upgrade(failed.error().message);
+}
+
+}  // namespace
+
+Result<int> supervise(Survivors& survivors, Supervision supervision) {
+  prctl(PR_SET_NAME, "kvcachefs-super");
+  sigprocmask(SIG_BLOCK, &heeded_signals(), nullptr);
+  return Supervisor(survivors, std::move(supervision)).run();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,306 @@
+// The process that was started and its child: upgrades, hangs, children that cannot be, and what is told to
+// and kept by a service manager, whose part the test plays (sd_notify(3), sd_listen_fds(3)).
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
+#include "tests/support/program.h"
+#include "tests/support/programs.h"
+
+namespace kvcachefs::test {
+namespace {
+
+class SupervisorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    KVCACHEFS_NEED_DAEMON();
+    if (mode() == Mode::kIoUring) GTEST_SKIP() << "over io_uring nobody supervises";
+  }
+  void start(MountOptions options = {}) {
+    mount_ = std::make_unique<Mount>(std::move(options));
+    ASSERT_EQ(error_name(store(mount_->path() + "/entry", pattern(1, kMiB))), "ok");
+  }
+  // The file to name places in.
+  std::string start_with_faults(MountOptions options = {}) {
+    const std::string file = "/tmp/kv-fault-" + std::to_string(::getpid());
+    ::setenv("KVCACHEFS_FAULT_FILE", file.c_str(), 1);
+    start(std::move(options));
+    ::unsetenv("KVCACHEFS_FAULT_FILE");
+    return file;
+  }
+  void TearDown() override {
+    if (mount_ && HasFailure()) report_daemon_log(*mount_);
+  }
+  Mount& mount() { return *mount_; }
+  std::string daemon_stat(const std::string& name) {
+    return parse_stats(read_file(mount_->root() + "/.kvcachefs/stats"))[name];
+  }
+  Outcome upgrade() { return run({"kvcachefs", "--mount", mount_->root(), "upgrade"}); }
+  void expect_refusal(const std::string& reason) {
+    const Outcome outcome = upgrade();
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_NE(outcome.error.find(reason), std::string::npos) << outcome.error;
+  }
+  void expect_entry() { EXPECT_EQ(difference(1, read_file(mount_->path() + "/entry")), ""); }
+
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_F(SupervisorTest, UpgradesToWhatIsInstalled) {
+  Programs programs;
+  start();
+  const File open(mount().path() + "/entry", O_RDWR);
+  const std::string pid = daemon_stat("pid");
+  EXPECT_EQ(daemon_stat("supervisor_pid"), std::to_string(mount().pid()));
+  EXPECT_EQ(daemon_stat("generation"), "0");
+  programs.install_program(programs.real());
+  const Outcome outcome = upgrade();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_EQ(outcome.out, mount().root() + ": kvcachefs " KVCACHEFS_VERSION "\n");
+  EXPECT_NE(daemon_stat("pid"), pid);
+  EXPECT_EQ(daemon_stat("generation"), "1");
+  const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(mount().pid()) + "/exe");
+  EXPECT_EQ(program.string().find("deleted"), std::string::npos) << "it is still the old one";
+  EXPECT_EQ(::pwrite(open.fd(), "still open", 10, 0), 10);
+  EXPECT_EQ(read_at(open.fd(), 0, 10), "still open");
+}
+
+TEST_F(SupervisorTest, RefusesWhatCouldNotGoOn) {
+  Programs programs;
+  start();
+  const std::string pid = daemon_stat("pid");
+  // What it is asked before anything has ended.
+  programs.install("#!/bin/sh\necho 'not today' >&2\nexit 7\n");
+  expect_refusal("cannot go on with what is served here: not today");
+  programs.install("#!/bin/sh\nexit 7\n");
+  expect_refusal("it ends with status");
+  programs.install("#!/bin/sh\nexec sleep 100\n");
+  expect_refusal("it does not answer");
+  programs.install("no program\n");
+  expect_refusal("it ends with status");
+  // The real one, to whom what is there would be of a newer one.
+  programs.install("#!/bin/sh\nshift\nexec " + programs.real() + " --can-succeed=1.1.9 \"$@\"\n");
+  expect_refusal("formats 1.1.9 (memory, disk, catalog) of what is there, this program's are 1.1.1");
+  EXPECT_NE(read_file(mount().root() + "/.kvcachefs/upgrades").find("refused 5\n"), std::string::npos);
+  EXPECT_EQ(daemon_stat("pid"), pid);
+  expect_entry();
+}
+
+TEST_F(SupervisorTest, WithoutOneThereIsNoUpgrade) {
+  start({.options = {"no_supervisor"}});
+  EXPECT_EQ(daemon_stat("supervisor_pid"), "0");
+  EXPECT_EQ(mount().serving_pid(), 0);
+  const Outcome outcome = upgrade();
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.error.find("no supervisor"), std::string::npos) << outcome.error;
+}
+
+TEST_F(SupervisorTest, ReplacesAChildThatHangs) {
+  start({.options = {"hang_after=1"}});
+  const pid_t serving = mount().serving_pid();
+  ASSERT_EQ(::kill(serving, SIGSTOP), 0);
+  expect_entry();
+  EXPECT_NE(mount().serving_pid(), serving);
+  const std::string log = mount().log();
+  EXPECT_NE(log.find("has not got on for 1 s"), std::string::npos);
+  EXPECT_NE(log.find("the serving process hung: another takes over"), std::string::npos);
+}
+
+// Serves while nothing is amiss: only that nobody would make room.
+TEST_F(SupervisorTest, ReplacesAChildWhoseEvictorHangs) {
+  const std::string file = start_with_faults({.options = {"hang_after=1"}});
+  const pid_t serving = mount().serving_pid();
+  ASSERT_EQ(store(file, "hang evictor turn\n"), 0);
+  EXPECT_TRUE(eventually([&] { return mount().serving_pid() != serving; }));
+  expect_entry();
+  const std::string log = mount().log();
+  EXPECT_NE(log.find("has not got on for 1 s"), std::string::npos);
+  EXPECT_NE(log.find("evictor"), std::string::npos) << "its stack is not there";
+}
+
+TEST_F(SupervisorTest, AChildGoesOnAlone) {
+  start();
+  const pid_t serving = mount().serving_pid();
+  const File open(mount().path() + "/entry", O_RDWR);
+  ASSERT_EQ(::kill(mount().pid(), SIGKILL), 0);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(10)), 128 + SIGKILL);
+  expect_entry();
+  EXPECT_EQ(::pwrite(open.fd(), "still open", 10, 0), 10);
+  EXPECT_EQ(store(mount().path() + "/another", pattern(2, kMiB)), 0);
+  EXPECT_EQ(difference(2, read_file(mount().path() + "/another")), "");
+  expect_refusal("is not the daemon's supervisor");
+  ASSERT_EQ(::kill(serving, SIGTERM), 0);
+  EXPECT_TRUE(eventually([&] { return mounts_below(mount().root()).empty(); }));
+  EXPECT_TRUE(eventually([&] { return mounts_below(mount().runtime_dir()).empty(); }));
+}
+
+TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
+  const std::string file = start_with_faults();
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += "taken over\n";
+  ASSERT_EQ(store(file, lines), 0);
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(30)), 1);
+  EXPECT_TRUE(mounts_below(mount().root()).empty());
+  EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
+  EXPECT_NE(mount().log().find("times in a row: unmounting"), std::string::npos) << mount().log();
+  ::unlink(file.c_str());
+}
+
+// A service manager: what it was told, and what it keeps.
+class Manager {
+ public:
+  Manager()
+      : path_("/tmp/kv-manager-" + std::to_string(::getpid())),
+        socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof address.sun_path - 1);
+    ::unlink(path_.c_str());
+    EXPECT_EQ(::bind(socket_.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ::setenv("NOTIFY_SOCKET", path_.c_str(), 1);
+  }
+  ~Manager() {
+    ::unsetenv("NOTIFY_SOCKET");
+    ::unsetenv("WATCHDOG_USEC");
+    ::unlink(path_.c_str());
+  }
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+
+  // What has come since the last time.
+  void listen() {
+    char text[4096];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    for (;;) {
+      iovec data{text, sizeof text};
+      msghdr message{};
+      message.msg_iov = &data;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      const ssize_t size = ::recvmsg(socket_.fd(), &message, MSG_CMSG_CLOEXEC);
+      if (size < 0) return;
+      note(std::string(text, static_cast<size_t>(size)), CMSG_FIRSTHDR(&message));
+    }
+  }
+  bool hears(const std::string& line) {
+    return eventually([&] {
+      listen();
+      return lines_.contains(line);
+    });
+  }
+  void forget() { lines_.clear(); }
+  const std::map<std::string, File>& kept() const { return kept_; }
+
+ private:
+  void note(const std::string& text, const cmsghdr* control) {
+    std::string name;
+    bool remove = false;
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find('\n', at), text.size());
+      const std::string line = text.substr(at, end - at);
+      lines_.insert(line);
+      if (line.starts_with("FDNAME=")) name = line.substr(7);
+      remove = remove || line == "FDSTOREREMOVE=1";
+      at = end + 1;
+    }
+    if (remove) kept_.erase(name);
+    if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
+    kept_.insert_or_assign(name, File(fd));
+  }
+
+  const std::string path_;
+  const File socket_;
+  std::set<std::string> lines_;
+  std::map<std::string, File> kept_;
+};
+
+TEST_F(SupervisorTest, TellsAServiceManager) {
+  Manager manager;
+  ::setenv("WATCHDOG_USEC", "400000", 1);
+  start({.options = {"hang_after=1"}});
+  EXPECT_TRUE(manager.hears("READY=1"));
+  EXPECT_TRUE(manager.hears("STATUS=serves " + mount().root()));
+  EXPECT_TRUE(eventually([&] {
+    manager.listen();
+    return manager.kept().size() == 3;
+  })) << "the memory, the lock and the connection";
+  for (int i = 0; i < 3; ++i) {
+    manager.forget();
+    EXPECT_TRUE(manager.hears("WATCHDOG=1"));
+  }
+  // It goes on telling for the next child, and ends with the mount.
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  expect_entry();
+  manager.forget();
+  EXPECT_TRUE(manager.hears("WATCHDOG=1"));
+  mount().stop();
+  EXPECT_TRUE(manager.hears("STOPPING=1"));
+  EXPECT_TRUE(manager.kept().empty());
+}
+
+TEST_F(SupervisorTest, WithoutASupervisorItTellsToo) {
+  Manager manager;
+  ::setenv("WATCHDOG_USEC", "400000", 1);
+  start({.options = {"no_supervisor"}});
+  EXPECT_TRUE(manager.hears("READY=1"));
+  EXPECT_TRUE(manager.hears("WATCHDOG=1"));
+  EXPECT_TRUE(manager.kept().empty());
+}
+
+TEST_F(SupervisorTest, AnotherGoesOnAfterItsOwnDeath) {
+  Programs programs;
+  Manager manager;
+  start();
+  EXPECT_TRUE(eventually([&] {
+    manager.listen();
+    return manager.kept().size() == 3;
+  }));
+  const File open(mount().path() + "/entry", O_RDONLY);
+  mount().kill();
+  if (mode() == Mode::kPassthrough) {
+    EXPECT_EQ(difference(1, read_at(open.fd(), 0, kMiB)), "") << "it needs no daemon";
+  }
+  // As systemd starts it again: what was kept, from number 3 on.
+  std::string names, redirections;
+  int number = 3;
+  std::vector<File> handed_on;  // out of the way of the numbers that they get
+  for (const auto& [name, file] : manager.kept()) {
+    handed_on.emplace_back(::fcntl(file.fd(), F_DUPFD, 100));
+    names += (names.empty() ? "" : ":") + name;
+    redirections += " " + std::to_string(number++) + "<&" + std::to_string(handed_on.back().fd());
+  }
+  programs.install("#!/bin/bash\nexport LISTEN_PID=$$ LISTEN_FDS=3 LISTEN_FDNAMES=" + names + "\nexec " +
+                   programs.real() + " \"$@\"" + redirections + "\n");
+  const std::string root = mount().root();
+  const std::string runtime_dir = mount().runtime_dir();
+  {
+    Mount next({.mount_point = root, .runtime_dir = runtime_dir});
+    EXPECT_EQ(difference(1, read_file(next.path() + "/entry")), "") << "it was in memory alone";
+    EXPECT_EQ(difference(1, read_at(open.fd(), 0, kMiB)), "");
+    EXPECT_EQ(store(next.path() + "/another", pattern(2, kMiB)), 0);
+    EXPECT_EQ(difference(2, read_file(next.path() + "/another")), "");
+    if (HasFailure()) report_daemon_log(next);
+  }
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

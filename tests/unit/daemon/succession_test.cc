@@ -1,0 +1,18 @@
+#include "daemon/succession.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcachefs {
+namespace {
+
+TEST(Succession, WhatIsNewerIsRefused) {
+  EXPECT_EQ(objection_to(own_formats()), "");
+  EXPECT_EQ(objection_to("1.0.0"), "") << "an older disk";
+  for (const char* newer : {"2.1.1", "0.1.1", "1.2.1", "1.1.2"})
+    EXPECT_NE(objection_to(newer).find(newer), std::string::npos) << newer;
+  EXPECT_NE(objection_to("one"), "");
+  EXPECT_NE(objection_to(""), "");
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,229 @@
+// What is written down for a successor, as a successor finds it.
+#include "tier/survivors.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace kvcachefs {
+namespace {
+
+constexpr PoolInode kInode{.pool = 3, .ino = 4711};
+
+class SurvivorsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto created = Survivors::create();
+    ASSERT_TRUE(created) << created.error().message;
+    survivors_ = std::move(*created);
+    survivors_->begin_generation();
+  }
+  // As another process that maps the same memory.
+  std::unique_ptr<Survivors> successor() const {
+    auto opened = Survivors::open(UniqueFd(::dup(survivors_->memory_fd())));
+    EXPECT_TRUE(opened);
+    (*opened)->begin_generation();
+    return std::move(*opened);
+  }
+  static std::vector<OpenHandle> handles_of(Survivors& survivors) {
+    std::vector<OpenHandle> result;
+    survivors.for_each_handle([&](const OpenHandle& handle) { result.push_back(handle); });
+    return result;
+  }
+
+  std::unique_ptr<Survivors> survivors_;
+};
+
+TEST(NoSurvivorsTest, NothingIsKeptAndNothingFails) {
+  Survivors nobody;
+  EXPECT_FALSE(nobody.supervised());
+  EXPECT_EQ(nobody.opened({.inode = kInode, .unique = 1}).value(), 0u);
+  EXPECT_TRUE(nobody.is_open(0)) << "who has no numbers closes by his own count";
+  EXPECT_FALSE(nobody.opened_by(1));
+  EXPECT_TRUE(nobody.backed({.inode = kInode, .id = 1}));
+  EXPECT_TRUE(nobody.keep({.inode = kInode}));
+  EXPECT_TRUE(nobody.kept().empty());
+  EXPECT_FALSE(nobody.may_succeed());
+}
+
+TEST_F(SurvivorsTest, OpenHandlesAreFoundAndClosedOnce) {
+  const uint64_t reader = survivors_->opened({.inode = kInode, .unique = 10}).value();
+  const uint64_t writer = survivors_->opened({.inode = kInode, .unique = 12, .writer = true}).value();
+  EXPECT_NE(reader, writer);
+  const auto next = successor();
+  const auto handles = handles_of(*next);
+  ASSERT_EQ(handles.size(), 2u);
+  EXPECT_EQ(handles[0].inode, kInode);
+  EXPECT_FALSE(handles[0].writer);
+  EXPECT_TRUE(handles[1].writer);
+  ASSERT_TRUE(next->opened_by(12));
+  EXPECT_EQ(next->opened_by(12)->handle, writer);
+  EXPECT_EQ(next->opened_by(12)->inode, kInode);
+  EXPECT_FALSE(next->opened_by(14));
+  next->closed(reader);
+  EXPECT_FALSE(next->is_open(reader));
+  // Its place is another's now: the same close, come again, is not that one's.
+  const uint64_t another = next->opened({.inode = kInode, .unique = 16}).value();
+  next->closed(reader);
+  EXPECT_TRUE(next->is_open(another));
+  EXPECT_EQ(handles_of(*next).size(), 2u);
+}
+
+TEST_F(SurvivorsTest, BackingIdsUntilTheyAreGivenBack) {
+  ASSERT_TRUE(survivors_->backed({.inode = kInode, .id = 5}));
+  ASSERT_TRUE(survivors_->backed({.inode = {.pool = 1, .ino = 2}, .id = 9}));
+  survivors_->giving_back(5);
+  const auto next = successor();
+  std::vector<std::pair<int32_t, bool>> found;
+  next->for_each_backing(
+      [&](const HeldBacking& held, bool closing) { found.emplace_back(held.id, closing); });
+  EXPECT_EQ(found, (std::vector<std::pair<int32_t, bool>>{{5, true}, {9, false}}));
+  EXPECT_EQ(next->highest_backing(), 9);
+  next->given_back(5);
+  next->given_back(9);
+  next->given_back(9);
+  found.clear();
+  next->for_each_backing(
+      [&](const HeldBacking& held, bool closing) { found.emplace_back(held.id, closing); });
+  EXPECT_TRUE(found.empty());
+  EXPECT_EQ(next->highest_backing(), 9) << "what was not written down is near it";
+}
+
+TEST_F(SurvivorsTest, KeptInodes) {
+  const uint32_t place = survivors_->keep({.inode = kInode, .generation = 8, .fd = 77}).value();
+  const auto next = successor();
+  const auto kept = next->kept();
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].first, place);
+  EXPECT_EQ(kept[0].second.inode, kInode);
+  EXPECT_EQ(kept[0].second.generation, 8u);
+  EXPECT_EQ(kept[0].second.fd, 77);
+  next->let_go(place);
+  EXPECT_TRUE(survivors_->kept().empty());
+}
+
+TEST_F(SurvivorsTest, WhatBecameOfRequests) {
+  const auto run = [this](uint64_t unique, auto what) {
+    std::thread([&] {
+      survivors_->begin_request(unique, false);
+      what();
+    }).join();
+  };
+  run(2, [] {});
+  run(4, [this] { survivors_->attempt(); });
+  const auto next = successor();
+  EXPECT_FALSE(next->was_attempted(2));
+  EXPECT_TRUE(next->was_attempted(4));
+  EXPECT_FALSE(next->was_attempted(8));
+  std::thread([&] { next->begin_request(4, next->was_attempted(4)); }).join();
+  EXPECT_TRUE(successor()->was_attempted(4)) << "by the one before the one before";
+}
+
+TEST_F(SurvivorsTest, TheOldestRequestInHand) {
+  EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
+  std::thread([this] {
+    survivors_->begin_request(2, false);
+    EXPECT_NE(survivors_->oldest_request_ns(), 0u);
+    survivors_->end_request();
+    EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
+    survivors_->begin_request(4, false);
+  }).join();
+  EXPECT_NE(survivors_->oldest_request_ns(), 0u);
+  const auto next = successor();
+  EXPECT_EQ(next->oldest_request_ns(), 0u) << "a dead one's";
+}
+
+TEST_F(SurvivorsTest, TheConnection) {
+  EXPECT_FALSE(survivors_->device_fd());
+  const std::vector<std::byte> init(104, std::byte{7});
+  survivors_->connected(9, init);
+  const auto next = successor();
+  EXPECT_EQ(next->device_fd(), 9);
+  EXPECT_TRUE(std::ranges::equal(next->init(), init));
+  EXPECT_TRUE(next->may_succeed());
+  next->forbid_succession();
+  EXPECT_FALSE(survivors_->may_succeed());
+}
+
+TEST_F(SurvivorsTest, PoolsReplaceOneAnother) {
+  EXPECT_EQ(survivors_->pools(), "");
+  ASSERT_TRUE(survivors_->set_pools("pool 1 a\n"));
+  ASSERT_TRUE(survivors_->set_pools("pool 1 a\npool 2 b\n"));
+  EXPECT_EQ(successor()->pools(), "pool 1 a\npool 2 b\n");
+  const auto refused = survivors_->set_pools(std::string(Survivors::kMostPoolsBytes + 1, 'x'));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ENOSPC);
+  EXPECT_EQ(survivors_->pools(), "pool 1 a\npool 2 b\n");
+}
+
+TEST_F(SurvivorsTest, Renames) {
+  survivors_->attempt_rename(3, 4);  // by a thread that has no request
+  std::thread([this] {
+    survivors_->begin_request(20, false);
+    survivors_->attempt_rename(1, 2);
+    survivors_->begin_request(22, false);
+  }).join();
+  const auto next = successor();
+  ASSERT_TRUE(next->attempted_rename(20));
+  EXPECT_EQ(next->attempted_rename(20)->first_ino, 1u);
+  EXPECT_EQ(next->attempted_rename(20)->second_ino, 2u);
+  EXPECT_FALSE(next->attempted_rename(22));
+}
+
+TEST_F(SurvivorsTest, AnotherFormatIsRefused) {
+  const UniqueFd small(memfd_create("x", 0));
+  ASSERT_EQ(::ftruncate(small.get(), 4096), 0);
+  auto opened = Survivors::open(UniqueFd(::dup(small.get())));
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, EPROTONOSUPPORT);
+  const uint32_t newer = Survivors::format() + 1;
+  ASSERT_EQ(::pwrite(survivors_->memory_fd(), &newer, sizeof newer, 8), static_cast<ssize_t>(sizeof newer));
+  opened = Survivors::open(UniqueFd(::dup(survivors_->memory_fd())));
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, EPROTONOSUPPORT);
+}
+
+// Whoever is killed anywhere has left what is true.
+TEST_F(SurvivorsTest, AProcessKilledAtAnyMomentLeavesTheTruth) {
+  for (int round = 0; round < 50; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      survivors_->begin_generation();
+      for (uint64_t unique = 2;; unique += 2) {
+        const auto handle = survivors_->opened({.inode = kInode, .unique = unique, .writer = true});
+        const auto place = survivors_->keep({.inode = kInode, .generation = 1, .fd = 3});
+        survivors_->closed(*handle);
+        survivors_->let_go(*place);
+      }
+    }
+    ::usleep(static_cast<useconds_t>(100 * round));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const auto next = successor();
+    const auto handles = handles_of(*next);
+    EXPECT_LE(handles.size(), 1u);
+    for (const OpenHandle& handle : handles) {
+      EXPECT_EQ(handle.inode, kInode);
+      EXPECT_TRUE(handle.writer);
+      ASSERT_TRUE(next->opened_by(handle.unique));
+      next->closed(next->opened_by(handle.unique)->handle);
+    }
+    for (const auto& [place, kept] : next->kept()) {
+      EXPECT_EQ(kept.fd, 3);
+      next->let_go(place);
+    }
+  }
+  // Nothing has piled up: the same few places are used over and over.
+  EXPECT_LT(handles_of(*survivors_).size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,42 @@
+#include "tier/children.h"
+
+#include <cstring>
+
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+// linux_dirent64, getdents64(2).
+struct DirectoryRecord {
+  uint64_t ino;
+  int64_t offset;
+  uint16_t length;
+  uint8_t type;
+};
+constexpr size_t kTypeOffset = 18;
+constexpr size_t kNameOffset = 19;
+constexpr uint8_t kRegularType = 8;  // DT_REG
+
+}  // namespace
+
+std::vector<Child> children_of(int directory) {
+  std::vector<Child> result;
+  std::vector<char> buffer(64 << 10);
+  for (;;) {
+    auto size = sys::read_directory(directory, buffer);
+    if (!size || *size == 0) return result;
+    for (size_t at = 0; at < *size;) {
+      DirectoryRecord record{};
+      std::memcpy(&record.ino, &buffer[at], sizeof record.ino);
+      std::memcpy(&record.length, &buffer[at + 16], sizeof record.length);
+      std::memcpy(&record.type, &buffer[at + kTypeOffset], sizeof record.type);
+      const std::string_view name(&buffer[at + kNameOffset]);
+      if (name != "." && name != "..")
+        result.push_back({record.ino, record.type == kRegularType, std::string(name)});
+      at += record.length;
+    }
+  }
+}
+
+}  // namespace kvcachefs
