@@ -197,8 +197,8 @@ int NumaTopology::node_of_file(int fd) const {
   if (mapping == MAP_FAILED) return ids_.front();
   bitmask* nodes = numa_allocate_nodemask();
   int mode = 0;
-  const bool known =
-      ::get_mempolicy(&mode, nodes->maskp, nodes->size + 1, mapping, MPOL_F_ADDR) == 0 && mode == MPOL_PREFERRED;
+  const bool known = ::get_mempolicy(&mode, nodes->maskp, nodes->size + 1, mapping, MPOL_F_ADDR) == 0 &&
+                     mode == MPOL_PREFERRED;
   const auto placed = std::ranges::find_if(
       ids_, [&](int id) { return known && numa_bitmask_isbitset(nodes, static_cast<unsigned>(id)) != 0; });
   const int node = placed == ids_.end() ? ids_.front() : *placed;

@@ -38,6 +38,7 @@ void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
 
 void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (parent == NodeId::kRoot) {
+    takes_long(request);
     if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
     Server& server = server_of(request);
     if (server.pools.find(std::string_view(name))) server.survivors.attempt();

@@ -63,6 +63,8 @@ bool Pool::claim(int fd, uint64_t bytes) {
         bytes > size_bytes_)
       break;
     waited = true;
+    // Longer than what a request may take that hangs (hang_after).
+    if (surroundings_.survivors != nullptr) surroundings_.survivors->still_at_it();
     Room::Demand demand(room_, Room::Whose::kWriter, bytes + kCountingSlackBytes);
     surroundings_.evictor->wake();
     if (room_.wait(Room::Whose::kWriter, ticket, kReservePatience) == Room::Answer::kNothingToEvict) break;

@@ -266,6 +266,10 @@ void Survivors::end_request() {
   if (supervised() && own_request != kNoRequest) layout_->requests[own_request].begun_ns = 0;
 }
 
+void Survivors::still_at_it() {
+  if (supervised() && own_request != kNoRequest) layout_->requests[own_request].begun_ns = now_ns();
+}
+
 void Survivors::told_stale(int32_t thread) {
   if (!supervised()) return;
   auto& told = layout_->stale[layout_->stales++ % kStales];

@@ -130,7 +130,10 @@ TEST_F(SurvivorsTest, TheOldestRequestInHand) {
   EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
   std::thread([this] {
     survivors_->begin_request(2, false);
-    EXPECT_NE(survivors_->oldest_request_ns(), 0u);
+    const uint64_t begun_ns = survivors_->oldest_request_ns();
+    EXPECT_NE(begun_ns, 0u);
+    survivors_->still_at_it();
+    EXPECT_GT(survivors_->oldest_request_ns(), begun_ns);
     survivors_->end_request();
     EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
     survivors_->begin_request(4, false);
