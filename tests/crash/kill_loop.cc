@@ -311,9 +311,12 @@ TEST_F(KillLoop, NobodyNotices) {
   start([&] { opens = open_and_close(stage, names, seed + 2); });
   uint64_t engines = 0;
   start([&] {
-    for (const auto& all = clients::engines(); stage.goes_on(); ++engines)
-      run_engine(stage, all[engines % all.size()], mount.path() + "/engine-" + std::to_string(engines),
-                 seed + 3 + engines);
+    for (const auto& all = clients::engines(); stage.goes_on(); ++engines) {
+      const std::string root = mount.path() + "/engine-" + std::to_string(engines);
+      run_engine(stage, all[engines % all.size()], root, seed + 3 + engines);
+      // Or the pool gets full, and evicts what has to be there.
+      remove_content(root);
+    }
   });
   Random random(seed);
   // Some before they serve.
