@@ -235,7 +235,8 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   if (create_again(request, node->pool, file)) return;
   // What a process that died has made and nobody has heard of is made anew, with all that belongs to it.
   if (request_identity().attempted) pool.undo_create(directory->fd, name);
-  if (!sys::stat_at(directory->fd, name)) server_of(request).survivors.attempt();
+  Survivors& survivors = server_of(request).survivors;
+  if (survivors.supervised() && !sys::stat_at(directory->fd, name)) survivors.attempt();
   for (int tries = 0;; ++tries) {
     auto fd = sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
     if (fd) {

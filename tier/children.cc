@@ -1,7 +1,9 @@
 #include "tier/children.h"
 
+#include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -35,6 +37,28 @@ std::vector<Child> children_of(int directory) {
       if (name != "." && name != "..")
         result.push_back({record.ino, record.type == kRegularType, std::string(name)});
       at += record.length;
+    }
+  }
+}
+
+void walk_tree(const MemoryArena& arena,
+               const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit) {
+  std::vector<sys::Handle> pending{arena.tree()};
+  while (!pending.empty()) {
+    const sys::Handle next = pending.back();
+    pending.pop_back();
+    const auto directory = arena.open(next, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (!directory) {
+      const int code = directory.error().code;  // of a link, a pipe: it is no directory
+      if (code != ENOTDIR && code != ELOOP)
+        log_error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
+      continue;
+    }
+    for (const Child& child : children_of(directory->get())) {
+      visit(directory->get(), next.ino, child);
+      if (child.is_regular) continue;
+      if (const auto handle = sys::handle_at(directory->get(), child.name.c_str()))
+        pending.push_back(*handle);
     }
   }
 }

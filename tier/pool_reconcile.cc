@@ -19,7 +19,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kBlockBytes = 4096;
-constexpr int kReadForFacts = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME;
 
 struct Place {
   uint64_t parent_ino = 0;
@@ -109,26 +108,11 @@ class Pool::Reconciler final : public CatalogVisitor {
 
  private:
   void walk() {
-    std::vector<UniqueFd> pending;
-    if (auto root = sys::open_at(pool_.arena_.tree_fd(), ".", O_RDONLY | O_DIRECTORY))
-      pending.push_back(std::move(*root));
-    while (!pending.empty()) {
-      const UniqueFd directory = std::move(pending.back());
-      pending.pop_back();
-      const auto within = sys::stat_of(directory.get());
-      if (!within) continue;
-      for (const Child& child : children_of(directory.get())) {
-        // As in pool_adopt.cc.
-        auto fd = sys::open_at(directory.get(), child.name.c_str(),
-                               child.is_regular ? kReadForFacts : O_PATH | O_NOFOLLOW);
-        if (!fd) continue;
-        note(fd->get(), child.is_regular, {.parent_ino = within->st_ino, .name = child.name});
-        if (child.is_regular) continue;
-        if (auto inner =
-                sys::open_at(directory.get(), child.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW))
-          pending.push_back(std::move(*inner));
-      }
-    }
+    walk_tree(pool_.arena_, [this](int directory, uint64_t directory_ino, const Child& child) {
+      const int flags = child.is_regular ? kReadForFacts : O_PATH | O_NOFOLLOW;
+      if (const auto fd = sys::open_at(directory, child.name.c_str(), flags))
+        note(fd->get(), child.is_regular, {.parent_ino = directory_ino, .name = child.name});
+    });
   }
 
   void note(int fd, bool is_file, Place place) {
