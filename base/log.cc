@@ -8,6 +8,9 @@
 namespace kvcachefs {
 namespace {
 
+// Messages quote what somebody has written.
+constexpr size_t kMostMessageBytes = 2048;
+
 void append_escaped(fmt::memory_buffer& line, std::string_view message) {
   for (const char character : message) {
     const auto byte = static_cast<unsigned char>(character);
@@ -39,7 +42,8 @@ void log_line(LogLevel level, std::string_view message) {
   if (level == LogLevel::kDebug && !log_debug_enabled()) return;
   fmt::memory_buffer line;
   fmt::format_to(std::back_inserter(line), "<{}>", static_cast<int>(level));
-  append_escaped(line, message);
+  append_escaped(line, message.substr(0, kMostMessageBytes));
+  if (message.size() > kMostMessageBytes) line.append(std::string_view("..."));
   line.push_back('\n');
   // Nobody is left to tell if stderr is gone.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

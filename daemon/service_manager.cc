@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_limit.h"
 #include "base/sys_disk.h"
 
 namespace kvcachefs {
@@ -28,8 +28,9 @@ ServiceManager::ServiceManager() {
 }
 
 void ServiceManager::tell(const std::string& state) {
+  static LogLimit limit;
   if (const int told = sd_notify(0, state.c_str()); told < 0)
-    log_warning("the service manager does not hear {}: {}", state, sys::error_text(-told));
+    limit.warning("the service manager does not hear {}: {}", state, sys::error_text(-told));
 }
 
 void ServiceManager::serving(const std::string& where) {

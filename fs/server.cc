@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/log.h"
+#include "base/log_limit.h"
 
 namespace kvcachefs {
 
@@ -15,6 +15,16 @@ namespace {
 constexpr uint64_t kResentBit = uint64_t{1} << 63;
 
 thread_local RequestIdentity identity;
+
+constexpr unsigned kRefusalsOfRoot = 100;  // a minute
+constexpr unsigned kRefusalsOfOthers = 10;
+
+// What users provoke does not keep from the administrator what he is told.
+void log_refusal(uid_t user, const std::string& message) {
+  static LogLimit of_root(kRefusalsOfRoot);
+  static LogLimit of_others(kRefusalsOfOthers);
+  (user == 0 ? of_root : of_others).warning("{}", message);
+}
 
 }  // namespace
 
@@ -43,7 +53,7 @@ Result<Node> find_node(Server& server, uint64_t nodeid) {
 }
 
 void reply_error(fuse_req_t request, Error error) {
-  if (!error.message.empty()) log_warning("{}", error.message);
+  if (!error.message.empty()) log_refusal(fuse_req_ctx(request)->uid, error.message);
   StaleCallers& stale_callers = server_of(request).stale_callers;
   const pid_t thread = fuse_req_ctx(request)->pid;
   int code = error.code;

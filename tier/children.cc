@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/log.h"
+#include "base/log_limit.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -19,6 +19,7 @@ struct DirectoryRecord {
 constexpr size_t kTypeOffset = 18;
 constexpr size_t kNameOffset = 19;
 constexpr uint8_t kRegularType = 8;  // DT_REG
+constexpr unsigned kMostNamed = 10;  // a minute, in the log
 
 }  // namespace
 
@@ -50,8 +51,9 @@ void walk_tree(const MemoryArena& arena,
     const auto directory = arena.open(next, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (!directory) {
       const int code = directory.error().code;  // of a link, a pipe: it is no directory
+      static LogLimit limit(kMostNamed);
       if (code != ENOTDIR && code != ELOOP)
-        log_error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
+        limit.error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
       continue;
     }
     for (const Child& child : children_of(directory->get())) {

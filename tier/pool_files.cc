@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_limit.h"
 #include "tier/pool.h"
 
 namespace kvcachefs {
@@ -133,7 +133,9 @@ void Pool::settle(Entry& entry) {
     // The pin came before its size was known, or it has grown. The caller's Accounted changes the charge.
     const uint64_t limit = usage().pinned_max_bytes;
     if (pinned_bytes_ - counted_bytes + entry.charged_bytes > limit) {
-      log_warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
+      static LogLimit log_limit;
+      log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_,
+                        ino);
       entry.pinned = false;
       if (auto fd = arena_.open(handle_of(entry), O_PATH)) (void)sys::remove_xattr(fd->get(), kPinnedXattr);
     }

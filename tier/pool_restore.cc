@@ -3,7 +3,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_limit.h"
 #include "tier/pool.h"
 
 namespace kvcachefs {
@@ -11,6 +11,7 @@ namespace {
 
 // Directories kept open while their files are made; a pool's entries mostly lie in few.
 constexpr size_t kOpenDirectories = 512;
+constexpr unsigned kMostNamed = 10;  // a minute, in the log
 
 // The most recently stored entries leave last, as if they had been stored in that order just now.
 struct Stored {
@@ -40,8 +41,9 @@ class Pool::Restorer final : public CatalogVisitor {
       if (serves_) tell(names);
     } else {
       if (content != nullptr) tier_.store->give_back(content->extents);
-      log_warning("pool {}: {} cannot be restored: errno {}", pool_.name_, std::string(names.front().name),
-                  made.error().code);
+      static LogLimit limit(kMostNamed);
+      limit.warning("pool {}: {} cannot be restored: errno {}", pool_.name_, std::string(names.front().name),
+                    made.error().code);
       drop(names);
     }
   }

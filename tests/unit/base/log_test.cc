@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+
+#include "base/log_limit.h"
 
 namespace kvcachefs {
 namespace {
@@ -33,6 +36,42 @@ TEST(Log, DebugIsOffUnlessAskedFor) {
   log_debug("not {}", "seen");
   log_line(LogLevel::kDebug, "nor this");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(Log, AMessageHasAnEnd) {
+  testing::internal::CaptureStderr();
+  log_line(LogLevel::kWarning, std::string(100'000, 'x'));
+  const std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_LT(line.size(), 3000u);
+  EXPECT_TRUE(line.ends_with("x...\n"));
+}
+
+TEST(LogLimit, SaysOneAnIntervalAndHowManyItDidNotSay) {
+  LogLimit limit(1, 100);
+  EXPECT_EQ(limit.due(5), 0u);
+  EXPECT_EQ(limit.due(5), std::nullopt);
+  EXPECT_EQ(limit.due(104), std::nullopt);
+  EXPECT_EQ(limit.due(105), 2u);
+  EXPECT_EQ(limit.due(106), std::nullopt);
+  EXPECT_EQ(limit.due(10'000), 1u);
+  EXPECT_EQ(limit.due(20'000), 0u);
+}
+
+TEST(LogLimit, ABurstIsSaidWhole) {
+  LogLimit limit(3, 100);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(limit.due(1), 0u);
+  EXPECT_EQ(limit.due(100), std::nullopt);
+  EXPECT_EQ(limit.due(101), 1u);
+  EXPECT_EQ(limit.due(150), 0u);
+}
+
+TEST(LogLimit, WritesOnlyWhatIsDue) {
+  LogLimit limit;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 5; ++i) limit.warning("entry {}", i);
+  LogLimit other;
+  other.error("disk {}", 7);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "<4>entry 0\n<3>disk 7\n");
 }
 
 }  // namespace
