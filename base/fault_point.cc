@@ -18,30 +18,65 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kHang = "hang ";
+constexpr std::string_view kFail = "fail ";
+constexpr std::string_view kFailing = "failing ";
+
+const std::string& fault_file() {
+  static const std::string file = std::getenv("KVCACHEFS_FAULT_FILE");
+  return file;
+}
+
+// The first line, by one thread alone.
+bool take_line(const std::string& text, size_t end) {
+  const std::string taken = fault_file() + ".taken";
+  if (std::rename(fault_file().c_str(), taken.c_str()) != 0) return false;  // another thread was first
+  log_error("fault point: {}", text.substr(0, end));
+  if (end + 1 < text.size()) {
+    std::ofstream(taken, std::ios::trunc) << text.substr(end + 1);
+    (void)std::rename(taken.c_str(), fault_file().c_str());
+  }
+  return true;
+}
+
+// What stands behind `KIND PLACE `; 0 in another line.
+int error_in(std::string_view line, std::string_view kind, std::string_view place) {
+  if (!line.starts_with(kind)) return 0;
+  line.remove_prefix(kind.size());
+  if (!line.starts_with(place) || !line.substr(place.size()).starts_with(' ')) return 0;
+  return std::atoi(std::string(line.substr(place.size() + 1)).c_str());
+}
 
 }  // namespace
 
 const bool fault_points_are_on = std::getenv("KVCACHEFS_FAULT_FILE") != nullptr;
 
 void reached(const char* place, uint64_t number) {
-  static const std::string file = std::getenv("KVCACHEFS_FAULT_FILE");
-  static const std::string taken = file + ".taken";
-  const auto wanted = sys::read_text(file.c_str());
+  const auto wanted = sys::read_text(fault_file().c_str());
   if (!wanted) return;
   const size_t end = std::min(wanted->find('\n'), wanted->size());
   const bool hangs = wanted->starts_with(kHang);
   const size_t begin = hangs ? kHang.size() : 0;
   const std::string line = wanted->substr(begin, end - begin);
   if (line != (number == 0 ? std::string(place) : fmt::format("{} {}", place, number))) return;
-  if (std::rename(file.c_str(), taken.c_str()) != 0) return;  // another thread was first
-  log_error("fault point: {}", line);
-  if (end + 1 < wanted->size()) {
-    std::ofstream(taken, std::ios::trunc) << wanted->substr(end + 1);
-    (void)std::rename(taken.c_str(), file.c_str());
-  }
+  if (!take_line(*wanted, end)) return;
   if (hangs)
     for (;;) pause();
   std::abort();
+}
+
+int wanted_error(std::string_view place) {
+  const auto wanted = sys::read_text(fault_file().c_str());
+  if (!wanted) return 0;
+  const std::string_view text = *wanted;
+  const size_t end = std::min(text.find('\n'), text.size());
+  const int once = error_in(text.substr(0, end), kFail, place);
+  if (once != 0 && take_line(*wanted, end)) return once;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t line_end = std::min(text.find('\n', begin), text.size());
+    if (const int error = error_in(text.substr(begin, line_end - begin), kFailing, place)) return error;
+    begin = line_end + 1;
+  }
+  return 0;
 }
 
 }  // namespace kvcachefs

@@ -1,11 +1,12 @@
-// Places where a test has the process die, or a thread hang, to see what a successor makes of what is left.
-// Any thread; does not return where it was asked to. The environment variable KVCACHEFS_FAULT_FILE names a
-// file of lines: whoever comes to the place that the first names takes that line away, so that it happens
-// once, and aborts; the next line is for a successor. Without the variable, read once, a place costs one
-// branch.
+// Places where a test has the process die, a thread hang or a call fail, to see what comes of it.
+// Any thread; fault_point() does not return where it was asked to. The environment variable
+// KVCACHEFS_FAULT_FILE names a file of lines: whoever comes to the place that the first names takes that line
+// away, so that it happens once, and aborts; the next line is for a successor. Without the variable, read
+// once, a place costs one branch.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace kvcachefs {
 
@@ -17,6 +18,15 @@ void reached(const char* place, uint64_t number);
 inline void fault_point(const char* place, uint64_t number = 0) {
   if (fault_points_are_on) [[unlikely]]
     reached(place, number);
+}
+
+int wanted_error(std::string_view place);
+
+// The errno that is to come of what is done here; 0: what comes of it. A line `fail PLACE ERRNO` is for
+// whoever comes first, and goes by the turn of the others; `failing PLACE ERRNO`, anywhere, is for all as
+// long as it stands.
+inline int injected_error(std::string_view place) {
+  return fault_points_are_on ? wanted_error(place) : 0;
 }
 
 }  // namespace kvcachefs

@@ -53,6 +53,8 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
   pool.promote(ino, [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
     const bool intact = !promoted && promoted.error().code == kIntactOnDisk;
     if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
+    // Not ENOENT: it is there, and to store it anew may be for nothing.
+    if (!promoted && is_disk_error(promoted.error().code)) return reply_error(request, {EIO, {}});
     auto outcome = try_open(request, node, &file, intact);
     if (outcome) return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // A writer, or many at the last pages.
@@ -122,7 +124,7 @@ void when_resident(fuse_req_t request, const Node& node, std::move_only_function
     if (code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
     if (code == kIntactOnDisk) return reply_error(request, {ENOSPC, {}});
     // A damaged one is gone by now, which is what looking again will show.
-    reply_error(request, {code == EILSEQ || code == EIO ? ESTALE : code, {}});
+    reply_error(request, {is_damage(code) ? ESTALE : is_disk_error(code) ? EIO : code, {}});
   });
 }
 

@@ -59,7 +59,8 @@ class Check {
   CheckReport report_;
   std::vector<File> files_;  // by id
   std::vector<Extent> extents_;
-  std::map<uint64_t, std::string> bad_;  // what is wrong with which file
+  std::map<uint64_t, std::string> bad_;         // what is wrong with which file
+  std::map<uint64_t, std::string> unreadable_;  // by the disk's fault, and perhaps only now
   std::vector<CatalogChange> drops_;
   ExtentAllocator space_;
 };
@@ -89,6 +90,8 @@ class Check::Naming final : public CatalogVisitor {
   void node(const CatalogNode& node, std::span<const CatalogName> names, const CatalogContent*) override {
     if (S_ISDIR(node.mode) && !names.empty())
       directories_[node.id] = {names.front().parent, std::string(names.front().name)};
+    if (const auto kept = check_.unreadable_.find(node.id); kept != check_.unreadable_.end())
+      check_.add({node.id, path(names.front().parent, std::string(names.front().name)), kept->second});
     const auto bad = check_.bad_.find(node.id);
     if (bad == check_.bad_.end()) return;
     check_.add({node.id, path(names.front().parent, std::string(names.front().name)), bad->second});
@@ -120,6 +123,7 @@ Result<CheckReport> Check::run() {
   if (options_.device != nullptr) done = read_contents();
   if (!done) return pass(done);
   claim_space();
+  std::erase_if(unreadable_, [&](const auto& file) { return bad_.contains(file.first); });
   done = name_bad_ones();
   if (done && options_.repair) done = discard();
   if (!done) return pass(done);
@@ -131,7 +135,8 @@ Result<CheckReport> Check::run() {
   report_.nodes -= bad_.size();
   report_.free_units = space_.free_units();
   report_.used_units = options_.size_units - report_.free_units;
-  report_.repaired = options_.repair && report_.problem_count > 0;
+  report_.unreadable = unreadable_.size();
+  report_.repaired = options_.repair && report_.problem_count > report_.unreadable;
   return std::move(report_);
 }
 
@@ -190,8 +195,11 @@ Result<void> Check::read_contents() {
 void Check::judge(const ContentVerifier::Verdict& verdict) {
   if (verdict.error == EILSEQ)
     bad_.emplace(verdict.content.id, "its bytes do not have its checksum");
+  else if (verdict.error == EUCLEAN)
+    bad_.emplace(verdict.content.id, "its extents are too few for its bytes");
   else if (verdict.error != 0)
-    bad_.emplace(verdict.content.id, fmt::format("it cannot be read: {}", sys::error_text(verdict.error)));
+    unreadable_.emplace(verdict.content.id,
+                        fmt::format("it cannot be read now: {}", sys::error_text(verdict.error)));
 }
 
 // The same as at a start of the pool: who comes first has it.
@@ -209,7 +217,7 @@ void Check::claim_space() {
 }
 
 Result<void> Check::name_bad_ones() {
-  if (bad_.empty()) return {};
+  if (bad_.empty() && unreadable_.empty()) return {};
   Naming naming(*this);
   return catalog_.load(naming, Catalog::Losses::kKeep);
 }

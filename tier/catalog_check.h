@@ -7,7 +7,9 @@
 //     regular file has a content and nothing else has;
 //   - a content's extents lie on the disk, past the superblock, are as long as its size asks for, and no unit
 //     is in two of them;
-//   - with a device: the bytes can be read and have the checksum they were stored with.
+//   - with a device: the bytes can be read and have the checksum they were stored with. Those that cannot be
+//   read are
+//     named, and kept.
 // Of contents that share units the one that was stored first stays, as at a start of the pool; with a device,
 // the one whose bytes are right.
 #pragma once
@@ -47,7 +49,9 @@ struct CheckReport {
   uint64_t free_units = 0;
   uint64_t problem_count = 0;
   std::vector<CheckProblem> problems;  // the first kListed
-  bool repaired = false;               // what was wrong is not in the catalog any more
+  // Of the problems: those that the disk gave no bytes of, which it may do again. They are not discarded.
+  uint64_t unreadable = 0;
+  bool repaired = false;  // what else was wrong is not in the catalog any more
 
   bool whole() const { return problem_count == 0; }
 };

@@ -24,10 +24,10 @@ struct PoolCounters {
   // The disk tier. All stay 0 without one.
   std::atomic<uint64_t> spills{0};  // entries written to disk
   std::atomic<uint64_t> spilled_bytes{0};
-  std::atomic<uint64_t> spill_errors{0};  // writes that failed; their entries stay dirty
+  std::atomic<uint64_t> spill_errors{0};  // writes that failed; their entries stay dirty, and are tried again
   std::atomic<uint64_t> promotes{0};      // entries read back into memory
   std::atomic<uint64_t> promoted_bytes{0};
-  std::atomic<uint64_t> promote_errors{0};    // reads that failed; their entries are discarded
+  std::atomic<uint64_t> promote_errors{0};    // reads that failed, or gave bytes that are damaged
   std::atomic<uint64_t> promote_waits{0};     // opens that waited for one
   std::atomic<uint64_t> served_from_disk{0};  // opens without memory for the entry
   std::atomic<uint64_t> checksum_errors{0};

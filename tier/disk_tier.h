@@ -7,6 +7,7 @@
 
 #include "tier/admission.h"
 #include "tier/catalog_names.h"
+#include "tier/disk_errors.h"
 #include "tier/promoter.h"
 #include "tier/scrubber.h"
 #include "tier/spill_store.h"
@@ -51,6 +52,7 @@ struct DiskTier {
   std::vector<std::unique_ptr<PromoterLane>> lanes;
   AdmissionFilter admission;
   Successors successors;
+  DiskErrors errors;
 };
 
 }  // namespace kvcachefs

@@ -350,7 +350,8 @@ class Pool final : private Residency {
   std::vector<uint64_t> copied_entries() override;
   std::optional<CatalogContent> begin_verify(uint64_t ino) override;
   bool end_verify(uint64_t ino, const CatalogContent& content, int error) override;
-  void report_damage(const CatalogContent& content, int code, const char* remedy);
+  void report_bad_copy(const CatalogContent& content, int code, const char* remedy);
+  void report_refusal(const Error& error);
   Room& memory_room() override { return room_; }
   uint64_t memory_bytes() const override { return size_bytes_; }
   void wake_evictor() override { surroundings_.evictor->wake(); }

@@ -8,13 +8,7 @@
 #include "tier/pool.h"
 
 namespace kvcachefs {
-namespace {
-
-bool leaves_entry_intact(int code) {
-  return code == kIntactOnDisk || code == ENOSPC || code == ENOMEM || code == ESHUTDOWN || code == EINTR;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void Pool::promote(uint64_t ino, Waiter waiter) {
   if (disk() == nullptr) return waiter({});
@@ -81,19 +75,24 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
     if (entry->lookup_count > 0 && !is_read_next) surroundings_.listener->changed(number_, task.ino);
     return;
   }
-  if (leaves_entry_intact(outcome.error().code)) return;
+  const int code = outcome.error().code;
+  if (!is_damage(code) && !is_disk_error(code)) return;
   count(counters_.promote_errors);
-  report_damage(task.content, outcome.error().code, "is discarded");
-  (void)discard_cold(shard, *entry);
+  report_bad_copy(task.content, code, is_damage(code) ? "is discarded" : "stays as it is");
+  if (is_damage(code)) (void)discard_cold(shard, *entry);
 }
 
-void Pool::report_damage(const CatalogContent& content, int code, const char* remedy) {
+void Pool::report_bad_copy(const CatalogContent& content, int code, const char* remedy) {
   if (code == EILSEQ) count(counters_.checksum_errors);
-  std::string places;
-  for (const Extent& extent : content.extents) places += fmt::format(" {}+{}", extent.start, extent.count);
-  log_error("pool {}: an entry of {} bytes {}: {}; its extents, in units of {}:{}", name_, content.size_bytes,
-            remedy, code == EILSEQ ? "its checksum is wrong" : fmt::format("read error {}", code),
-            disk()->store->unit_bytes(), places);
+  const auto unsaid =
+      disk()->errors.met(is_damage(code) ? DiskErrors::Kind::kDamage : DiskErrors::Kind::kRead);
+  if (!unsaid) return;
+  const uint64_t unit = disk()->store->unit_bytes();
+  log_error("pool {}: {}: {} at byte {}: an entry of {} bytes there {}; {} more like it before", name_,
+            options().spill_path,
+            is_damage(code) ? "bytes that are not the entry's" : fmt::format("read error {}", code),
+            content.extents.empty() ? 0 : content.extents.front().start * unit, content.size_bytes, remedy,
+            *unsaid);
 }
 
 void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
@@ -151,7 +150,8 @@ Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
       if (outcome)
         ++counters->done;
       else
-        ++(leaves_entry_intact(outcome.error().code) ? counters->dropped : counters->failed);
+        ++(is_damage(outcome.error().code) || is_disk_error(outcome.error().code) ? counters->failed
+                                                                                  : counters->dropped);
     };
     if (disk()->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), ended))
       continue;

@@ -63,22 +63,23 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   if (entry == nullptr || entry->removed || copy == shard.copies.end() ||
       copy->second.extents != content.extents)
     return false;
-  if (entry->promoting) return true;  // whose checksum tells the same, and whose end discards it
+  const bool damaged = is_damage(error);
+  if (entry->promoting) return damaged;  // whose checksum tells the same, and whose end discards it
   if (entry->tier == Entry::Tier::kCold) {
-    report_damage(content, error, "is discarded");
-    (void)discard_cold(shard, *entry);
-    return true;
+    report_bad_copy(content, error, damaged ? "is discarded" : "stays as it is");
+    if (damaged) (void)discard_cold(shard, *entry);
+    return damaged;
   }
-  report_damage(content, error, "is written again");
+  report_bad_copy(content, error, "is written again");
   // Else the spiller would find the memory to be what the disk should have, and leave it at that.
   copy->second.size_bytes = kDamagedSize;
-  if (entry->tier == Entry::Tier::kDirty) return true;  // and is spilled when its writers have closed it
+  if (entry->tier == Entry::Tier::kDirty) return damaged;  // and is spilled when its writers have closed it
   {
     Accounted accounted(*this, *entry);
     became_dirty(*entry);
   }
   queue_spill(*entry, true);
-  return true;
+  return damaged;
 }
 
 }  // namespace kvcachefs

@@ -12,7 +12,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kStatBlockBytes = 512;
-// After an error of the disk, or where the entry is too large for it, before another try.
+// Where the disk is full, or the entry too large for it, before another try.
 constexpr uint32_t kUnspillableMs = 10'000;
 
 uint32_t now_ms_32() {
@@ -55,7 +55,13 @@ void Pool::queue_spill(Entry& entry, bool urgent) {
 }
 
 bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
-  if (!disk_takes_more()) return false;
+  if (disk() == nullptr) return false;
+  const bool promised = durability() != Durability::kNone || entry.node_id != 0;
+  if (!disk_takes_more()) {
+    // The disk gets it when the pool starts again.
+    if (promised) candidates_.park(entry);
+    return promised;
+  }
   if (entry.spill_urgent) {  // somebody waits to hear that it is durable
     candidates_.park(entry);
     return true;
@@ -65,11 +71,11 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
     count(counters_.refused_bytes, entry.charged_bytes);
     return false;
   }
-  if (effort.even_unspilled && durability() == Durability::kNone && entry.node_id == 0) {
+  if (effort.even_unspilled && !promised) {
     count(counters_.overrun_discards);
     return false;
   }
-  if (effort.disk_is_busy && !entry.spill_queued && durability() == Durability::kNone && entry.node_id == 0) {
+  if (effort.disk_is_busy && !entry.spill_queued && !promised) {
     park(entry, true);
     return true;
   }
@@ -148,20 +154,27 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
     entry->spilling = false;
     // What has to wait for space is asked for again by the spiller itself.
     if (!content && content.error().code == EAGAIN) return false;
-    entry->spill_queued = entry->spill_urgent = false;
-    if (!content) {
-      count(counters_.spill_errors);
-      entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
-      if (content.error().code != ENOSPC)
-        log_error("pool {}: {}: errno {}", name_, content.error().message, content.error().code);
-    } else if (!entry->removed) {
-      taken = take_copy(shard, *entry, task, std::move(*content), written);
-    }
-    if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
+    const int code = content ? 0 : content.error().code;
+    // What the disk refuses is asked for again by the spiller, too; nobody waits for it any more.
+    entry->spill_queued = code != 0 && code != ENOSPC && code != EBUSY;
+    entry->spill_urgent = false;
+    if (code != 0) count(counters_.spill_errors);
+    if (code == ENOSPC) entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
+    if (entry->spill_queued) report_refusal(content.error());
+    if (content && !entry->removed) taken = take_copy(shard, *entry, task, std::move(*content), written);
+    if (entry->parked && entry->evictable() && !entry->spill_queued) candidates_.unpark(*entry);
     if (taken && entry->tier == Entry::Tier::kDirty && durability_ != Durability::kNone) queue_spill(*entry);
   }
   if (room_.wanted_bytes() > 0 || evicting_) surroundings_.evictor->wake();
   return taken;
+}
+
+void Pool::report_refusal(const Error& error) {
+  if (const auto unsaid = disk()->errors.met(DiskErrors::Kind::kWrite))
+    log_error(
+        "pool {}: {}: write error {}{}: what is dirty stays in memory until it can be written; {} more like "
+        "it before",
+        name_, options().spill_path, error.code, error.message, *unsaid);
 }
 
 bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,

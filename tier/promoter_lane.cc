@@ -240,7 +240,7 @@ void PromoterLane::finish(Job& job) {
   Job ended = std::move(job);
   std::erase_if(jobs_, [&](const Job& other) { return &other == &job; });
   if (ended.reader) {
-    if (ended.error != 0) return ended.reader(fail(ended.error));
+    if (ended.error != 0) return ended.reader(fail(is_disk_error(ended.error) ? EIO : ended.error));
     if (ended.size == 0) return ended.reader(std::span<const std::byte>());
     return ended.reader(ended.memory.bytes().subspan(ended.offset - ended.begin_bytes, ended.size));
   }

@@ -43,6 +43,19 @@ struct PromoteTask {
 // A promotion's end: there was no memory for it, and its copy on the disk was read and is whole.
 inline constexpr int kIntactOnDisk = EDOTDOT;
 
+// Bytes that were read and are not the entry's (EILSEQ), or a catalog that promises more of them than there
+// are.
+inline bool is_damage(int code) {
+  return code == EILSEQ || code == EUCLEAN;
+}
+
+// Nothing is known of the copy's bytes: the disk has not given them. It may again, as one does whose
+// controller was reset, so that costs no entry.
+inline bool is_disk_error(int code) {
+  return code != 0 && !is_damage(code) && code != kIntactOnDisk && code != ENOSPC && code != ENOMEM &&
+         code != ESHUTDOWN && code != EINTR && code != ECANCELED;
+}
+
 class Residency {
  public:
   virtual ~Residency() = default;
@@ -51,7 +64,8 @@ class Residency {
   // or needs no copy.
   enum class Refusal { kSoon, kLater, kNever };
   virtual std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) = 0;
-  // The copy is on the disk, though not durable yet, or could not be made. `written` is false if the copy of
+  // The copy is on the disk, though not durable yet, or could not be made: ENOSPC, no room for it; EBUSY, it
+  // was written all the time; EAGAIN and all others, it is tried again. `written` is false if the copy of
   // before was found to be still true. False: nothing names these extents, they are the caller's to give
   // back.
   virtual bool end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) = 0;
@@ -59,14 +73,15 @@ class Residency {
   virtual void want_disk_room(uint64_t bytes) = 0;
 
   virtual std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) = 0;
-  // EIO or EILSEQ (the checksum): the entry is discarded. kIntactOnDisk, or without a look at the copy ENOSPC
-  // and ENOMEM: there was no memory for it; stays cold.
+  // is_damage(): the entry is discarded. is_disk_error(); kIntactOnDisk, or without a look at the copy ENOSPC
+  // and ENOMEM, where there was no memory for it: it stays cold.
   virtual void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) = 0;
   // Clean and cold ones, as of now.
   virtual std::vector<uint64_t> copied_entries() = 0;
   // What the disk has of a clean or cold one; it stays there as it is until end_verify().
   virtual std::optional<CatalogContent> begin_verify(uint64_t ino) = 0;
-  // True if the copy is damaged and still the entry's: a cold one is discarded, a clean one spilled anew.
+  // True if the copy is damaged and still the entry's: a cold one is discarded, a clean one spilled anew, as
+  // is one whose copy the disk does not give; a cold one of those stays.
   virtual bool end_verify(uint64_t ino, const CatalogContent& content, int error) = 0;
 
   virtual Room& memory_room() = 0;

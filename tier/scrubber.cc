@@ -15,6 +15,8 @@ constexpr uint64_t kPieceBytes = 256 << 10;
 constexpr uint64_t kBurstShare = 10;
 constexpr uint64_t kMostBytesPerSecond = uint64_t{1} << 40;
 constexpr uint64_t kNsPerSecond = 1'000'000'000;
+// Of a disk that works, places that cannot be read are some in a million.
+constexpr unsigned kErrorsInARow = 4;
 
 }  // namespace
 
@@ -72,6 +74,7 @@ bool Scrubber::take_order() {
   }
   verifier_ = std::move(*verifier);
   left_ = residency_.copied_entries();
+  errors_in_a_row_ = 0;
   allowed_bytes_ = 0;
   refilled_ns_ = now_ns();
   MutexLock lock(mutex_);
@@ -126,11 +129,20 @@ std::chrono::milliseconds Scrubber::until_allowed() const {
 void Scrubber::end_copy(const ContentVerifier::Verdict& verdict) {
   const bool damaged = residency_.end_verify(copy_->ino, copy_->content, verdict.error);
   copy_.reset();
+  const bool unreadable = is_disk_error(verdict.error);
+  errors_in_a_row_ = unreadable ? errors_in_a_row_ + 1 : 0;
+  const bool gives_up = errors_in_a_row_ == kErrorsInARow;
+  if (gives_up) {
+    log_error("a scrub is given up after {} entries in a row that could not be read", errors_in_a_row_);
+    left_.clear();
+  }
   MutexLock lock(mutex_);
   if (order_ != following_) return;
   ++progress_.entries_done;
-  progress_.bytes += verdict.read_bytes;
   if (damaged) ++progress_.damaged;
+  if (unreadable) ++progress_.unreadable;
+  if (!unreadable) progress_.bytes += verdict.read_bytes;
+  progress_.stopped_by_errors = gives_up;
   if (left_.empty()) progress_.running = false;
 }
 

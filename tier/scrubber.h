@@ -1,7 +1,8 @@
 // Reads what a pool has on its disk and compares checksums, slowly, so that rot is found while there is
 // another copy. start(), stop(), progress() and wake() are for any thread and only queue; step() is for one,
 // which waits for the disk there. Failure: a copy that is damaged or cannot be read is told to the pool
-// (Residency::end_verify), which knows what to do about it, and counted here.
+// (Residency::end_verify), which knows what to do about it, and counted here; after some in a row that cannot
+// be read it stops, since it is the disk that fails and not they.
 #pragma once
 
 #include <chrono>
@@ -66,6 +67,7 @@ class Scrubber {
   uint64_t rate_ = 0;
   std::vector<uint64_t> left_;  // inodes, the next one last
   std::optional<Copy> copy_;
+  unsigned errors_in_a_row_ = 0;
   std::unique_ptr<ContentVerifier> verifier_;  // of this order
   int64_t allowed_bytes_ = 0;                  // may be less than nothing: the last piece went beyond it
   uint64_t refilled_ns_ = 0;

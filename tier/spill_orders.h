@@ -54,6 +54,8 @@ struct ScrubProgress {
   uint64_t entries_total = 0;
   uint64_t bytes = 0;
   uint64_t damaged = 0;
+  uint64_t unreadable = 0;         // the disk gave an error: nothing is known of them
+  bool stopped_by_errors = false;  // too many of these in a row
 };
 
 struct SpillUsage {

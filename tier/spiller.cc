@@ -1,5 +1,7 @@
 #include "tier/spiller.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -27,6 +29,9 @@ constexpr uint64_t kBusyPauseMs = 1;
 constexpr std::array<uint64_t, 4> kClosingPausesMs = {1, 4, 16, 64};
 constexpr uint64_t kMappedPauseMs = 500;
 constexpr unsigned kAttempts = 8;  // of a file that is written or cut short while it is copied
+// A controller's reset takes seconds.
+constexpr uint64_t kShortestRestMs = 50;
+constexpr uint64_t kLongestRestMs = 2000;
 
 // Of pages that are the file's own: looking at them by the mapping would be a SIGBUS after a truncation
 // meanwhile, or where memory has run out for a hole.
@@ -77,7 +82,9 @@ void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) 
 std::optional<Spiller::Request> Spiller::next_request() {
   MutexLock lock(mutex_);
   const uint64_t now_ms = now_coarse_ms();
-  auto due = std::ranges::find_if(later_, [&](const Request& r) { return r.not_before_ms <= now_ms; });
+  const bool rests = resting();
+  auto due = std::ranges::find_if(
+      later_, [&](const Request& r) { return r.not_before_ms <= now_ms && (!rests || r.waiter); });
   if (due != later_.end()) {
     Request request = std::move(*due);
     later_.erase(due);
@@ -87,6 +94,7 @@ std::optional<Spiller::Request> Spiller::next_request() {
     }
     return request;
   }
+  if (rests && urgent_.empty()) return std::nullopt;
   std::deque<Request>& queue = urgent_.empty() ? requests_ : urgent_;
   if (queue.empty()) return std::nullopt;
   Request request = std::move(queue.front());
@@ -100,7 +108,25 @@ void Spiller::queue_again(Request request, uint64_t pause_ms) {
   later_.push_back(std::move(request));
 }
 
+// Between one try and the next, or while one is under way.
+bool Spiller::resting() const {
+  return rest_ms_ > 0 && (!copies_.empty() || now_coarse_ms() < rest_ends_ms_);
+}
+
+void Spiller::was_refused(Request request, std::vector<Extent> extents, int error) {
+  if (now_coarse_ms() >= rest_ends_ms_) {
+    rest_ms_ = std::clamp(2 * rest_ms_, kShortestRestMs, kLongestRestMs);
+    rest_ends_ms_ = now_coarse_ms() + rest_ms_;
+  }
+  if (request.waiter) std::exchange(request.waiter, {})(fail(error));
+  request.urgent = false;
+  store_.give_back(std::exchange(request.refused, std::move(extents)));
+  MutexLock lock(mutex_);
+  requests_.push_back(std::move(request));  // behind the others: it may be the place of this one
+}
+
 void Spiller::settle(Request& request, Result<void> outcome) {
+  store_.give_back(std::exchange(request.refused, {}));
   backlog_bytes_ -= request.bytes;
   if (request.waiter) request.waiter(std::move(outcome));
   --unfinished_;
@@ -144,6 +170,7 @@ bool Spiller::start(Request request) {
     return true;
   }
   auto extents = store_.allocate(task->size_bytes);
+  store_.give_back(std::exchange(request.refused, {}));
   if (!extents) return wait_for_space(std::move(request), *task);
   Copy& copy = copies_.emplace_back();
   copy.request = std::move(request);
@@ -303,17 +330,24 @@ void Spiller::finish(Copy& copy) {
   copying_bytes_ -= copy.task.size_bytes;
   Request request = std::move(copy.request);
   if (copy.error == EAGAIN && request.attempts + 1 >= kAttempts) copy.error = EBUSY;
-  Result<CatalogContent> content = fail(copy.error, "write to the disk tier");
+  Result<CatalogContent> content =
+      fail(copy.error, copy.extents.empty()
+                           ? ""
+                           : fmt::format(" at byte {}", copy.extents.front().start * store_.unit_bytes()));
   if (copy.error == 0)
     content = CatalogContent{.size_bytes = copy.task.size_bytes,
                              .checksum = copy.hasher.digest(),
                              .version = copy.task.version,
                              .extents = copy.extents};
   const bool taken = residency_.end_spill(copy.task, std::move(content), true);
-  if (!taken) store_.give_back(copy.extents);
   const int error = copy.error;
+  std::vector<Extent> extents = taken ? std::vector<Extent>() : std::move(copy.extents);
   std::erase_if(copies_, [&](const Copy& other) { return &other == &copy; });
   // A writer was faster: who waits for an fsync gets a snapshot then, and what is closed by now its copy.
+  if (error != 0 && error != EAGAIN && error != EBUSY)
+    return was_refused(std::move(request), std::move(extents), error);
+  store_.give_back(extents);
+  if (error == 0) rest_ms_ = 0;
   const bool again = error == EAGAIN || (error == 0 && !taken);
   if (again && ++request.attempts < kAttempts) return queue_again(std::move(request), kBusyPauseMs);
   if (again) return settle(request, fail(EBUSY));
@@ -331,6 +365,7 @@ std::chrono::milliseconds Spiller::pause() const {
   MutexLock lock(mutex_);
   uint64_t pause_ms = kMappedPauseMs;
   const uint64_t now_ms = now_coarse_ms();
+  if (rest_ms_ > 0) pause_ms = std::min(pause_ms, rest_ends_ms_ - std::min(rest_ends_ms_, now_ms));
   for (const Request& request : later_)
     pause_ms = std::min(pause_ms, request.not_before_ms - std::min(request.not_before_ms, now_ms));
   // One that is due may have to wait for those under way.

@@ -2,8 +2,9 @@
 // wake() and backlog_bytes() are for any thread and only queue, with an entry's shard held too; but a request
 // with a waiter comes with no lock held, since after close() the waiter is told at once. step() is for one
 // thread, which waits for the disk there. Failure: a copy that cannot be made is told to the pool
-// (Residency::end_spill) and to who waits for it; a full disk is waited for, a while. After close() requests
-// are dropped, and their waiters told ESHUTDOWN.
+// (Residency::end_spill) and to who waits for it; a full disk is waited for, a while. A disk that refuses
+// writes is tried again as long as it does, with one copy after pauses, and at once with what somebody waits
+// for. After close() requests are dropped, and their waiters told ESHUTDOWN.
 //
 // The bytes go from the entry's own pages to the disk where nobody can write them (Linux' F_RDLCK lease
 // proved it, spikes/lease.c); else through buffers of this, so that the checksum is of what was written.
@@ -60,6 +61,7 @@ class Spiller {
     unsigned attempts = 0;
     unsigned closing_tries = 0;
     bool stuck = false;  // waits for something that is not the disk's to end: no part of the backlog
+    std::vector<Extent> refused = {};  // where the disk did not take it: kept until it has another place
   };
   struct Copy {
     Request request;
@@ -96,6 +98,8 @@ class Spiller {
   void collect(std::chrono::milliseconds at_most);
   void finish(Copy& copy) EXCLUDES(mutex_);
   void settle(Request& request, Result<void> outcome) EXCLUDES(mutex_);
+  void was_refused(Request request, std::vector<Extent> extents, int error) EXCLUDES(mutex_);
+  bool resting() const;
 
   SpillStore& store_;
   Residency& residency_;
@@ -106,6 +110,8 @@ class Spiller {
   // The stepping thread's own.
   std::list<Copy> copies_;
   uint64_t copying_bytes_ = 0;
+  uint64_t rest_ms_ = 0;  // 0: the disk takes what is written
+  uint64_t rest_ends_ms_ = 0;
   std::vector<Slot> slots_{kDepth};
   std::vector<size_t> free_slots_;
   std::vector<Mapping> buffers_;

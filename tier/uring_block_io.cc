@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fault_point.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
 
@@ -106,12 +107,15 @@ class UringChannel final : public BlockChannel {
       const auto address = reinterpret_cast<uintptr_t>(request.memory.data());
       KVCACHEFS_CHECK(!request.memory.empty());
       KVCACHEFS_CHECK((request.offset | request.memory.size() | address) % alignment_bytes_ == 0);
-      if (request.offset <= size_bytes_ && request.memory.size() <= size_bytes_ - request.offset) {
+      const bool read = request.kind == BlockRequest::Kind::kRead;
+      const bool within =
+          request.offset <= size_bytes_ && request.memory.size() <= size_bytes_ - request.offset;
+      if (const int error = injected_error(read ? "disk read" : "disk write"))
+        refused_.push_back({request.tag, error});
+      else if (within)
         queued_.push_back(request);
-      } else {
-        const bool read = request.kind == BlockRequest::Kind::kRead;
+      else
         refused_.push_back({request.tag, read ? EIO : ENOSPC});
-      }
     }
     prepare();
     enter(std::chrono::milliseconds(0));
@@ -286,6 +290,8 @@ class UringDevice final : public BlockDevice {
     return made;
   }
   Result<void> flush() override {
+    if (const int error = injected_error("disk flush"))
+      return fail(error, path_ + ": flush: " + sys::error_text(error));
     auto ok = sys::sync_data(fd_.get());
     if (!ok) return fail(ok.error().code, path_ + ": flush: " + sys::error_text(ok.error().code));
     return {};

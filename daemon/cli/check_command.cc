@@ -150,10 +150,11 @@ CliResult<void> check(const CliArguments& arguments, const CliEnvironment& envir
   if (!report) return failed(report);
   show_report(*report, *target, arguments.data, environment.out);
   if (report->whole()) return {};
-  if (report->repaired) {
-    environment.out << fmt::format("repaired {} problems\n", report->problem_count);
-    return {};
-  }
+  if (report->repaired)
+    environment.out << fmt::format("repaired {} problems\n", report->problem_count - report->unreadable);
+  if (arguments.repair && report->unreadable > 0)
+    return stop(kFailure, fmt::format("{} entries could not be read and are kept", report->unreadable));
+  if (report->repaired) return {};
   return stop(kFailure, fmt::format("{} problems{}", report->problem_count,
                                     arguments.repair ? "" : "; --repair discards what is damaged"));
 }

@@ -154,6 +154,11 @@ CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,
                                  format_size(progress.number("bytes")),
                                  rate_of(progress.number("bytes"), seconds), damaged);
   if (progress.text("state") == "running") return stop(kFailure, "interrupted; the scrub goes on");
+  const bool given_up = progress.text("state") == "stopped_by_errors";
+  if (const uint64_t unreadable = progress.number("unreadable"); unreadable > 0)
+    return stop(kFailure,
+                fmt::format("{} entries could not be read and stay{}; {} were damaged and are discarded",
+                            unreadable, given_up ? "; the scrub was given up" : "", damaged));
   if (damaged > 0) return stop(kFailure, fmt::format("{} entries were damaged and are discarded", damaged));
   return {};
 }

@@ -172,9 +172,10 @@ Result<void> write_prefetch(ControlledPool& pool, std::string_view text) {
 
 Result<std::string> show_scrub(ControlledPool& pool) {
   const ScrubProgress progress = pool.scrub_progress();
-  return fmt::format("state {}\nentries_done {}\nentries_total {}\nbytes {}\ndamaged {}\n",
-                     progress.running ? "running" : "idle", progress.entries_done, progress.entries_total,
-                     progress.bytes, progress.damaged);
+  const char* const idle = progress.stopped_by_errors ? "stopped_by_errors" : "idle";
+  return fmt::format("state {}\nentries_done {}\nentries_total {}\nbytes {}\ndamaged {}\nunreadable {}\n",
+                     progress.running ? "running" : idle, progress.entries_done, progress.entries_total,
+                     progress.bytes, progress.damaged, progress.unreadable);
 }
 
 Result<void> write_scrub(ControlledPool& pool, std::string_view text) {

@@ -210,7 +210,8 @@ TEST_F(PoolFiles, WithoutADiskTierItsOrdersAreRefused) {
     EXPECT_EQ(done.error().message, "pool p has no disk tier");
   }
   EXPECT_EQ(shown("prefetch"), "queued 1\ndone 2\nfailed 3\ndropped 4\nbytes 5\n");
-  EXPECT_EQ(shown("scrub"), "state idle\nentries_done 0\nentries_total 0\nbytes 0\ndamaged 0\n");
+  EXPECT_EQ(shown("scrub"),
+            "state idle\nentries_done 0\nentries_total 0\nbytes 0\ndamaged 0\nunreadable 0\n");
 }
 
 TEST_F(PoolFiles, PrefetchesByName) {
@@ -241,7 +242,8 @@ TEST_F(PoolFiles, ScrubsAreStartedAndStopped) {
   pool_.add_disk();
   ASSERT_EQ(code_of_write("scrub", "start 50M\n"), 0);
   EXPECT_EQ(pool_.scrub_rate_, 50u << 20);
-  EXPECT_EQ(shown("scrub"), "state running\nentries_done 10\nentries_total 20\nbytes 4096\ndamaged 1\n");
+  EXPECT_EQ(shown("scrub"),
+            "state running\nentries_done 10\nentries_total 20\nbytes 4096\ndamaged 1\nunreadable 0\n");
   EXPECT_EQ(code_of_write("scrub", "start"), EBUSY);
   ASSERT_EQ(code_of_write("scrub", "stop"), 0);
   EXPECT_TRUE(shown("scrub").starts_with("state idle\n"));

@@ -134,7 +134,15 @@ TEST_F(CatalogCheckTest, ABitBeyondTheEndOfTheContentIsNothing) {
 
 TEST_F(CatalogCheckTest, APlaceThatCannotBeRead) {
   disk_.fail_place(120 * kUnitBytes, 4096);
-  expect_found(true, 5, "c", "cannot be read");
+  for (const bool repair : {false, true}) {
+    const CheckReport report = check(true, repair);
+    ASSERT_EQ(report.problem_count, 1);
+    EXPECT_EQ(report.unreadable, 1);
+    EXPECT_EQ(report.problems[0].path, "c");
+    EXPECT_THAT(report.problems[0].what, HasSubstr("cannot be read now"));
+    EXPECT_FALSE(report.repaired) << "the disk may give it again";
+    EXPECT_EQ(report.files, 4);
+  }
 }
 
 TEST_F(CatalogCheckTest, AnExtentBeyondTheDisk) {
