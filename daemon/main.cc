@@ -22,6 +22,7 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "daemon/child.h"
 #include "daemon/command_line.h"
 #include "daemon/mount_point.h"
 #include "daemon/pool_list.h"
@@ -47,18 +48,6 @@ uint64_t memory_bytes() {
   struct sysinfo info {};
   sysinfo(&info);
   return static_cast<uint64_t>(info.totalram) * info.mem_unit;
-}
-
-// Each removed directory or O_TMPFILE that the kernel still knows holds one, and in daemon I/O each open
-// entry.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  constexpr rlim_t kWanted = 1 << 20;
-  const rlimit raised{kWanted, std::max(limit.rlim_max, kWanted)};
-  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) return;
-  limit.rlim_cur = limit.rlim_max;  // without the right to more
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // Tells who waits for a daemonized start that it serves, and lets go of that one's terminal or pipes: whoever
@@ -168,6 +157,7 @@ struct Audience {
 int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,
           const Audience& audience) {
   let_stacks_be_printed();
+  survivors.descriptors().limit(descriptor_limit());
   const auto topology = NumaTopology::detect();
   SessionBacking backing(survivors);
   Invalidator invalidator;

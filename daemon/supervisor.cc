@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "daemon/child.h"
 #include "daemon/stacks.h"
 
 namespace kvcachefs {
@@ -37,7 +38,6 @@ constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kReapPatience = std::chrono::milliseconds(100);
 constexpr int kLookEvery = 100;  // ms
 constexpr int kExitGivenUp = 1;
-constexpr const char* kNotifierName = "(invalidator)";  // daemon/workers.cc
 
 const sigset_t& heeded_signals() {
   static const sigset_t signals = [] {
@@ -51,45 +51,12 @@ const sigset_t& heeded_signals() {
   return signals;
 }
 
-// fork(2) that shares the table of descriptors; glibc's has no way to ask for it. The child has one thread,
-// as this process has.
-pid_t fork_sharing_descriptors() {
-  return static_cast<pid_t>(syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-}
-
-bool has_ended(const std::string& stat) {
-  const size_t name_end = stat.rfind(") ");
-  return name_end == std::string::npos || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
-}
-
-// All its threads have ended, but for the one that tells the kernel of discarded names: that may wait, and
-// cannot be killed, for a directory that a client holds who waits for an answer, which only the next child
-// gives. No pidfd and no signal tells of that (Linux 6.15, fs/pidfs.c). Any other may be in the midst of a
-// write, to the disk or to an entry, which has to have ended before somebody else decides what is where.
-bool is_dead(pid_t child) {
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", child), error)) {
-    const auto stat = sys::read_text((task.path() / "stat").c_str());
-    if (stat && !has_ended(*stat) && !stat->contains(kNotifierName)) return false;
-  }
-  return true;
-}
-
 // What a successor needs: all that somebody has written down.
 std::set<int> needed_descriptors(Survivors& survivors) {
   std::set<int> needed{survivors.memory_fd()};
   if (const auto device = survivors.device_fd()) needed.insert(*device);
   for (const auto& [place, inode] : survivors.kept()) needed.insert(inode.fd);
   return needed;
-}
-
-void close_all_but(const std::set<int>& kept) {
-  std::vector<int> open;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
-    open.push_back(std::stoi(entry.path().filename()));
-  for (const int fd : open)
-    if (fd > STDERR_FILENO && !kept.contains(fd)) (void)close(fd);
 }
 
 std::string how(std::optional<int> exit_status) {
@@ -151,24 +118,26 @@ Result<int> Supervisor::run() {
   }
 }
 
-// How it ended, in waitpid's terms; none: it is dead but for a thread that cannot be killed.
+// How it ended, in waitpid's terms; none: it is dead but for a thread that cannot be killed. Only the
+// kernel's word is taken for it: whoever cannot open or read something knows nothing.
 std::optional<int> Supervisor::wait_for_end() {
-  const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));
-  for (;;) {
+  const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));  // none: waitpid alone tells
+  bool only_notifier_left = false;
+  for (auto waited = kFirstPause * 0; waited < kReapPatience;) {
     pollfd events[] = {{ended.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    (void)poll(events, 2, kLookEvery);
+    (void)poll(events, 2, only_notifier_left ? static_cast<int>(kFirstPause.count()) : kLookEvery);
     heed_signals();
-    if (events[0].revents == 0 && !is_dead(child_)) {
+    int status = 0;
+    const pid_t reaped = waitpid(child_, &status, WNOHANG);
+    if (reaped == child_) return status;
+    if (reaped < 0 && (events[0].revents & POLLIN) != 0) return std::nullopt;  // somebody else has reaped it
+    only_notifier_left = has_ended_but_for_notifier(child_);
+    if (only_notifier_left)
+      waited += kFirstPause;
+    else
       look_after_child();
-      continue;
-    }
-    for (auto waited = kFirstPause * 0; waited < kReapPatience; waited += kFirstPause) {
-      int status = 0;
-      if (waitpid(child_, &status, WNOHANG) == child_) return status;
-      std::this_thread::sleep_for(kFirstPause);
-    }
-    return std::nullopt;
   }
+  return std::nullopt;
 }
 
 void Supervisor::heed_signals() {
@@ -260,6 +229,8 @@ void Supervisor::upgrade(std::set<int> needed) {
 Result<int> supervise(Survivors& survivors, Supervision supervision) {
   prctl(PR_SET_NAME, "kvcachefs-super");
   sigprocmask(SIG_BLOCK, &heeded_signals(), nullptr);
+  (void)std::signal(SIGCHLD,
+                    SIG_DFL);  // ignored, as one may start a program, it would leave nothing to wait for
   return Supervisor(survivors, std::move(supervision)).run();
 }
 

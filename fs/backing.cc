@@ -56,8 +56,14 @@ void SessionBacking::take_over() {
 
 Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
   if (!passthrough_) {
+    const auto attributes = sys::stat_of(fd);
+    if (!attributes) return fail(attributes.error().code);
+    auto charge = survivors_.descriptors().charge(attributes->st_uid, inode.pool);
+    if (!charge) return pass(charge);
     auto copy = sys::duplicate(fd);
     if (!copy) return pass(copy);
+    MutexLock lock(mutex_);
+    charges_[copy->get()] = std::move(*charge);
     return copy->release();
   }
   FuseBackingMap map{.fd = fd, .flags = 0, .padding = 0};
@@ -72,6 +78,11 @@ Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
 
 void SessionBacking::give_back(int32_t backing) {
   if (!passthrough_) {
+    DescriptorBudget::Charge charge;  // given back when it is closed
+    {
+      MutexLock lock(mutex_);
+      if (auto found = charges_.extract(backing)) charge = std::move(found.mapped());
+    }
     UniqueFd(backing).reset();
     return;
   }

@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <unordered_map>
 
+#include "base/mutex.h"
 #include "tier/pool.h"
 
 namespace kvcachefs {
@@ -25,8 +27,9 @@ class SessionBacking : public BackingStore {
   // open any more. Before the first request, and after decide().
   void take_over();
 
-  Result<int32_t> acquire(int fd, PoolInode inode) override;
-  void give_back(int32_t backing) override;
+  // EDQUOT in daemon I/O where the file's owner or the pool has as many already.
+  Result<int32_t> acquire(int fd, PoolInode inode) override EXCLUDES(mutex_);
+  void give_back(int32_t backing) override EXCLUDES(mutex_);
   bool needs_write_access() const override { return !passthrough_; }
 
  private:
@@ -35,6 +38,8 @@ class SessionBacking : public BackingStore {
   Survivors& survivors_;
   std::atomic<bool> passthrough_{false};
   std::atomic<int> device_fd_{-1};
+  Mutex mutex_;
+  std::unordered_map<int32_t, DescriptorBudget::Charge> charges_ GUARDED_BY(mutex_);  // of descriptors
 };
 
 }  // namespace kvcachefs

@@ -21,13 +21,15 @@ namespace kvcachefs {
 class KeptByDescriptor {
  public:
   KeptByDescriptor() = default;
-  KeptByDescriptor(UniqueFd fd, Survivors* survivors, uint32_t place)
-      : fd_(std::move(fd)), survivors_(survivors), place_(place) {}
+  KeptByDescriptor(UniqueFd fd, Survivors* survivors, uint32_t place, DescriptorBudget::Charge charge)
+      : charge_(std::move(charge)), fd_(std::move(fd)), survivors_(survivors), place_(place) {}
   KeptByDescriptor(KeptByDescriptor&& other) noexcept
-      : fd_(std::move(other.fd_)),
+      : charge_(std::move(other.charge_)),
+        fd_(std::move(other.fd_)),
         survivors_(std::exchange(other.survivors_, nullptr)),
         place_(other.place_) {}
   KeptByDescriptor& operator=(KeptByDescriptor&& other) noexcept {
+    std::swap(charge_, other.charge_);
     std::swap(fd_, other.fd_);
     std::swap(survivors_, other.survivors_);
     std::swap(place_, other.place_);
@@ -40,7 +42,8 @@ class KeptByDescriptor {
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
  private:
-  UniqueFd fd_;  // closed after the destructor's body
+  DescriptorBudget::Charge charge_;  // given back when the descriptor is closed
+  UniqueFd fd_;                      // closed after the destructor's body
   Survivors* survivors_ = nullptr;
   uint32_t place_ = 0;
 };

@@ -298,7 +298,11 @@ class Pool final : private Residency {
   // Gives back the reservation, returns the size. While nobody can write: what comes between its look at the
   // size and its punch would be lost. (The kernel has no write on its way while it asks for an fallocate.)
   uint64_t trim(Entry& entry, int fd);
-  KeptByDescriptor keep_inode(sys::Handle handle, UniqueFd fd);
+  // EDQUOT where its owner or the pool has as many already (tier/descriptor_budget.h).
+  Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd);
+  // Before the last name goes: nothing if nobody would miss it.
+  Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
+                                         const char* name);
   class Adopter;
   void gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep)
       REQUIRES(shard.mutex);  // its last name went

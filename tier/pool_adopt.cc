@@ -91,8 +91,10 @@ class Pool::Adopter {
   void adopt_nameless() {
     for (const auto& [place, kept] : survivors_.kept()) {
       if (kept.inode.pool != pool_.number_) continue;
-      KeptByDescriptor keeper(UniqueFd(kept.fd), &survivors_, place);
       const auto attributes = sys::stat_of(kept.fd);
+      DescriptorBudget::Charge charge;
+      if (attributes) charge = survivors_.descriptors().charge_held(attributes->st_uid, pool_.number_);
+      KeptByDescriptor keeper(UniqueFd(kept.fd), &survivors_, place, std::move(charge));
       // It died before the last name went, or after a new one came.
       if (!attributes || attributes->st_ino != kept.inode.ino || attributes->st_nlink > 0) continue;
       const bool is_file = S_ISREG(attributes->st_mode);

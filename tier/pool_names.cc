@@ -40,13 +40,28 @@ const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) NO_TH
 
 }  // namespace
 
-KeptByDescriptor Pool::keep_inode(sys::Handle handle, UniqueFd fd) {
+Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd) {
   Survivors* const survivors = surroundings_.survivors;
-  if (survivors == nullptr) return {std::move(fd), nullptr, 0};
+  if (survivors == nullptr) return KeptByDescriptor(std::move(fd), nullptr, 0, {});
+  const auto attributes = sys::stat_of(fd.get());
+  if (!attributes) return fail(attributes.error().code);
+  auto charge = survivors->descriptors().charge(attributes->st_uid, number_);
+  if (!charge) return pass(charge);
   const auto place =
       survivors->keep({.inode = {number_, handle.ino}, .generation = handle.generation, .fd = fd.get()});
   // Without a place it is kept all the same, as long as this process lives.
-  return {std::move(fd), place ? survivors : nullptr, place.value_or(0)};
+  return KeptByDescriptor(std::move(fd), place ? survivors : nullptr, place.value_or(0), std::move(*charge));
+}
+
+Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
+                                             const char* name) {
+  if (entry == nullptr || (entry->open_count == 0 && entry->is_file())) return KeptByDescriptor();
+  auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
+  auto kept = fd ? keep_inode(handle, std::move(*fd)) : pass(fd);
+  // To remove is what makes room, and it may be another's inode: it goes on. What is open keeps itself, by
+  // what it is open with, as long as this process lives; a directory has nothing but attributes left.
+  if (!kept && entry->direct_count == 0) return KeptByDescriptor();
+  return kept;
 }
 
 void Pool::gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep) {
@@ -85,10 +100,8 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   if (!attributes) return pass(attributes);
   Entry* entry = shard.find(handle->ino);
   if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
-  KeptByDescriptor keep;
-  if (entry != nullptr && (entry->open_count > 0 || !entry->is_file()))
-    if (auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW))
-      keep = keep_inode(*handle, std::move(*fd));
+  auto keep = keep_nameless(entry, *handle, directory, name);
+  if (!keep) return pass(keep);
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
   if (surroundings_.survivors != nullptr) surroundings_.survivors->attempt();
@@ -99,7 +112,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
     tier->names.removed(known(shard, handle->ino, unknown), directory, name);
   }
   if (S_ISREG(attributes->st_mode)) count(counters_.removes);
-  if (entry != nullptr && (is_directory || attributes->st_nlink == 1)) gone(shard, *entry, std::move(keep));
+  if (entry != nullptr && (is_directory || attributes->st_nlink == 1)) gone(shard, *entry, std::move(*keep));
   return {};
 }
 
@@ -115,14 +128,13 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
 
   const bool replaces = target && target_ino != source->ino && (flags & RENAME_EXCHANGE) == 0;
   Entry* victim = nullptr;
-  KeptByDescriptor keep;
+  Result<KeptByDescriptor> keep;
   Result<struct stat> replaced = fail(ENOENT);
   if (replaces) {
     replaced = sys::stat_at(to, new_name);  // a discard may have been first
     victim = replaced ? [&]() NO_THREAD_SAFETY_ANALYSIS { return target_shard.find(target_ino); }() : nullptr;
-    if (victim != nullptr && (victim->open_count > 0 || !victim->is_file()))
-      if (auto fd = sys::open_at(to, new_name, O_PATH | O_NOFOLLOW))
-        keep = keep_inode(*target, std::move(*fd));
+    keep = keep_nameless(victim, *target, to, new_name);
+    if (!keep) return pass(keep);
   }
   const auto keep_names = [&]() NO_THREAD_SAFETY_ANALYSIS {
     auto moved = sys::stat_at(from, old_name);
@@ -156,7 +168,8 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     }
     if (victim != nullptr) {
       if (S_ISREG(replaced->st_mode)) count(counters_.removes);
-      if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1) gone(target_shard, *victim, std::move(keep));
+      if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1)
+        gone(target_shard, *victim, std::move(*keep));
     }
     Entry* entry = source_shard.find(source->ino);
     if (entry == nullptr || !entry->is_file()) return;
@@ -233,6 +246,16 @@ Result<int32_t> Pool::created(const Created& file) {
   entry.reserved_end = file.reserved_end;
   entry.removed = !file.named;
   entry.name_hash = hash_of(file.name);
+  KeptByDescriptor kept;
+  if (!file.named) {
+    auto copy = sys::duplicate(file.fd);
+    auto keep = copy ? keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
+    if (!keep) {
+      shard.erase(file.ino);
+      return pass(keep);
+    }
+    kept = std::move(*keep);
+  }
   if (file.open) {
     auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
     if (!backing) {
@@ -245,11 +268,10 @@ Result<int32_t> Pool::created(const Created& file) {
     ++open_files_;
   }
   entry.lookup_count = 1;
-  if (file.named) {
+  if (file.named)
     ++files_;
-  } else if (auto keep = sys::duplicate(file.fd)) {
-    shard.kept[file.ino] = keep_inode({file.ino, file.generation}, std::move(*keep));
-  }
+  else
+    shard.kept[file.ino] = std::move(kept);
   if (file.open && file.writer) add_writer(file.ino);
   if (!file.open) {
     Accounted accounted(*this, entry);

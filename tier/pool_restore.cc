@@ -120,8 +120,9 @@ class Pool::Restorer final : public CatalogVisitor {
       const bool removed = made.is_directory
                                ? remove_directory(fd->get())
                                : pool_.remove_names(entry != nullptr ? *entry : nameless, fd->get());
-      if (removed && entry != nullptr)
-        pool_.gone(shard, *entry, pool_.keep_inode(pool_.handle_of(*entry), std::move(*fd)));
+      if (!removed || entry == nullptr) continue;
+      auto kept = pool_.keep_inode(pool_.handle_of(*entry), std::move(*fd));
+      pool_.gone(shard, *entry, kept ? std::move(*kept) : KeptByDescriptor());
     }
   }
 

@@ -30,6 +30,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "tier/descriptor_budget.h"
 
 namespace kvcachefs {
 
@@ -201,6 +202,8 @@ class Survivors {
   Result<uint32_t> keep(const KeptInode& kept);
   void let_go(uint32_t place);
   std::vector<std::pair<uint32_t, KeptInode>> kept();
+  // This process' own: a successor charges what it takes over anew.
+  DescriptorBudget& descriptors() { return descriptors_; }
 
  private:
   struct Layout;
@@ -211,6 +214,7 @@ class Survivors {
   static Result<Layout*> map(int memory);
 
   UniqueFd memory_;
+  DescriptorBudget descriptors_;
   Layout* layout_ = nullptr;
   std::unique_ptr<SurvivorTable<HandleRecord>> handles_;
   std::unique_ptr<SurvivorTable<BackingRecord>> backings_;
