@@ -6,9 +6,10 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: packaging/setup.sh [--clang] [--guest] [--systemd]
+usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd]
   --clang  install clang 19 as well (the `clang` preset)
   --guest  install what tests/external/numa_guest.sh boots a guest with
+  --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run
   --systemd  install what tests/external/systemd.sh starts
 TEXT
 }
@@ -27,11 +28,13 @@ readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 with_clang=no
 with_guest=no
+with_suites=no
 with_systemd=no
 for argument in "$@"; do
   case $argument in
     --clang) with_clang=yes ;;
     --guest) with_guest=yes ;;
+    --suites) with_suites=yes ;;
     --systemd) with_systemd=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
@@ -51,6 +54,7 @@ packages='attr acl ca-certificates ccache cmake debian-archive-keyring dpkg-dev 
 optional_packages='clang-format-14'
 [ "$with_clang" = no ] || packages="$packages clang-19"
 [ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
+[ "$with_suites" = no ] || packages="$packages dbench stress-ng"
 [ "$with_systemd" = no ] || packages="$packages systemd"
 
 is_installed() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs fsx of xfstests on a fresh mount: random reads, writes, maps, truncates, punches and copies of one file, each
-# checked, with several sets of options. Exit 0 only if no run found a difference. The source tree (xfstests) is
-# yours to fetch; it is built in place, needs libaio and liburing.
+# checked, with several sets of options. Exit 0 only if no run found a difference. XFSTESTS-TREE is a built xfstests with
+# libaio and liburing.
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/fresh_mount.sh"
 
@@ -10,19 +10,9 @@ tree=$(cd "$1" && pwd) || exit 2
 mode=${2:-passthrough}
 seconds=${3:-60}
 seed=${4:-$RANDOM}
-fsx=$tree/fsx
+fsx=$tree/ltp/fsx
 
-if [ ! -x "$fsx" ]; then
-  headers="sys/types.h sys/stat.h sys/time.h sys/wait.h stdlib.h unistd.h errno.h string.h strings.h fcntl.h sys/fcntl.h
-    time.h sys/mman.h sys/ioctl.h linux/falloc.h stdint.h libgen.h assert.h sys/param.h"
-  for header in $headers; do
-    echo "#define HAVE_$(tr 'a-z/.' 'A-Z__' <<<"$header") 1"
-  done >"$tree/config.h"
-  echo "#define HAVE_FALLOCATE 1
-#define HAVE_COPY_FILE_RANGE 1" >>"$tree/config.h"
-  gcc -O2 -w -include getopt.h -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DAIO -DURING -DFALLOCATE -I"$tree" -I"$tree/src" "$tree/ltp/fsx.c" \
-    -o "$fsx" -laio -luring || { echo "fsx does not build" >&2; exit 1; }
-fi
+[ -x "$fsx" ] || { echo "fsx.sh: $tree is not built" >&2; exit 2; }
 
 fresh_mount "$mode" 256M
 # Each line: a name and the options of fsx. The file of the first is what clients use; O_DIRECT goes without maps.
