@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/sys_beneath.h"
+
 namespace kvcachefs {
 namespace {
 
@@ -27,6 +29,11 @@ bool is_mounted_noswap(const std::string& path) {
   const auto table = sys::read_text("/proc/self/mountinfo");
   const size_t at = table ? table->find(" " + path + " ") : std::string::npos;
   return at != std::string::npos && table->substr(at, table->find('\n', at) - at).contains(",noswap");
+}
+
+bool is_same(int a, int b) {
+  const auto first = sys::stat_of(a), second = sys::stat_of(b);
+  return first && second && first->st_dev == second->st_dev && first->st_ino == second->st_ino;
 }
 
 }  // namespace
@@ -96,11 +103,14 @@ Result<std::string> MemoryArena::name_of(int fd) const {
   auto path = sys::path_of(fd);
   if (!path) return path;
   const std::string prefix = path_ + "/tree/";
-  constexpr std::string_view kGone = " (deleted)";
-  // A live name may end like that too: then it can be found by it.
-  const bool gone = path->ends_with(kGone) && !sys::stat_at(AT_FDCWD, path->c_str());
-  if (!path->starts_with(prefix) || gone) return fail(ENOENT);
-  return path->substr(prefix.size());
+  if (!path->starts_with(prefix)) return fail(ENOENT);
+  std::string name = path->substr(prefix.size());
+  // A live name may end like that too: then it is found by it.
+  if (name.ends_with(" (deleted)")) {
+    const auto found = sys::open_beneath(tree_.get(), name.c_str(), O_PATH | O_NOFOLLOW);
+    if (!found || !is_same(fd, found->get())) return fail(ENOENT);
+  }
+  return name;
 }
 
 Result<void> MemoryArena::drop_pages(int fd) const {

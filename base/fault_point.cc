@@ -18,6 +18,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kHang = "hang ";
+constexpr std::string_view kPause = "pause ";
+constexpr useconds_t kLookAgainUs = 1000;
 constexpr std::string_view kFail = "fail ";
 constexpr std::string_view kFailing = "failing ";
 
@@ -38,6 +40,12 @@ bool take_line(const std::string& text, size_t end) {
   return true;
 }
 
+void wait_for_the_test() {
+  const std::string paused = fault_file() + ".paused";
+  std::ofstream(paused).close();
+  while (access(paused.c_str(), F_OK) == 0) usleep(kLookAgainUs);
+}
+
 // What stands behind `KIND PLACE `; 0 in another line.
 int error_in(std::string_view line, std::string_view kind, std::string_view place) {
   if (!line.starts_with(kind)) return 0;
@@ -55,10 +63,12 @@ void reached(const char* place, uint64_t number) {
   if (!wanted) return;
   const size_t end = std::min(wanted->find('\n'), wanted->size());
   const bool hangs = wanted->starts_with(kHang);
-  const size_t begin = hangs ? kHang.size() : 0;
+  const bool pauses = wanted->starts_with(kPause);
+  const size_t begin = hangs ? kHang.size() : pauses ? kPause.size() : 0;
   const std::string line = wanted->substr(begin, end - begin);
   if (line != (number == 0 ? std::string(place) : fmt::format("{} {}", place, number))) return;
   if (!take_line(*wanted, end)) return;
+  if (pauses) return wait_for_the_test();
   if (hangs)
     for (;;) pause();
   std::abort();

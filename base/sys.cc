@@ -59,6 +59,12 @@ struct ProcPath {
   char text[32];
 };
 
+// Paths are for sys_beneath.h. One of the working directory comes from the administrator or is the program's
+// own.
+bool is_one_component(int directory, const char* name) {
+  return directory == AT_FDCWD || (std::strchr(name, '/') == nullptr && std::strcmp(name, "..") != 0);
+}
+
 Result<Handle> handle_by(int directory, const char* name, int flags) {
   RawHandle raw;
   int mount_id = 0;
@@ -70,10 +76,12 @@ Result<Handle> handle_by(int directory, const char* name, int flags) {
 }  // namespace
 
 Result<UniqueFd> open_at(int directory, const char* name, int flags, mode_t mode) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return owned(retried([&] { return openat(directory, name, flags | O_CLOEXEC, mode); }));
 }
 
 Result<Handle> handle_at(int directory, const char* name) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return handle_by(directory, name, 0);
 }
 
@@ -96,6 +104,7 @@ Result<UniqueFd> duplicate(int fd) {
 }
 
 Result<struct stat> stat_at(int directory, const char* name) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   struct stat attributes {};
   if (fstatat(directory, name, &attributes, AT_SYMLINK_NOFOLLOW) != 0) return failed();
   return attributes;
@@ -114,27 +123,34 @@ Result<struct statfs> statfs_of(int fd) {
 }
 
 Result<void> make_directory_at(int directory, const char* name, mode_t mode) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return done(mkdirat(directory, name, mode));
 }
 
 Result<void> make_node_at(int directory, const char* name, mode_t mode, dev_t device) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return done(mknodat(directory, name, mode, device));
 }
 
 Result<void> symlink_at(const char* target, int directory, const char* name) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return done(symlinkat(target, directory, name));
 }
 
 Result<void> link_to(int fd, int directory, const char* name) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return done(linkat(AT_FDCWD, ProcPath(fd).text, directory, name, AT_SYMLINK_FOLLOW));
 }
 
 Result<void> unlink_at(int directory, const char* name, int flags) {
+  if (!is_one_component(directory, name)) return fail(EINVAL);
   return done(unlinkat(directory, name, flags));
 }
 
 Result<void> rename_at(int old_directory, const char* old_name, int new_directory, const char* new_name,
                        unsigned flags) {
+  if (!is_one_component(old_directory, old_name) || !is_one_component(new_directory, new_name))
+    return fail(EINVAL);
   return done(renameat2(old_directory, old_name, new_directory, new_name, flags));
 }
 

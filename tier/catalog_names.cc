@@ -1,9 +1,11 @@
 #include "tier/catalog_names.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+
+#include "alloc/tree_name.h"
 
 namespace kvcachefs {
 namespace {
@@ -112,40 +114,55 @@ size_t CatalogNames::withheld() const {
   return withheld_.size();
 }
 
-Result<CatalogNames::Place> CatalogNames::place_of(uint64_t ino, int fd) {
-  // A directory above may be renamed between two of these calls; three tries are plenty.
-  for (int tries = 0; tries < 3; ++tries) {
-    auto path = arena_.name_of(fd);
-    if (!path) return pass(path);
-    const std::filesystem::path name(*path);
-    auto parent = name.has_parent_path()
-                      ? sys::open_at(arena_.tree_fd(), name.parent_path().c_str(), O_PATH | O_DIRECTORY)
-                      : sys::duplicate(arena_.tree_fd());
-    if (!parent) continue;
-    auto found = sys::stat_at(parent->get(), name.filename().c_str());
-    if (!found || found->st_ino != ino) continue;
-    auto id = put_directory(parent->get());
-    if (!id) return pass(id);
-    return Place{*id, name.filename().string()};
-  }
-  return fail(ESTALE);
+Result<CatalogNames::Place> CatalogNames::place_of(int fd) {
+  auto found = find_name(arena_, fd);
+  if (!found) return pass(found);
+  auto id = put_directories(found->directory);
+  if (!id) return pass(id);
+  return Place{*id, std::move(found->name)};
 }
 
 Result<uint64_t> CatalogNames::put_directory(int directory) {
   auto attributes = sys::stat_of(directory);
   if (!attributes) return pass(attributes);
-  const uint64_t ino = attributes->st_ino;
-  if (const uint64_t id = known_id(ino); id != 0) return id;
-  auto place = place_of(ino, directory);
-  if (!place) return pass(place);
+  if (const uint64_t id = known_id(attributes->st_ino); id != 0) return id;
+  auto found = find_name(arena_, directory);
+  if (!found) return pass(found);
+  auto parent = put_directories(found->directory);
+  if (!parent) return pass(parent);
+  return put_as(*parent, found->name, directory, attributes->st_ino);
+}
+
+// Down from the root: the path of no directory changes while tree_ is held.
+Result<uint64_t> CatalogNames::put_directories(std::string_view path) {
+  uint64_t id = kCatalogRoot;
+  UniqueFd above;
+  while (!path.empty()) {
+    const size_t end = std::min(path.find('/'), path.size());
+    const std::string name(path.substr(0, end));
+    path.remove_prefix(std::min(end + 1, path.size()));
+    auto directory =
+        sys::open_at(above ? above.get() : arena_.tree_fd(), name.c_str(), O_PATH | O_NOFOLLOW | O_DIRECTORY);
+    auto attributes = directory ? sys::stat_of(directory->get()) : pass(directory);
+    if (!attributes) return pass(attributes);
+    const uint64_t known = known_id(attributes->st_ino);
+    auto put = known != 0 ? Result<uint64_t>(known) : put_as(id, name, directory->get(), attributes->st_ino);
+    if (!put) return put;
+    id = *put;
+    above = std::move(*directory);
+  }
+  return id;
+}
+
+Result<uint64_t> CatalogNames::put_as(uint64_t parent, const std::string& name, int fd, uint64_t ino) {
   const uint64_t id = store_.new_id();
-  auto node = describe_inode(directory, id, false);
+  auto node = describe_inode(fd, id, false);
   if (!node) return pass(node);
   std::vector<CatalogChange> changes;
   changes.push_back(PutNode{std::move(*node)});
-  changes.push_back(PutName{place->first, place->second, id});
+  changes.push_back(PutName{parent, name, id});
   store_.log().append(std::move(changes));
-  known(ino, id, directory);
+  known(ino, id, fd);
   return id;
 }
 
@@ -172,7 +189,7 @@ Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd)
     if (auto found = links_.find(ino); found != links_.end()) places = found->second;
   }
   if (places.empty() && entry.node_id == 0) {
-    auto place = place_of(ino, fd);
+    auto place = place_of(fd);
     if (!place) return pass(place);
     places.insert(std::move(*place));
   }
@@ -209,15 +226,8 @@ void CatalogNames::put(uint64_t ino, int directory, const std::string& name) {
   auto parent = put_directory(directory);
   auto fd = sys::open_at(directory, name.c_str(), O_PATH | O_NOFOLLOW);
   if (!parent || !fd) return;
-  const uint64_t id = store_.new_id();
-  auto node = describe_inode(fd->get(), id, false);
-  if (!node) return;
   unshadow({*parent, name});
-  std::vector<CatalogChange> changes;
-  changes.push_back(PutNode{std::move(*node)});
-  changes.push_back(PutName{*parent, name, id});
-  store_.log().append(std::move(changes));
-  known(ino, id, fd->get());
+  (void)put_as(*parent, name, fd->get(), ino);
 }
 
 void CatalogNames::keep_directory(int directory) {
@@ -322,7 +332,7 @@ void CatalogNames::before_link(const Entry& entry, int fd) {
   if (id_of(entry) != 0) return;
   auto attributes = sys::stat_of(fd);
   if (!attributes || attributes->st_nlink != 1) return;
-  auto place = place_of(ino, fd);
+  auto place = place_of(fd);
   if (!place) return;
   MutexLock lock(mutex_);
   links_[ino].insert(std::move(*place));

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -79,7 +80,10 @@ class CatalogNames {
   uint64_t known_directory(int directory) const EXCLUDES(mutex_);
   void put(uint64_t ino, int directory, const std::string& name) REQUIRES(tree_) EXCLUDES(mutex_);
   Result<uint64_t> put_directory(int directory) REQUIRES(tree_) EXCLUDES(mutex_);
-  Result<Place> place_of(uint64_t ino, int fd) REQUIRES(tree_) EXCLUDES(mutex_);
+  Result<uint64_t> put_directories(std::string_view path) REQUIRES(tree_) EXCLUDES(mutex_);
+  Result<uint64_t> put_as(uint64_t parent, const std::string& name, int fd, uint64_t ino) REQUIRES(tree_)
+      EXCLUDES(mutex_);
+  Result<Place> place_of(int fd) REQUIRES(tree_) EXCLUDES(mutex_);
   bool unshadow(const Place& place) EXCLUDES(mutex_);
   void withhold(const Entry& entry, std::vector<CatalogChange>& changes) EXCLUDES(mutex_);
   void append(CatalogChange change) const;

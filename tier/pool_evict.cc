@@ -4,9 +4,9 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <thread>
 
+#include "alloc/tree_name.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
@@ -220,31 +220,23 @@ bool Pool::remove_names(const Entry& entry, int fd) {
   const uint64_t ino = entry.policy.ino;
   UniqueFd other;  // shows another of several names once the first is gone
   int named = fd;
-  // A path can change under us when a directory above it is renamed; three tries a name are plenty.
   for (int tries = 0; tries < 3; ++tries) {
     auto attributes = sys::stat_of(fd);
     if (!attributes) return false;
     if (attributes->st_nlink == 0) return true;
-    auto path = arena_.name_of(named);
-    if (path) {
-      const std::filesystem::path name(*path);
-      auto parent = name.has_parent_path()
-                        ? sys::open_at(arena_.tree_fd(), name.parent_path().c_str(), O_PATH | O_DIRECTORY)
-                        : sys::duplicate(arena_.tree_fd());
-      if (!parent) continue;
-      auto found = sys::stat_at(parent->get(), name.filename().c_str());
-      auto within = sys::stat_of(parent->get());
-      if (!found || !within || found->st_ino != ino) continue;
+    if (const auto found = find_name(arena_, named)) {
+      const auto within = sys::stat_of(found->parent.get());
+      if (!within) continue;
       // Before the name goes: after it a newer file may have it, and be in the catalog.
-      if (DiskTier* const tier = disk()) tier->names.removed(entry, parent->get(), name.filename().string());
-      if (!sys::unlink_at(parent->get(), name.filename().c_str(), 0)) continue;
+      if (DiskTier* const tier = disk()) tier->names.removed(entry, found->parent.get(), found->name);
+      if (!sys::unlink_at(found->parent.get(), found->name.c_str(), 0)) continue;
       fault_point("name discarded");
       tries = -1;
       // A kernel that knows the inode knows it by this name.
       if (entry.lookup_count > 0)
-        surroundings_.listener->discarded(number_, within->st_ino, ino, name.filename().string());
+        surroundings_.listener->discarded(number_, within->st_ino, ino, found->name);
+      if (attributes->st_nlink == 1) return true;
     }
-    if (attributes->st_nlink == 1 && path) return true;
     auto again = arena_.open(handle_of(entry), O_PATH);
     if (!again) return false;
     other = std::move(*again);

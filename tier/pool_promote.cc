@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
+#include "base/sys_beneath.h"
 #include "tier/pool.h"
 
 namespace kvcachefs {
@@ -139,7 +140,9 @@ void Pool::open_ahead(uint64_t ino, uint64_t client) {
 Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
   if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
   for (const PrefetchOrder& order : orders) {
-    auto handle = sys::handle_at(arena_.tree_fd(), order.name.c_str());
+    // A link on the way could lead to where a server thread waits for itself.
+    auto named = sys::open_beneath(arena_.tree_fd(), order.name.c_str(), O_PATH | O_NOFOLLOW);
+    auto handle = named ? sys::handle_of(named->get()) : pass(named);
     if (!handle) {
       ++prefetches_->failed;
       continue;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "alloc/tree_name.h"
 #include "base/clock.h"
 #include "base/log_limit.h"
 #include "tier/pool.h"
@@ -127,8 +128,8 @@ class Pool::Restorer final : public CatalogVisitor {
   }
 
   bool remove_directory(int fd) {
-    auto path = pool_.arena_.name_of(fd);
-    return path && sys::unlink_at(pool_.arena_.tree_fd(), path->c_str(), AT_REMOVEDIR);
+    auto found = find_name(pool_.arena_, fd);
+    return found && sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR);
   }
 
   Result<int> directory(uint64_t id) {

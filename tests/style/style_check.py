@@ -11,6 +11,33 @@ EXEMPT = ["tests", "bench"]
 LINES_SAID, LINES_MAX, FUNCTION_LINES_MAX = 400, 450, 70
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
 THREAD_STARTERS = {"daemon/workers.cc", "daemon/workers.h"}
+# Where a path of several components is resolved otherwise than by sys::open_beneath, and whose it is. Those of a pool
+# are its users', who rename and exchange what is on them at any time. The calls of base/sys.h with a directory refuse
+# more than one component.
+PATHS_OF_OTHERS = {
+    "alloc/memory_arena.cc": "the mount point, in the runtime directory: root's",
+    "alloc/numa_topology.cc": "/proc",
+    "alloc/placement.cc": "/proc",
+    "daemon/cli/check_command.cc": "the caller's, with the caller's rights",
+    "daemon/cli/cli.cc": "the caller's, with the caller's rights",
+    "daemon/cli/mount_tree.cc": "the mount's root, pools in it, and their control files",
+    "daemon/main.cc": "the log file: the administrator's",
+    "daemon/mount_helper/mount_helper.cc": "what fstab or root names",
+    "daemon/runtime_dir.cc": "the runtime directory: root's",
+    "fs/mounts.cc": "a mount point of ours",
+    "fs/session.cc": "/dev/fuse",
+    "tier/catalog_store.cc": "the administrator's",
+    "tier/foreign_content.cc": "the administrator's",
+    "tier/open_disk_tier.cc": "the administrator's",
+    "tier/spill_target.cc": "the administrator's",
+    "tier/uring_block_io.cc": "the administrator's",
+}
+PATH_RESOLUTIONS = re.compile(
+    r"\bAT_FDCWD\b|(?<![\w)])::(open|stat|lstat|unlink|rename|mkdir|rmdir|chmod|chown|access|readlink)\(|"
+    r"\b(openat2?|fstatat|unlinkat|renameat2?|mkdirat|linkat|symlinkat|readlinkat|fchmodat|fchownat|"
+    r"name_to_handle_at)\(|\b(realpath|fopen|nftw|fts_open)\(")
+# Where the path that the kernel tells of a descriptor is read: to prove it, or to show it and no more.
+READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool_insight.cc"}
 
 failures = []
 
@@ -44,6 +71,18 @@ def check_words(path, layer, code):
         starts_thread = re.search(r"\bstd::thread\b(?!::)|\bstd::jthread\b(?!::)|\bpthread_create\b|\bstd::async\b", line)
         if layer not in EXEMPT and name not in THREAD_STARTERS and starts_thread:
             fail(path, number, "threads start in daemon/workers.cc only")
+
+
+def check_paths(path, layer, code):
+    name = path.relative_to(ROOT).as_posix()
+    if layer in EXEMPT or layer == "base":
+        return
+    for number, line in enumerate(code.splitlines(), 1):
+        in_pools = layer != "daemon" and re.search(r"std::filesystem::(?!path\b)\w+", line)
+        if name not in PATHS_OF_OTHERS and (PATH_RESOLUTIONS.search(line) or in_pools):
+            fail(path, number, "paths are resolved by sys::open_beneath, or the file is in PATHS_OF_OTHERS with the reason")
+        if name not in READERS_OF_PATHS and re.search(r"\bsys::path_of\(|\barena_?(\.|->)name_of\(", line):
+            fail(path, number, "a name is found by find_name (alloc/tree_name.h), which proves it")
 
 
 def check_functions(path, code):
@@ -113,6 +152,7 @@ def main():
             code = without_comments_and_strings(text)
             check_includes(path, layer, text)
             check_words(path, layer, code)
+            check_paths(path, layer, code)
             if path.suffix == ".h":
                 check_header(path, text)
             elif layer != "tests":
