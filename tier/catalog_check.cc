@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <map>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "alloc/extent_allocator.h"
 #include "base/sys_disk.h"
@@ -94,18 +97,26 @@ class Check::Naming final : public CatalogVisitor {
       check_.add({node.id, path(names.front().parent, std::string(names.front().name)), kept->second});
     const auto bad = check_.bad_.find(node.id);
     if (bad == check_.bad_.end()) return;
-    check_.add({node.id, path(names.front().parent, std::string(names.front().name)), bad->second});
+    const bool listed = check_.report_.problems.size() < CheckReport::kListed;
+    check_.add({node.id, listed ? path(names.front()) : std::string(), bad->second});
     for (const CatalogName& name : names)
       check_.drops_.emplace_back(DropName{name.parent, std::string(name.name)});
   }
   void lost(CatalogLoss, uint64_t, std::string_view) override {}
 
  private:
-  std::string path(uint64_t directory, std::string name) const {
-    for (auto up = directories_.find(directory); up != directories_.end();
-         up = directories_.find(up->second.first))
-      name = up->second.second + "/" + name;
-    return name;
+  // A directory may lie as deep as there are inodes: of such a path the end is enough.
+  std::string path(const CatalogName& name) const {
+    std::vector<std::string_view> upwards{name.name};
+    size_t bytes = name.name.size();
+    for (auto up = directories_.find(name.parent); up != directories_.end();
+         up = directories_.find(up->second.first)) {
+      bytes += up->second.second.size() + 1;
+      upwards.push_back(bytes < PATH_MAX ? std::string_view(up->second.second) : "...");
+      if (bytes >= PATH_MAX) break;
+    }
+    std::ranges::reverse(upwards);
+    return fmt::format("{}", fmt::join(upwards, "/"));
   }
 
   Check& check_;

@@ -2,6 +2,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
+#include <vector>
 
 #include "base/log_limit.h"
 #include "base/sys.h"
@@ -23,21 +25,24 @@ constexpr unsigned kMostNamed = 10;  // a minute, in the log
 
 }  // namespace
 
-std::vector<Child> children_of(int directory) {
-  std::vector<Child> result;
+void for_each_child(int directory, const std::function<void(const Child& child)>& visit) {
+  Child child;
   std::vector<char> buffer(64 << 10);
   for (;;) {
     auto size = sys::read_directory(directory, buffer);
-    if (!size || *size == 0) return result;
+    if (!size || *size == 0) return;
     for (size_t at = 0; at < *size;) {
       DirectoryRecord record{};
       std::memcpy(&record.ino, &buffer[at], sizeof record.ino);
       std::memcpy(&record.length, &buffer[at + 16], sizeof record.length);
       std::memcpy(&record.type, &buffer[at + kTypeOffset], sizeof record.type);
       const std::string_view name(&buffer[at + kNameOffset]);
-      if (name != "." && name != "..")
-        result.push_back({record.ino, record.type == kRegularType, std::string(name)});
       at += record.length;
+      if (name == "." || name == "..") continue;
+      child.ino = record.ino;
+      child.is_regular = record.type == kRegularType;
+      child.name = name;
+      visit(child);
     }
   }
 }
@@ -56,12 +61,12 @@ void walk_tree(const MemoryArena& arena,
         limit.error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
       continue;
     }
-    for (const Child& child : children_of(directory->get())) {
+    for_each_child(directory->get(), [&](const Child& child) {
       visit(directory->get(), next.ino, child);
-      if (child.is_regular) continue;
+      if (child.is_regular) return;
       if (const auto handle = sys::handle_at(directory->get(), child.name.c_str()))
         pending.push_back(*handle);
-    }
+    });
   }
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "alloc/memory_arena.h"
 
@@ -19,10 +18,12 @@ struct Child {
   std::string name;
 };
 
-std::vector<Child> children_of(int directory);  // but for `.` and `..`
+// But for `.` and `..`, and a piece at a time: a directory of a million is not held in memory. The child is
+// the same object each time.
+void for_each_child(int directory, const std::function<void(const Child& child)>& visit);
 
-// Each name of the tree, a directory before what is in it. One descriptor at a time is open, however wide or
-// deep the tree.
+// Each name of the tree, a directory before what is in it. One descriptor at a time is open and no stack
+// grows, however wide or deep the tree; a directory that waits for its turn takes 16 bytes.
 void walk_tree(const MemoryArena& arena,
                const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit);
 

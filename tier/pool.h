@@ -324,7 +324,7 @@ class Pool final : private Residency {
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
   // Of what was there before the disk tier. `with_links`: a file's several names too, which only then nobody
   // has told of.
-  void tell_names(int directory, bool with_links);
+  void tell_names(bool with_links);
   std::unordered_set<uint64_t> end_restoring() EXCLUDES(settings_mutex_);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();

@@ -68,7 +68,7 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     end_restoring();
     return restored;
   }
-  if (served) tell_names(arena_.tree_fd(), true);
+  if (served) tell_names(true);
   use_disk(spill);
   for (const uint64_t ino : end_restoring()) attributes_changed(ino);
   spill_all();
@@ -83,7 +83,7 @@ Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std:
     return agreed;
   }
   use_disk(spill);
-  tell_names(arena_.tree_fd(), true);
+  tell_names(true);
   spill_all();
   return {};
 }
@@ -111,24 +111,19 @@ bool Pool::root_is_known() {
   return root != nullptr && root->lookup_count > 0;
 }
 
-void Pool::tell_names(int directory, bool with_links) {
+void Pool::tell_names(bool with_links) {
   CatalogNames& names = owned_disk_->names;
-  for (const Child& child : children_of(directory)) {
-    if (!child.is_regular) {
-      names.keep(directory, child.name);
-      if (auto inner = sys::open_at(directory, child.name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW))
-        tell_names(inner->get(), with_links);
-      continue;
-    }
-    if (!with_links) continue;
+  walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
+    if (!child.is_regular) return names.keep(directory, child.name);
+    if (!with_links) return;
     EntryTable::Shard& shard = table_.shard(child.ino);
     MutexLock lock(shard.mutex);
     const Entry* entry = shard.find(child.ino);
-    if (entry == nullptr || entry->node_id != 0) continue;
+    if (entry == nullptr || entry->node_id != 0) return;
     auto attributes = sys::stat_at(directory, child.name.c_str());
     if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)
       names.has_link(*entry, directory, child.name);
-  }
+  });
 }
 
 std::unordered_set<uint64_t> Pool::end_restoring() {
@@ -181,11 +176,11 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     if (!outcome) return its(std::move(outcome));
     when_committed(std::move(its));
   });
-  for (const Child& child : children_of(fd->get())) {
+  for_each_child(fd->get(), [&](const Child& child) {
     // Without durability nothing has told the catalog of what has no content.
     if (!child.is_regular) {
       disk()->names.keep(fd->get(), child.name);
-      continue;
+      return;
     }
     EntryTable::Shard& shard = table_.shard(child.ino);
     std::optional<uint64_t> dirty_bytes;
@@ -199,7 +194,7 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     if (dirty_bytes)
       disk()->spiller.request(child.ino, *dirty_bytes, true,
                               [together](Result<void> outcome) { together->ended(std::move(outcome)); });
-  }
+  });
 }
 
 void Pool::run_near_disk() {
@@ -251,7 +246,7 @@ Result<void> Pool::set_durability(Durability durability) {
   }
   // Without durability nothing has told the catalog of what has no content.
   if (durability_.exchange(durability) == Durability::kNone && durability != Durability::kNone)
-    tell_names(arena_.tree_fd(), false);
+    tell_names(false);
   spill_all();
   return {};
 }

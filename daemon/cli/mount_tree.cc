@@ -10,6 +10,7 @@
 
 #include "base/size.h"
 #include "base/sys.h"
+#include "daemon/cli/empty_directory.h"
 #include "tier/pool_options.h"
 #include "tier/spill_orders.h"
 
@@ -243,11 +244,10 @@ Result<void> MountTree::delete_pool(std::string_view pool, bool with_content) co
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
   const std::filesystem::path path = pool_path(pool);
   if (with_content) {
-    std::error_code error;
-    for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-      std::filesystem::remove_all(it->path(), error);
-    }
-    if (error) return failed(error.value(), path.native());
+    Result<UniqueFd> directory = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
+    if (!directory) return failed(directory.error().code, path.native());
+    Result<void> emptied = empty_directory(directory->get());
+    if (!emptied) return failed(emptied.error().code, path.native());
   }
   Result<void> removed = sys::remove_directory(path.c_str());
   if (!removed && removed.error().code == ENOTEMPTY) {

@@ -83,6 +83,8 @@ def check_paths(path, layer, code):
             fail(path, number, "paths are resolved by sys::open_beneath, or the file is in PATHS_OF_OTHERS with the reason")
         if name not in READERS_OF_PATHS and re.search(r"\bsys::path_of\(|\barena_?(\.|->)name_of\(", line):
             fail(path, number, "a name is found by find_name (alloc/tree_name.h), which proves it")
+        if re.search(r"\bremove_all\(|\brecursive_directory_iterator\b", line):
+            fail(path, number, "a tree is as deep as its users make it: no recursion, and one descriptor at a time")
 
 
 def check_functions(path, code):

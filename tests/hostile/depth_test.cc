@@ -1,0 +1,139 @@
+// A user without rights makes directories in each other, as many as there are inodes: more than a stack or a
+// table of descriptors has room for. Whatever walks his pool has to come to the end, in time that grows with
+// their number.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+#include "tests/support/disk_tier.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+constexpr int kLevels = 19500;
+constexpr rlim_t kStackBytes = 1 << 20;  // no user decides how much a server needs
+
+// 0, or the errno of the step that failed: `levels` directories in each other, with a file in the first and
+// in the last.
+int dig(const std::string& top, int levels) {
+  if (::mkdir(top.c_str(), 0777) != 0 || store(top + "/shallow", pattern(1, 8192)) != 0) return errno;
+  int at = ::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int level = 1; level < levels; ++level) {
+    if (::mkdirat(at, "d", 0777) != 0) return errno;
+    const int inner = ::openat(at, "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (inner < 0) return errno;
+    ::close(at);
+    at = inner;
+  }
+  const File deep(::openat(at, "deep", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  const std::string content = pattern(2, 8192);
+  const bool written = ::write(deep.fd(), content.data(), content.size()) == 8192;
+  ::close(at);
+  return written ? 0 : errno;
+}
+
+// How many levels there are, and what the file in the last has.
+int depth_of(const std::string& top, std::string* content = nullptr) {
+  int levels = 1;
+  int at = ::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int inner; (inner = ::openat(at, "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0; ++levels) {
+    ::close(at);
+    at = inner;
+  }
+  const int deep = ::openat(at, "deep", O_RDONLY | O_CLOEXEC);
+  if (content != nullptr) *content = deep < 0 ? error_name(errno) : read_at(deep, 0, 8192);
+  ::close(deep);
+  ::close(at);
+  return levels;
+}
+
+class DepthTest : public DiskTierTest {
+ protected:
+  DepthTest() {
+    ::getrlimit(RLIMIT_STACK, &usual_);
+    const rlimit small{kStackBytes, usual_.rlim_max};
+    ::setrlimit(RLIMIT_STACK, &small);
+  }
+  ~DepthTest() override { ::setrlimit(RLIMIT_STACK, &usual_); }
+
+  void dig_as_nobody(const std::string& name, int levels = kLevels) {
+    ASSERT_EQ(as_user(kNobody, kNobody, [&] { return dig(path(name), levels); }), 0);
+  }
+  void expect_whole(const std::string& name) {
+    EXPECT_EQ(difference(1, read_file(path(name + "/shallow"))), "");
+    std::string deep;
+    EXPECT_EQ(depth_of(path(name), &deep), kLevels);
+    EXPECT_EQ(difference(2, deep), "");
+  }
+  void kill_server() {
+    const pid_t serving = mount().serving_pid();
+    ASSERT_GT(serving, 0);
+    ASSERT_EQ(::kill(serving, SIGKILL), 0);
+    // Answered by the next.
+    EXPECT_TRUE(exists(mount().control("stats")));
+    EXPECT_NE(mount().serving_pid(), serving);
+  }
+
+ private:
+  rlimit usual_{};
+};
+
+TEST_F(DepthTest, ATakeoverComesToTheEnd) {
+  start({.size = "128M"});
+  dig_as_nobody("t");
+  kill_server();
+  expect_whole("t");
+  kill_server();
+  expect_whole("t");
+}
+
+TEST_F(DepthTest, ADiskIsGivenToAPoolThatServes) {
+  start_pool("p:size=128M");
+  dig_as_nobody("t");
+
+  set("spill", spill_file() + " 256M");
+  expect_whole("t");
+  kill_server();
+  expect_whole("t");
+}
+
+TEST_F(DepthTest, DurabilityIsAskedForLater) {
+  start({.size = "128M", .more = "durability=none"});
+  dig_as_nobody("t");
+  set("durability", "writeback");
+  expect_whole("t");
+}
+
+TEST_F(DepthTest, ARestartRestoresTheCatalog) {
+  start({.size = "128M", .more = "durability=none"});
+  dig_as_nobody("t");
+  set("durability", "writeback");
+  // The one in the last directory has no path that the kernel could tell, and stays in memory.
+  EXPECT_TRUE(becomes("dirty_entries", 1));
+  stop();
+  const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
+  start({.size = "128M"});
+  EXPECT_EQ(difference(1, read_file(path("t/shallow"))), "");
+  EXPECT_EQ(depth_of(path("t")), kLevels);
+}
+
+TEST_F(DepthTest, APoolIsDeletedWithWhatIsInIt) {
+  start_pool("p:size=128M");
+  dig_as_nobody("t");
+  const Outcome deleted = run({"kvcachefs", "--mount", mount().root(), "delete", "--force", "p"});
+  EXPECT_EQ(deleted.exit_code, 0) << deleted.out << deleted.error;
+  EXPECT_FALSE(exists(mount().path()));
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
