@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/sys.h"
 #include "daemon/child.h"
 #include "daemon/command_line.h"
@@ -162,6 +163,9 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   SessionBacking backing(survivors);
   Invalidator invalidator;
   Wakeup evictor_wakeup;
+  // One at a time: the list that was looked at first must not be written down last.
+  Mutex listing;
+  std::function<Result<void>()> list_pools;
   Pools pools({.directory = runtime.pools_directory(),
                .memory_bytes = memory_bytes(),
                .topology = topology.get(),
@@ -170,7 +174,12 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                .evictor = &evictor_wakeup,
                .cores = std::max(1u, std::thread::hardware_concurrency()),
                .opens_may_wait = !config.io_uring,
-               .survivors = &survivors});
+               .survivors = &survivors,
+               .options_changed = [&] { return list_pools(); }});
+  list_pools = [&] {
+    MutexLock lock(listing);
+    return survivors.set_pools(format_pool_list(pools));
+  };
   // Over io_uring it is libfuse's own threads that wait.
   const unsigned poll_us =
       config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
@@ -181,8 +190,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    .poll_us = poll_us,
                    .generation = generation,
                    .pools_changed = [&] {
-                     if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept)
-                       log_error("{}", kept.error().message);
+                     if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
                    }});
   if (auto begun = begin(config, runtime, pools, session, survivors, generation > 0); !begun) {
     log_error("{}", begun.error().message);

@@ -27,10 +27,11 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
   if (!node) return reply_error(request, std::move(node.error()));
   if ((file->fh & kFromDisk) != 0) {
     return node->pool->read_from_disk(
-        node->ino, static_cast<uint64_t>(offset), size, [request](Result<std::span<const std::byte>> bytes) {
+        node->ino, static_cast<uint64_t>(offset), size,
+        for_this_request([request](Result<std::span<const std::byte>> bytes) {
           if (!bytes) return reply_error(request, std::move(bytes.error()));
           (void)fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
-        });
+        }));
   }
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
   auto count = node->pool->read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));

@@ -50,7 +50,7 @@ Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file
 void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
   Pool& pool = *node.pool;
   const uint64_t ino = node.ino;
-  pool.promote(ino, [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
+  auto reopen = [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
     const bool intact = !promoted && promoted.error().code == kIntactOnDisk;
     if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
     // Not ENOENT: it is there, and to store it anew may be for nothing.
@@ -60,7 +60,8 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
     // A writer, or many at the last pages.
     if (intact || tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     open_cold(request, std::move(node), file, begun_ns, tries + 1);
-  });
+  };
+  pool.promote(ino, for_this_request(std::move(reopen)));
 }
 
 }  // namespace
@@ -93,6 +94,7 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
     return pass(handle);
   }
   fill_in(request, opened, *handle, file);
+  fault_point("open written down");
   return {};
 }
 
@@ -109,23 +111,25 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   if (!identity.resent) return false;
   Server& server = server_of(request);
   const auto opened = server.survivors.opened_by(identity.unique);
-  if (!opened) return false;
-  auto backing = node.pool->adopted_backing(node.ino);
-  if (!backing) return false;
-  fill_in(request, {.backing = *backing, .from_disk = false}, opened->handle, file);
+  if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
+  const auto adopted = node.pool->adopted_open(node.ino, opened->from_disk);
+  if (!adopted) return false;
+  fill_in(request, *adopted, opened->handle, file);
+  about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
   return true;
 }
 
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then) {
-  node.pool->promote(node.ino, [request, then = std::move(then)](Result<void> promoted) mutable {
+  auto go_on = [request, then = std::move(then)](Result<void> promoted) mutable {
     if (promoted) return then();
     const int code = promoted.error().code;
     if (code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
     if (code == kIntactOnDisk) return reply_error(request, {ENOSPC, {}});
     // A damaged one is gone by now, which is what looking again will show.
     reply_error(request, {is_damage(code) ? ESTALE : is_disk_error(code) ? EIO : code, {}});
-  });
+  };
+  node.pool->promote(node.ino, for_this_request(std::move(go_on)));
 }
 
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/log_limit.h"
 
@@ -41,6 +42,12 @@ void begin_request(Survivors& survivors, const fuse_buf& request) {
 
 RequestIdentity request_identity() {
   return identity;
+}
+
+RequestScope::RequestScope(const RequestIdentity& its) : before_(std::exchange(identity, its)) {}
+
+RequestScope::~RequestScope() {
+  identity = before_;
 }
 
 Result<Node> find_node(Server& server, uint64_t nodeid) {

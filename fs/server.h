@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/fault_point.h"
 #include "base/result.h"
@@ -35,7 +36,7 @@ struct Server {
   std::function<void()> pools_changed;             // which there are, or their options
 };
 
-// The request that this thread was given: the kernel's number for it, and whether a process that died had
+// The request that this thread works for: the kernel's number for it, and whether a process that died had
 // been given it too, and may have done it (Survivors::attempt()). Requests that come over io_uring have no
 // number here.
 struct RequestIdentity {
@@ -45,6 +46,26 @@ struct RequestIdentity {
   bool attempted = false;
 };
 RequestIdentity request_identity();
+// Works for another request than the thread was given, as long as it lives.
+class RequestScope {
+ public:
+  explicit RequestScope(const RequestIdentity& identity);
+  ~RequestScope();
+  RequestScope(const RequestScope&) = delete;
+  RequestScope& operator=(const RequestScope&) = delete;
+
+ private:
+  const RequestIdentity before_;
+};
+// What goes on once it has waited, on whichever thread: it does so for the request that it waited for.
+template <class Then>
+auto for_this_request(Then then) {
+  return [identity = request_identity(),
+          its = std::move(then)]<class... Arguments>(Arguments&&... arguments) mutable {
+    const RequestScope scope(identity);
+    return its(std::forward<Arguments>(arguments)...);
+  };
+}
 // All that was asked for is done; the answer is what comes next.
 inline void about_to_answer() {
   fault_point("request done", request_identity().opcode);
@@ -83,7 +104,7 @@ void reply_outcome(fuse_req_t request, Result<T> outcome) {
 
 // What answers a request that has to wait for a disk; from any thread.
 inline auto answer(fuse_req_t request) {
-  return [request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); };
+  return for_this_request([request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); });
 }
 
 // An entry reply for an inode that the table has already counted a lookup for.

@@ -174,6 +174,16 @@ void CatalogNames::known(uint64_t ino, uint64_t id, int fd) {
   ids_[ino] = id;
 }
 
+void CatalogNames::known_shadowed(Place place) {
+  MutexLock lock(mutex_);
+  shadowed_.insert(std::move(place));
+}
+
+void CatalogNames::known_links(uint64_t ino, std::set<Place> places) {
+  MutexLock lock(mutex_);
+  links_[ino].merge(places);
+}
+
 Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {
   const uint64_t ino = entry.policy.ino;
   MutexLock tree(tree_);

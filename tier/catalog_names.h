@@ -72,10 +72,13 @@ class CatalogNames {
   // At start: an inode that is no regular file and that the catalog has. Its number is written down with it,
   // unless `fd` is -1.
   void known(uint64_t ino, uint64_t id, int fd) EXCLUDES(mutex_);
+  using Place = std::pair<uint64_t, std::string>;  // a directory's id and a name
+  // The same of a name that the catalog gives to an older file than the tmpfs does, and of the names of a
+  // file that was cut to nothing which the catalog does not have.
+  void known_shadowed(Place place) EXCLUDES(mutex_);
+  void known_links(uint64_t ino, std::set<Place> places) EXCLUDES(mutex_);
 
  private:
-  using Place = std::pair<uint64_t, std::string>;  // a directory's id and a name
-
   uint64_t known_id(uint64_t ino) const EXCLUDES(mutex_);
   uint64_t known_directory(int directory) const EXCLUDES(mutex_);
   void put(uint64_t ino, int directory, const std::string& name) REQUIRES(tree_) EXCLUDES(mutex_);

@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -85,6 +86,8 @@ class Pool final : private Residency {
     Wakeup* evictor = nullptr;
     unsigned cores = 1;
     Survivors* survivors = nullptr;  // none: nothing outlives this process
+    // Its options are others now: they are written down for a successor.
+    std::function<Result<void>()> options_changed = [] { return Result<void>(); };
   };
 
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
@@ -153,8 +156,6 @@ class Pool final : private Residency {
     int node;
   };
   Result<int32_t> created(const Created& file);  // the backing when open
-  // What an open that the kernel was not told of by a process that died rests on; it is counted already.
-  Result<int32_t> adopted_backing(uint64_t ino);
   // Removes a file that a process that died has made for an open and that nobody was told of: an empty one
   // that is not open.
   void undo_create(int directory, const char* name);
@@ -171,6 +172,8 @@ class Pool final : private Residency {
   // kColdEntry: it has to be promoted first, or, for readers and if there was no memory for that, opened
   // from_disk. `client` tells one client's opens from another's.
   Result<Opened> begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk = false);
+  // The answer to an open that a process that died has counted, and that the kernel was not told of.
+  Result<Opened> adopted_open(uint64_t ino, bool from_disk);
   void end_open(uint64_t ino, bool writer, bool from_disk = false);
   // A writer closed a descriptor, perhaps not its last: what is stored may be whole.
   void flushed(uint64_t ino);
@@ -313,11 +316,16 @@ class Pool final : private Residency {
   bool discard_cold(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   class Restorer;
   class Reconciler;
+  using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
   Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                          uint64_t unit_bytes, const PoolOptions& spill);
   void use_disk(const PoolOptions& spill);
-  Result<void> restore(DiskTier& tier);
-  Result<void> reconcile(DiskTier& tier);
+  void name_disk(const PoolOptions& spill);
+  Result<void> begin_restoring(const PoolOptions& spill);
+  Result<void> restore(DiskTier& tier, const KnownNodes& there);
+  // `unfinished`: what the catalog has and the tree does not is still to be restored. The nodes that the tree
+  // has.
+  Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
   bool root_is_known();  // to the kernel
   // What the catalog has, or what has several names, while the catalog cannot be told of any: it keeps them.
   // The entry's shard is held.
@@ -334,6 +342,7 @@ class Pool final : private Residency {
   }
   // Writes down what is true of its copy on the disk, for a successor; nothing where there can be none.
   Result<void> mark_copy(const Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
+  void mark_dirty(const Entry& entry);
   void became_dirty(Entry& entry);  // somebody may write it now; the caller has it Accounted
   void queue_spill(Entry& entry, bool urgent = false);
   // Its size if the disk lacks it. Who waits for the copy then asks the spiller for it when he has given up

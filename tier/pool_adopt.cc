@@ -49,6 +49,17 @@ uint64_t age_ms(const timespec& time) {
   return static_cast<uint64_t>(std::max<int64_t>(real_ns() - in_ns(time), 0)) / 1'000'000;
 }
 
+// The one place that says whether a file's own pages are its content: where they are not, nothing may take
+// them for it. A cold entry has none, or some of them, of which nobody can say which; its mark is its
+// content's. One that was cut to nothing has the size of it before its mark tells; one that somebody has open
+// other than from the disk has all its pages.
+bool is_cold(const std::optional<CopyMark>& mark, const struct stat& attributes, const Opens& opens) {
+  if (!mark || opens.all > opens.from_disk) return false;
+  const auto size = static_cast<uint64_t>(attributes.st_size);
+  if (mark->state == CopyMark::State::kUnreadable) return size > 0 && attributes.st_blocks == 0;
+  return mark->state == CopyMark::State::kCold && (size > 0 || mark->content.size_bytes == 0);
+}
+
 int number_in(std::string_view text) {
   int number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
@@ -145,9 +156,14 @@ class Pool::Adopter {
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     Accounted accounted(pool_, entry);
+    const auto mark = copy_mark_of(fd);
+    const bool cold = is_cold(mark, attributes, opens);
+    if (cold) entry.tier = Entry::Tier::kCold;
+    entry.synced_nameless = nameless && mark && mark->synced_nameless;
     entry.stage = Entry::Stage::kWritten;
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
-    entry.charged_bytes = allocated;
+    const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    entry.charged_bytes = cold ? whole : allocated;
     if (pool_.surroundings_.topology->node_count() > 1)
       entry.node = static_cast<int8_t>(pool_.surroundings_.topology->node_of_file(fd));
     entry.open_count = opens.all;
@@ -164,8 +180,7 @@ class Pool::Adopter {
     }
     if (opens.writers > 0) pool_.add_writer(handle.ino);
     // What was reserved for a writer lies beyond the end; nothing tells how far.
-    const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    if (allocated > whole) {
+    if (allocated > whole && !cold) {
       entry.reserved_end = size + allocated;
       if (opens.writers == 0)
         if (auto file = pool_.arena_.open(handle, O_RDWR | O_NONBLOCK)) {
@@ -224,13 +239,14 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
   return pool;
 }
 
-Result<int32_t> Pool::adopted_backing(uint64_t ino) {
+Result<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
-  if (entry == nullptr) return fail(ESTALE);
+  if (entry == nullptr || entry->open_count == 0) return fail(ESTALE);
+  if (from_disk) return Opened{.backing = -1, .from_disk = true};
   if (auto backed = back(*entry); !backed) return pass(backed);
-  return entry->backing;
+  return Opened{.backing = entry->backing, .from_disk = false};
 }
 
 void Pool::undo_create(int directory, const char* name) {

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "tier/children.h"
 #include "tier/pool.h"
@@ -63,8 +64,13 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   restoring_ = true;
   const bool served = root_is_known();
   for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(table_.shard_at(index).mutex);
-  if (auto restored = restore(*owned_disk_); !restored) {
+  auto restored = begin_restoring(spill);
+  if (restored) restored = restore(*owned_disk_, {});
+  if (!restored) {
     owned_disk_.reset();
+    name_disk({});
+    (void)surroundings_.options_changed();
+    (void)put_restoring(arena_.tree_fd(), false);
     end_restoring();
     return restored;
   }
@@ -78,7 +84,11 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
 Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                        uint64_t unit_bytes, const PoolOptions& spill) {
   if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  if (auto agreed = reconcile(*owned_disk_); !agreed) {
+  const bool unfinished = is_restoring(arena_.tree_fd());
+  auto there = reconcile(*owned_disk_, unfinished);
+  Result<void> agreed = there ? Result<void>() : pass(there);
+  if (agreed && unfinished) agreed = restore(*owned_disk_, *there);
+  if (!agreed) {
     owned_disk_.reset();
     return agreed;
   }
@@ -88,19 +98,36 @@ Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std:
   return {};
 }
 
+// A successor has to know of the tier before a name is there that only the disk can give content to, and
+// until all are there that what lacks has not been removed.
+Result<void> Pool::begin_restoring(const PoolOptions& spill) {
+  if (!is_supervised()) return {};
+  if (auto put = put_restoring(arena_.tree_fd(), true); !put) return put;
+  name_disk(spill);
+  auto written = surroundings_.options_changed();
+  fault_point("disk tier named");
+  return written;
+}
+
+void Pool::name_disk(const PoolOptions& spill) {
+  MutexLock lock(settings_mutex_);
+  options_.spill_path = spill.spill_path;
+  options_.spill_size_bytes = spill.spill_size_bytes;
+  options_.spill_unit_bytes = owned_disk_ ? owned_disk_->store->unit_bytes() : spill.spill_unit_bytes;
+  options_.catalog_path = spill.catalog_path;
+  options_.durability = spill.durability;
+  options_.admission = spill.admission;
+  options_.prefetch = spill.prefetch;
+}
+
 void Pool::use_disk(const PoolOptions& spill) {
   durability_ = durability_of(spill);
   auto_prefetch_ = spill.prefetch;
-  {
-    MutexLock lock(settings_mutex_);
-    options_.spill_path = spill.spill_path;
-    options_.spill_size_bytes = spill.spill_size_bytes;
-    options_.spill_unit_bytes = owned_disk_->store->unit_bytes();
-    options_.catalog_path = spill.catalog_path;
-    options_.durability = spill.durability;
-    options_.admission = spill.admission;
-    options_.prefetch = spill.prefetch;
-  }
+  name_disk(spill);
+  fault_point("all restored");
+  // One that took it for unfinished would bring back what is removed from here on.
+  if (is_supervised() && !put_restoring(arena_.tree_fd(), false))
+    surroundings_.survivors->forbid_succession();
   disk_.store(owned_disk_.get());
 }
 
@@ -150,7 +177,10 @@ void Pool::sync(uint64_t ino, Waiter waiter) {
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
-    if (entry != nullptr && entry->is_file() && entry->removed) entry->synced_nameless = true;
+    if (entry != nullptr && entry->is_file() && entry->removed && !entry->synced_nameless) {
+      entry->synced_nameless = true;
+      if (entry->tier == Entry::Tier::kDirty) mark_dirty(*entry);
+    }
     if (entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
   if (!dirty_bytes) return when_committed(std::move(waiter));

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log_limit.h"
 #include "tier/pool.h"
 
@@ -94,10 +95,9 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
     Entry* entry = shard.find(ino);
     if (entry == nullptr || entry->open_count == 0) return;
     Accounted accounted(*this, *entry);
-    if (from_disk && --entry->direct_count == 0) {
-      auto held = shard.held.extract(ino);
-      disk()->store->let_go(held.mapped());
-    }
+    if (from_disk && entry->direct_count > 0 && --entry->direct_count == 0)
+      // Nothing is held of one that was adopted with its content in memory.
+      if (const auto held = shard.held.extract(ino)) disk()->store->let_go(held.mapped());
     if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry);
     if (--entry->open_count > 0) return;
     --open_files_;
@@ -239,10 +239,22 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
     Accounted accounted(*this, *entry);
+    // The pages of a cold one must not be marked as its content while it has its size, and no other may be
+    // cut to nothing before its mark says so.
+    const bool cold = entry->tier == Entry::Tier::kCold;
+    if (cold)
+      if (auto done = sys::truncate(fd->get(), 0); !done) return done;
+    fault_point("cold one cut");
+    const bool was_dirty = entry->tier == Entry::Tier::kDirty;
+    if (size_bytes == 0) {
+      const bool was_emptied = std::exchange(entry->emptied, entry->node_id != 0);
+      if (was_dirty && !was_emptied && entry->emptied) mark_dirty(*entry);
+    }
     became_dirty(*entry);
-    if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
+    fault_point("marked dirty");
+    if (!cold)
+      if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
     ++entry->version;
-    if (size_bytes == 0) entry->emptied = entry->node_id != 0;
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
         entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;

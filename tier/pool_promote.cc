@@ -104,10 +104,10 @@ void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     auto held = shard.held.find(ino);
-    if (entry == nullptr || held == shard.held.end()) {
+    if (entry == nullptr) {
       // Answered below, with no lock held.
     } else if (entry->tier == Entry::Tier::kCold) {
-      cold = held->second;
+      if (held != shard.held.end()) cold = held->second;
     } else if (auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK)) {
       file = std::move(*fd);
     }

@@ -27,12 +27,21 @@ struct Place {
 
 struct Marked {
   sys::Handle handle;
-  CopyMark mark;
+  CopyMark mark;  // of a dirty file with the content that the catalog has
   bool is_file = false;
   bool seen = false;   // the catalog has it
   bool plain = false;  // a file whose only xattr is the mark
   struct stat attributes {};
   std::vector<Place> places;
+
+  bool is_dirty() const { return is_file && mark.state == CopyMark::State::kNone; }
+};
+
+// What the catalog has and the tree does not have, by that number.
+struct Stray {
+  uint64_t id = 0;
+  std::vector<std::pair<uint64_t, std::string>> names;
+  CatalogContent content;
 };
 
 bool same_content(const CatalogContent& a, const CatalogContent& b) {
@@ -54,36 +63,52 @@ bool same_node(const CatalogNode& a, const CatalogNode& b) {
 
 class Pool::Reconciler final : public CatalogVisitor {
  public:
-  Reconciler(Pool& pool, DiskTier& tier) : pool_(pool), tier_(tier) {}
+  Reconciler(Pool& pool, DiskTier& tier, bool unfinished)
+      : pool_(pool), tier_(tier), unfinished_(unfinished) {}
 
-  Result<void> run() {
+  Result<KnownNodes> run() {
     walk();
     claim();
+    claim_kept();
     fault_point("claimed what the disk has");
-    if (auto loaded = tier_.store->catalog().load(*this); !loaded) return loaded;
+    if (auto loaded = tier_.store->catalog().load(*this); !loaded) return pass(loaded);
     for (auto& [id, marked] : marked_)
-      if (!marked.seen) introduce(id, marked);
-    if (!changes_.empty()) {
+      if (!marked.seen && !marked.is_dirty()) introduce(id, marked);
+    for (const Stray& stray : strays_) keep_shadowed(stray);
+    if (!changes_.empty() || !dropped_.empty()) {
       // Data is durable before the catalog names it.
-      if (auto flushed = tier_.store->device().flush(); !flushed) return flushed;
+      if (auto flushed = tier_.store->device().flush(); !flushed) return pass(flushed);
       // What it gives back was never claimed here.
-      if (auto committed = tier_.store->catalog().commit(changes_); !committed) return pass(committed);
+      if (auto committed = tier_.store->catalog().commit(in_order()); !committed) return pass(committed);
       fault_point("made up for the catalog");
     }
-    for (auto& [id, marked] : marked_)
-      if (marked.is_file) apply(id, marked);
+    KnownNodes known;
+    for (auto& [id, marked] : marked_) {
+      known.emplace(id, marked.handle);
+      if (marked.is_file && (marked.seen || !marked.is_dirty())) apply(id, marked);
+    }
+    hold_kept();
+    discard_lost();
     if (lost_ > 0)
       log_warning("pool {}: {} entries were on the disk alone, and it has them no more", pool_.name_, lost_);
     log_info("pool {}: {} of what is there is on its disk too", pool_.name_, marked_.size());
-    return {};
+    return known;
   }
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
     if (node.id == kCatalogRoot) return;
     const auto found = marked_.find(node.id);
-    if (found == marked_.end() || found->second.is_file != (content != nullptr)) return drop(names);
+    if (found == marked_.end() || found->second.is_file != (content != nullptr)) {
+      if (unfinished_) return;
+      if (content == nullptr) return drop(names);
+      Stray& stray = strays_.emplace_back(Stray{.id = node.id, .names = {}, .content = *content});
+      for (const CatalogName& name : names) stray.names.emplace_back(name.parent, name.name);
+      return;
+    }
     Marked& marked = found->second;
+    // What the catalog has stays true until something newer is committed, or its name goes.
+    if (marked.is_dirty() && !keep_older(marked, names, *content)) return drop(names);
     marked.seen = true;
     // Whoever copied its pages back and died changed its times.
     if (is_half_promoted(marked)) {
@@ -94,10 +119,13 @@ class Pool::Reconciler final : public CatalogVisitor {
     }
     if (auto now = described(node.id, marked); now && !same_node(*now, node))
       changes_.push_back(PutNode{std::move(*now)});
-    std::set<std::pair<uint64_t, std::string>> wanted = names_of(marked);
+    std::set<CatalogNames::Place> wanted = names_of(marked);
     for (const CatalogName& name : names)
-      if (wanted.erase({name.parent, std::string(name.name)}) == 0)
-        changes_.push_back(DropName{name.parent, std::string(name.name)});
+      if (wanted.erase({name.parent, std::string(name.name)}) == 0 && !unfinished_)
+        dropped_.push_back(DropName{name.parent, std::string(name.name)});
+    // Until it has its new content it gets no new name there (tier/catalog_names.h).
+    if (marked.is_dirty() && marked.mark.emptied)
+      return tier_.names.known_links(marked.handle.ino, std::move(wanted));
     for (const auto& [parent, name] : wanted) changes_.push_back(PutName{parent, name, node.id});
     if (content != nullptr && !same_content(*content, marked.mark.content))
       changes_.push_back(PutContent{node.id, marked.mark.content});
@@ -117,12 +145,15 @@ class Pool::Reconciler final : public CatalogVisitor {
 
   void note(int fd, bool is_file, Place place) {
     auto mark = copy_mark_of(fd);
-    if (!mark || mark->node_id == 0) return;
+    if (!mark || mark->node_id == 0 || mark->state == CopyMark::State::kUnreadable) return;
     const auto handle = sys::handle_of(fd);
     const auto attributes = sys::stat_of(fd);
     if (!handle || !attributes) return;
-    if (is_file && mark->state == CopyMark::State::kNone) return;  // dirty: the disk has nothing true of it
     const uint64_t id = mark->node_id;
+    // Cut to nothing by one that died before the mark could tell: dirty (is_cold() of pool_adopt.cc).
+    if (is_file && mark->state == CopyMark::State::kCold && attributes->st_size == 0 &&
+        mark->content.size_bytes > 0)
+      mark = CopyMark{.state = CopyMark::State::kNone, .node_id = id, .emptied = true, .content = {}};
     tier_.store->saw_id(id);
     Marked& marked = marked_[id];
     if (marked.places.empty()) {
@@ -141,26 +172,112 @@ class Pool::Reconciler final : public CatalogVisitor {
   void claim() {
     for (auto at = marked_.begin(); at != marked_.end();) {
       const Marked& marked = at->second;
-      if (!marked.is_file || tier_.store->claim(marked.mark.content)) {
-        ++at;
-        continue;
-      }
-      if (marked.mark.state == CopyMark::State::kCold) discard(marked);
-      at = marked_.erase(at);
+      const bool claimed = !marked.is_file || marked.is_dirty() || tier_.store->claim(marked.mark.content);
+      at = claimed ? std::next(at) : marked_.erase(at);  // a cold one is discarded in the end
     }
   }
 
-  void discard(const Marked& marked) {
-    ++lost_;
-    EntryTable::Shard& shard = pool_.table_.shard(marked.handle.ino);
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(marked.handle.ino);
-    auto fd = pool_.arena_.open(marked.handle, O_PATH);
-    if (entry != nullptr && fd && pool_.remove_names(*entry, fd->get())) pool_.gone(shard, *entry, {});
+  // Of those without a name that somebody reads from the disk.
+  void claim_kept() {
+    for (const auto& [place, inode] : pool_.surroundings_.survivors->kept()) {
+      if (inode.inode.pool != pool_.number_) continue;
+      EntryTable::Shard& shard = pool_.table_.shard(inode.inode.ino);
+      MutexLock lock(shard.mutex);
+      const Entry* const entry = shard.find(inode.inode.ino);
+      if (entry == nullptr || entry->direct_count == 0 || entry->tier != Entry::Tier::kCold) continue;
+      auto mark = copy_mark_of(inode.fd);
+      if (!mark || mark->state != CopyMark::State::kCold || !tier_.store->claim(mark->content)) continue;
+      tier_.store->saw_id(mark->node_id);
+      kept_.emplace(mark->node_id, Kept{.ino = inode.inode.ino, .content = std::move(mark->content)});
+    }
   }
 
-  std::set<std::pair<uint64_t, std::string>> names_of(const Marked& marked) {
-    std::set<std::pair<uint64_t, std::string>> result;
+  void hold_kept() {
+    for (auto& [id, kept] : kept_) {
+      EntryTable::Shard& shard = pool_.table_.shard(kept.ino);
+      MutexLock lock(shard.mutex);
+      const CatalogContent& held = shard.held.emplace(kept.ino, std::move(kept.content)).first->second;
+      kept.is_named ? tier_.store->hold(held) : tier_.store->hold_dropped(held);
+    }
+  }
+
+  // The names that it still has, and its content, which is claimed. False: nothing of it stays.
+  bool keep_older(Marked& marked, std::span<const CatalogName> names, const CatalogContent& content) {
+    const auto there = names_of(marked);
+    const bool is_kept = !marked.mark.emptied || std::ranges::any_of(names, [&](const CatalogName& name) {
+      return there.contains({name.parent, std::string(name.name)});
+    });
+    if (!is_kept || !tier_.store->claim(content)) return false;
+    marked.mark.content = content;
+    return true;
+  }
+
+  // A file that was replaced under its name by one that the disk has not got yet.
+  void keep_shadowed(const Stray& stray) {
+    const auto kept = kept_.find(stray.id);
+    const bool held = kept != kept_.end();
+    bool claimed = held;
+    for (const auto& place : stray.names) {
+      if (is_replaced(place) && (claimed || (claimed = tier_.store->claim(stray.content)))) {
+        tier_.names.known_shadowed(place);
+        if (held) kept->second.is_named = true;
+      } else {
+        dropped_.push_back(DropName{place.first, place.second});
+      }
+    }
+    if (claimed && (!held || kept->second.is_named)) tier_.store->expect_back(stray.content.extents);
+  }
+
+  // By a regular file that the catalog does not have, or not by this name.
+  bool is_replaced(const CatalogNames::Place& place) {
+    const auto directory = marked_.find(place.first);
+    UniqueFd parent;
+    if (place.first != kCatalogRoot) {
+      if (directory == marked_.end() || directory->second.is_file) return false;
+      auto opened = pool_.arena_.open(directory->second.handle, O_RDONLY | O_DIRECTORY);
+      if (!opened) return false;
+      parent = std::move(*opened);
+    }
+    const int parent_fd = parent ? parent.get() : pool_.arena_.tree_fd();
+    const auto file = sys::open_at(parent_fd, place.second.c_str(), kReadForFacts);
+    if (!file) return false;
+    const auto attributes = sys::stat_of(file->get());
+    if (!attributes || !S_ISREG(attributes->st_mode)) return false;
+    const auto mark = copy_mark_of(file->get());
+    const auto its = mark ? marked_.find(mark->node_id) : marked_.end();
+    if (its == marked_.end() || !its->second.is_file) return true;
+    return its->second.is_dirty() && (!its->second.seen || its->second.mark.emptied);
+  }
+
+  // A name that one file loses may be another's now. Ids of nodes come before what names them.
+  std::vector<CatalogChange> in_order() {
+    std::vector<CatalogChange> all = std::move(dropped_);
+    std::ranges::move(changes_, std::back_inserter(all));
+    return all;
+  }
+
+  // What no copy was found of.
+  void discard_lost() {
+    for (size_t index = 0; index < EntryTable::kShards; ++index) {
+      EntryTable::Shard& shard = pool_.table_.shard_at(index);
+      MutexLock lock(shard.mutex);
+      std::vector<uint64_t> lost;
+      for (const auto& [ino, entry] : shard.entries)
+        if (entry.is_file() && entry.tier == Entry::Tier::kCold && !entry.removed &&
+            !shard.copies.contains(ino))
+          lost.push_back(ino);
+      for (const uint64_t ino : lost) {
+        Entry* const entry = shard.find(ino);
+        auto fd = pool_.arena_.open(pool_.handle_of(*entry), O_PATH);
+        if (!fd || !pool_.remove_names(*entry, fd->get())) continue;
+        ++lost_;
+        pool_.gone(shard, *entry, {});
+      }
+    }
+  }
+
+  std::set<CatalogNames::Place> names_of(const Marked& marked) {
+    std::set<CatalogNames::Place> result;
     for (const Place& place : marked.places) {
       if (place.parent_ino == pool_.root_ino()) {
         result.emplace(kCatalogRoot, place.name);
@@ -204,7 +321,9 @@ class Pool::Reconciler final : public CatalogVisitor {
     Entry* const entry = shard.find(marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
     const bool cold = marked.mark.state == CopyMark::State::kCold;
-    if (is_half_promoted(marked))
+    // All its pages are there: it was opened since (is_cold() of pool_adopt.cc).
+    const bool whole = cold && entry->tier != Entry::Tier::kCold;
+    if (is_half_promoted(marked) && !whole)
       if (auto file = pool_.arena_.open(marked.handle, O_RDWR | O_NONBLOCK))
         (void)pool_.arena_.drop_pages(file->get());
     Accounted accounted(pool_, *entry);
@@ -213,29 +332,40 @@ class Pool::Reconciler final : public CatalogVisitor {
     entry->name_hash = static_cast<uint32_t>(
         checksum_of(std::as_bytes(std::span(std::string_view(marked.places.front().name)))).low);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
-    if (cold) entry->charged_bytes = (content.size_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    pool_.candidates_.moved(*entry, cold ? Entry::Tier::kCold : Entry::Tier::kClean);
+    if (marked.is_dirty()) return void(entry->emptied = marked.mark.emptied);
+    pool_.candidates_.moved(*entry, cold && !whole ? Entry::Tier::kCold : Entry::Tier::kClean);
     if (entry->direct_count > 0) {
       const auto held = shard.held.emplace(marked.handle.ino, content).first;
       tier_.store->hold(held->second);
     }
-    if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
+    if (cold && !whole && entry->pinned)
+      (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
   }
 
   void drop(std::span<const CatalogName> names) {
-    for (const CatalogName& name : names) changes_.push_back(DropName{name.parent, std::string(name.name)});
+    for (const CatalogName& name : names) dropped_.push_back(DropName{name.parent, std::string(name.name)});
   }
+
+  struct Kept {
+    uint64_t ino = 0;
+    CatalogContent content;
+    bool is_named = false;  // by the catalog
+  };
 
   Pool& pool_;
   DiskTier& tier_;
+  const bool unfinished_;
+  std::vector<Stray> strays_;
+  std::vector<CatalogChange> dropped_;
   std::unordered_map<uint64_t, Marked> marked_;  // by the catalog's number
+  std::unordered_map<uint64_t, Kept> kept_;      // likewise
   std::unordered_map<uint64_t, uint64_t> ids_;   // of directories, by inode number
   std::vector<CatalogChange> changes_;
   uint64_t lost_ = 0;
 };
 
-Result<void> Pool::reconcile(DiskTier& tier) {
-  return Reconciler(*this, tier).run();
+Result<Pool::KnownNodes> Pool::reconcile(DiskTier& tier, bool unfinished) {
+  return Reconciler(*this, tier, unfinished).run();
 }
 
 }  // namespace kvcachefs

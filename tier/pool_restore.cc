@@ -4,6 +4,7 @@
 
 #include "alloc/tree_name.h"
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log_limit.h"
 #include "tier/pool.h"
 
@@ -29,16 +30,21 @@ struct Made {
 
 class Pool::Restorer final : public CatalogVisitor {
  public:
-  Restorer(Pool& pool, DiskTier& tier) : pool_(pool), tier_(tier), serves_(pool.root_is_known()) {}
+  // `there`: what another process had restored when it died, or what was there.
+  Restorer(Pool& pool, DiskTier& tier, const KnownNodes& there)
+      : pool_(pool), tier_(tier), there_(there), serves_(pool.root_is_known()) {}
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
     if (node.id == kCatalogRoot) return;
+    if (const auto there = there_.find(node.id); there != there_.end())
+      return go_on_with(node, there->second, names);
     if (content != nullptr && !tier_.store->claim(*content)) {
       ++damaged_;
       return drop(names);
     }
     if (auto made = make(node, names, content); made) {
+      fault_point("restored", made_.size());
       if (serves_) tell(names);
     } else {
       if (content != nullptr) tier_.store->give_back(content->extents);
@@ -97,6 +103,20 @@ class Pool::Restorer final : public CatalogVisitor {
     if (!stored_.empty()) log_info("pool {}: {} entries are back, cold", pool_.name_, stored_.size());
   }
 
+  // It may lack some of its names, and a directory what the making of others in it changes.
+  void go_on_with(const CatalogNode& node, sys::Handle handle, std::span<const CatalogName> names) {
+    if (S_ISDIR(node.mode)) {
+      directories_[node.id] = handle;
+      directory_times_.emplace_back(handle, std::pair(node.accessed, node.modified));
+      return;
+    }
+    const auto fd = pool_.arena_.open(handle, O_PATH | O_NOFOLLOW);
+    for (const CatalogName& name : names) {
+      const auto parent = directory(name.parent);
+      if (fd && parent) (void)sys::link_to(fd->get(), *parent, std::string(name.name).c_str());
+    }
+  }
+
   void tell(std::span<const CatalogName> names) {
     for (const CatalogName& name : names) {
       auto parent = directory(name.parent);
@@ -143,26 +163,40 @@ class Pool::Restorer final : public CatalogVisitor {
     return open_.emplace(id, std::move(*fd)).first->second.get();
   }
 
+  // A file gets its name when all of it is there, its mark above all: should this process die, nothing may
+  // take its lack of pages for its content.
+  Result<UniqueFd> make_file(const CatalogNode& node, int parent, const char* name,
+                             const CatalogContent& content) {
+    auto fd = sys::open_at(parent, ".", O_TMPFILE | O_RDWR, node.mode & 07777);
+    if (!fd) return fd;
+    if (content.size_bytes > 0)
+      if (auto sized = sys::truncate(fd->get(), content.size_bytes); !sized) return pass(sized);
+    if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
+    Entry marked;
+    marked.node_id = node.id;
+    if (auto put = pool_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
+      return pass(put);
+    if (auto named = sys::link_to(fd->get(), parent, name); !named) return pass(named);
+    return fd;
+  }
+
   // `made`: the name is new, also if what follows fails.
-  Result<UniqueFd> make_inode(const CatalogNode& node, int parent, const char* name,
-                              const CatalogContent* content, bool& made) {
+  Result<UniqueFd> make_other(const CatalogNode& node, int parent, const char* name, bool& made) {
     const mode_t mode = node.mode & 07777;
-    if (S_ISREG(node.mode)) {
-      auto fd = sys::open_at(parent, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode);
-      made = fd.has_value();
-      if (fd && content->size_bytes > 0)
-        if (auto sized = sys::truncate(fd->get(), content->size_bytes); !sized) return pass(sized);
-      return fd;
-    }
     Result<void> done = S_ISDIR(node.mode)   ? sys::make_directory_at(parent, name, mode)
                         : S_ISLNK(node.mode) ? sys::symlink_at(node.link_target.c_str(), parent, name)
                                              : sys::make_node_at(parent, name, node.mode, node.device);
     made = done.has_value();
-    // A pool that serves already may have the directory: what lies in it goes on together.
-    if (!done && S_ISDIR(node.mode) && done.error().code == EEXIST)
-      return sys::open_at(parent, name, O_PATH | O_NOFOLLOW | O_DIRECTORY);
-    if (!done) return pass(done);
-    return sys::open_at(parent, name, O_PATH | O_NOFOLLOW);
+    // A pool that serves already may have the directory: what lies in it goes on together. Or another that
+    // died had made it.
+    const bool may_be_there = S_ISDIR(node.mode) || !there_.empty();
+    if (!done && !(may_be_there && done.error().code == EEXIST)) return pass(done);
+    auto fd = sys::open_at(parent, name, O_PATH | O_NOFOLLOW);
+    if (!fd) return fd;
+    auto attributes = sys::stat_of(fd->get());
+    if (!attributes) return pass(attributes);
+    if ((attributes->st_mode & S_IFMT) != (node.mode & S_IFMT)) return fail(EEXIST);
+    return fd;
   }
 
   Result<void> make(const CatalogNode& node, std::span<const CatalogName> names,
@@ -170,12 +204,16 @@ class Pool::Restorer final : public CatalogVisitor {
     auto parent = directory(names.front().parent);
     if (!parent) return pass(parent);
     const std::string name(names.front().name);
-    bool is_new = false;
-    auto fd = make_inode(node, *parent, name.c_str(), content, is_new);
-    auto handle = fd ? dress(node, fd->get()) : Result<sys::Handle>(pass(fd));
+    bool is_new = content != nullptr;
+    auto fd = content != nullptr ? make_file(node, *parent, name.c_str(), *content)
+                                 : make_other(node, *parent, name.c_str(), is_new);
+    auto handle = !fd                  ? Result<sys::Handle>(pass(fd))
+                  : content != nullptr ? sys::handle_of(fd->get())
+                                       : dress(node, fd->get());
     if (!handle) {
       // Half made it would be a name that nobody can look up.
-      if (is_new) (void)sys::unlink_at(*parent, name.c_str(), S_ISDIR(node.mode) ? AT_REMOVEDIR : 0);
+      if (content == nullptr && is_new)
+        (void)sys::unlink_at(*parent, name.c_str(), S_ISDIR(node.mode) ? AT_REMOVEDIR : 0);
       return pass(handle);
     }
     for (const CatalogName& more : names.subspan(1)) {
@@ -192,9 +230,7 @@ class Pool::Restorer final : public CatalogVisitor {
       return {};
     }
     adopt(node, *handle, *content, names.front().name);
-    Entry marked;
-    marked.node_id = node.id;
-    return pool_.mark_copy(marked, fd->get(), CopyMark::State::kCold, content);
+    return {};
   }
 
   // Gives it what the catalog says of it beside names and content.
@@ -238,6 +274,7 @@ class Pool::Restorer final : public CatalogVisitor {
 
   Pool& pool_;
   DiskTier& tier_;
+  const KnownNodes& there_;
   const bool serves_;  // somebody may have looked for what comes back
   std::unordered_map<uint64_t, sys::Handle> directories_;
   std::unordered_map<uint64_t, UniqueFd> open_;
@@ -249,8 +286,8 @@ class Pool::Restorer final : public CatalogVisitor {
   uint64_t losses_ = 0;
 };
 
-Result<void> Pool::restore(DiskTier& tier) {
-  return Restorer(*this, tier).run();
+Result<void> Pool::restore(DiskTier& tier, const KnownNodes& there) {
+  return Restorer(*this, tier, there).run();
 }
 
 }  // namespace kvcachefs

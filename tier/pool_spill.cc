@@ -87,19 +87,35 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
 Result<void> Pool::mark_copy(const Entry& entry, int fd, CopyMark::State state,
                              const CatalogContent* content) {
   if (!is_supervised()) return {};
-  CopyMark mark{.state = state, .node_id = entry.node_id, .content = {}};
+  CopyMark mark{.state = state,
+                .node_id = entry.node_id,
+                .emptied = entry.emptied,
+                .synced_nameless = entry.synced_nameless,
+                .content = {}};
   if (content != nullptr) mark.content = *content;
-  return put_copy_mark(fd, mark);
+  auto marked = put_copy_mark(fd, mark);
+  if (marked || state == CopyMark::State::kCold) return marked;
+  // Not of a cold one: its pages are its content, with whatever copy there is. So is that of a file without
+  // any mark.
+  if (state == CopyMark::State::kClean) return mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
+  auto removed = sys::remove_xattr(fd, kCopyXattr);
+  if (!removed && removed.error().code != ENODATA) surroundings_.survivors->forbid_succession();
+  return marked;
+}
+
+void Pool::mark_dirty(const Entry& entry) {
+  if (!is_supervised()) return;
+  if (const auto fd = arena_.open(handle_of(entry), O_PATH))
+    (void)mark_copy(entry, fd->get(), CopyMark::State::kNone, nullptr);
+  else
+    surroundings_.survivors->forbid_succession();
 }
 
 void Pool::became_dirty(Entry& entry) {
   ++entry.content_epoch;
   if (entry.tier == Entry::Tier::kDirty) return;
-  auto fd = arena_.open(handle_of(entry), O_PATH);
-  Result<void> marked = fd ? mark_copy(entry, fd->get(), CopyMark::State::kNone, nullptr) : pass(fd);
   // A successor must not take what is written from now on for what the disk has.
-  if (!marked && fd) marked = sys::remove_xattr(fd->get(), kCopyXattr);
-  if (!marked && surroundings_.survivors != nullptr) surroundings_.survivors->forbid_succession();
+  mark_dirty(entry);
   candidates_.moved(entry, Entry::Tier::kDirty);
 }
 
@@ -201,6 +217,8 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   copy = std::move(content);
   // The catalog has the one that was found to be still true; putting it again would free its extents.
   if (written) changes->push_back(PutContent{entry.node_id, copy});
+  // Before it is durable: a successor that does not know the catalog's node would let go of it.
+  if (!task.proven) (void)mark_copy(entry, task.fd.get(), CopyMark::State::kNone, nullptr);
   disk()->store->log().append(std::move(*changes));
   if (!task.proven) return true;
   // Without a mark a successor takes it for dirty, which it may be.
@@ -231,6 +249,8 @@ Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictRes
   const bool marked = mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
   fault_point("marked cold");
   if (!before || !marked || !arena_.drop_pages(fd->get())) {
+    // Its pages are there, whoever opens it next.
+    if (marked) (void)mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
     park(entry, false);
     return Attempt::kBusy;
   }

@@ -74,7 +74,8 @@ Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number
           .listener = surroundings_.listener,
           .evictor = surroundings_.evictor,
           .cores = surroundings_.cores,
-          .survivors = surroundings_.survivors};
+          .survivors = surroundings_.survivors,
+          .options_changed = surroundings_.options_changed};
 }
 
 void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {

@@ -32,6 +32,7 @@ class Pools {
     unsigned cores = 1;
     bool opens_may_wait = true;  // false: no pool may have a disk tier
     Survivors* survivors = nullptr;
+    std::function<Result<void>()> options_changed = [] { return Result<void>(); };  // Pool::Surroundings
   };
   explicit Pools(Surroundings surroundings);
 

@@ -53,6 +53,12 @@ void SpillStore::hold(const CatalogContent& content) {
   }
 }
 
+void SpillStore::hold_dropped(const CatalogContent& content) {
+  hold(content);
+  MutexLock lock(held_mutex_);
+  for (const Extent& extent : content.extents) held_[extent.start].dropped = true;
+}
+
 void SpillStore::let_go(const CatalogContent& content) {
   std::vector<Extent> free;
   {

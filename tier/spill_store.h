@@ -50,6 +50,9 @@ class SpillStore {
   // Keeps what is being served from where it lies from being written over, although it was dropped meanwhile.
   void hold(const CatalogContent& content) EXCLUDES(held_mutex_);
   void let_go(const CatalogContent& content) EXCLUDES(held_mutex_);
+  // At start: of one that was claimed and that the catalog does not name any more, so that to let go of it
+  // frees it.
+  void hold_dropped(const CatalogContent& content) EXCLUDES(held_mutex_);
 
   // Space that is on its way back: dropped or replaced, and not committed yet. Told once for each content
   // that was given to the log, before or after it is free.

@@ -329,11 +329,11 @@ void Survivors::closed(uint64_t handle) {
 }
 
 std::optional<Survivors::Opened> Survivors::opened_by(uint64_t unique) {
-  if (!supervised()) return std::nullopt;
+  if (!supervised() || unique == 0) return std::nullopt;
   for (uint32_t place = 0; place < handles_->used(); ++place) {
     const HandleRecord& record = (*handles_)[place];
     if (const uint64_t key = record.key; key != 0 && record.unique == unique)
-      return Opened{uint64_t{record.sequence} << kPlaceBits | place, inode_of(key)};
+      return Opened{uint64_t{record.sequence} << kPlaceBits | place, inode_of(key), record.from_disk != 0};
   }
   return std::nullopt;
 }

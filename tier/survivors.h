@@ -186,8 +186,9 @@ class Survivors {
   struct Opened {
     uint64_t handle = 0;
     PoolInode inode;
+    bool from_disk = false;
   };
-  std::optional<Opened> opened_by(uint64_t unique);
+  std::optional<Opened> opened_by(uint64_t unique);  // never 0, which is nobody's
   void for_each_handle(const std::function<void(const OpenHandle&)>& visit);
 
   // --- backing ids ---

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/fuse.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -17,16 +16,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
-#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -200,19 +196,8 @@ class Life {
   std::vector<std::string> said_;
 };
 
-class FaultTest : public DiskTierTest {
+class FaultTest : public FaultedTierTest {
  protected:
-  FaultTest() { ::setenv("KVCACHEFS_FAULT_FILE", fault_file().c_str(), 1); }
-  ~FaultTest() override { ::unsetenv("KVCACHEFS_FAULT_FILE"); }
-
-  std::string fault_file() const { return disk() / "fault"; }
-  void arm(const std::string& places) { ASSERT_EQ(store(fault_file(), places), 0); }
-  ::testing::AssertionResult fired(const std::string& places) {
-    if (eventually([&] { return !exists(fault_file()); })) return ::testing::AssertionSuccess();
-    ::unlink(fault_file().c_str());
-    return ::testing::AssertionFailure() << "nobody came to: " << places;
-  }
-
   std::vector<std::string> live() { return Life(path("life-" + std::to_string(lives_++))).live(); }
   void live_as(const std::vector<std::string>& usual) {
     const std::vector<std::string> said = live();
@@ -227,43 +212,7 @@ class FaultTest : public DiskTierTest {
     while (std::chrono::steady_clock::now() < end && !HasFailure()) live_as(usual);
   }
 
-  // Has the process die at each of these places, one after the other, while `act` goes on.
-  void die_at(const std::string& places, const std::function<void()>& act) {
-    arm(places);
-    act();
-    EXPECT_TRUE(fired(places));
-  }
-  void kill_server() {
-    const pid_t serving = mount().serving_pid();
-    ASSERT_GT(serving, 0);
-    ASSERT_EQ(::kill(serving, SIGKILL), 0);
-  }
-  // Entries whose content goes by their place in the group (pool_pressure.h).
-  void add(const std::string& name, int count) {
-    fill_pool(name, count);
-    groups_.emplace_back(name, count);
-  }
-  void expect_whole() {
-    for (const auto& [name, count] : groups_) {
-      std::vector<std::string> names;
-      for (int i = 0; i < count; ++i) names.push_back(path(name + "-" + std::to_string(i)));
-      EXPECT_EQ(check_whole(names), count) << name;
-    }
-    EXPECT_EQ(stat("checksum_errors"), 0);
-  }
-  // What is stored is there and right; so is the disk, and what comes back from it.
-  void check_all() {
-    expect_whole();
-    EXPECT_TRUE(becomes("dirty_entries", 0));
-    stop();
-    const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
-    start();
-    expect_whole();
-  }
-
  private:
-  std::vector<std::pair<std::string, int>> groups_;
   int lives_ = 0;
 };
 

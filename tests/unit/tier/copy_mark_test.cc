@@ -57,13 +57,30 @@ TEST_F(CopyMarkTest, TooManyExtentsLeaveTheOneOfBefore) {
   EXPECT_EQ(copy_mark_of(fd_.get())->state, CopyMark::State::kNone);
 }
 
-TEST_F(CopyMarkTest, WhatIsNoneIsNone) {
+TEST_F(CopyMarkTest, ADirtyOneSaysWhatItWas) {
+  for (const bool emptied : {false, true}) {
+    for (const bool nameless : {false, true}) {
+      ASSERT_TRUE(put_copy_mark(fd_.get(), {.state = CopyMark::State::kNone,
+                                            .node_id = 77,
+                                            .emptied = emptied,
+                                            .synced_nameless = nameless,
+                                            .content = {}}));
+      const auto mark = copy_mark_of(fd_.get());
+      EXPECT_EQ(mark->node_id, 77u);
+      EXPECT_EQ(mark->emptied, emptied);
+      EXPECT_EQ(mark->synced_nameless, nameless);
+    }
+  }
+}
+
+// And is not taken for a file that has none, whose pages are its content.
+TEST_F(CopyMarkTest, WhatCannotBeReadSaysSo) {
   const auto put = [&](const std::string& value) {
     ASSERT_EQ(::fsetxattr(fd_.get(), kCopyXattr, value.data(), value.size(), 0), 0);
   };
   for (const char* text : {"", "n", "c12345678", "m12345678and more", "x12345678"}) {
     put(text);
-    EXPECT_FALSE(copy_mark_of(fd_.get())) << text;
+    EXPECT_EQ(copy_mark_of(fd_.get())->state, CopyMark::State::kUnreadable) << text;
   }
   ASSERT_TRUE(
       put_copy_mark(fd_.get(), {.state = CopyMark::State::kClean, .node_id = 77, .content = content(2)}));
@@ -75,7 +92,7 @@ TEST_F(CopyMarkTest, WhatIsNoneIsNone) {
     std::string damaged = value;
     damaged[at] = static_cast<char>(damaged[at] ^ 16);
     put(damaged);
-    EXPECT_FALSE(copy_mark_of(fd_.get())) << at;
+    EXPECT_EQ(copy_mark_of(fd_.get())->state, CopyMark::State::kUnreadable) << at;
   }
 }
 

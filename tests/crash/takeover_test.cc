@@ -1,0 +1,369 @@
+// What a successor makes of entries that lie on a disk: opens that waited for it or are served from it when
+// the serving process died, entries that were unlinked meanwhile, a disk tier that was just being given to
+// the pool, and what was acknowledged as durable when the power goes after the takeover.
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/support/faults.h"
+#include "tests/support/files.h"
+
+namespace kvcachefs::test {
+namespace {
+
+std::string at_request(const char* stage, uint32_t opcode) {
+  return std::string("request ") + stage + " " + std::to_string(opcode);
+}
+
+class TakeoverTest : public FaultedTierTest {
+ protected:
+  // All memory is in use: what is cold is served from the disk.
+  std::vector<File> hold_memory() {
+    std::vector<File> readers;
+    for (const std::string& name : fill_pool("held", 31)) readers.emplace_back(name, O_RDONLY);
+    return readers;
+  }
+};
+
+TEST_F(TakeoverTest, AnOpenThatWaitedForTheDiskIsAnsweredOnce) {
+  start();
+  add("e", 4);
+  for (const std::string& place :
+       {at_request("begun", FUSE_OPEN), std::string("promotion begun"), std::string("marked promoted"),
+        std::string("open written down"), at_request("done", FUSE_OPEN), at_request("answered", FUSE_OPEN)}) {
+    SCOPED_TRACE(place);
+    make_all_cold();
+    die_at(place, [&] {
+      const File reader(path("e-1"), O_RDONLY);
+      EXPECT_EQ(difference(1, read_at(reader.fd(), 0, kMiB)), "");
+      EXPECT_GE(stat("open_entries"), 1);
+    });
+    EXPECT_TRUE(becomes("open_entries", 0));
+    make_all_cold();
+    die_at(place, [&] {
+      const File writer(path("e-2"), O_RDWR);
+      EXPECT_EQ(difference(2, read_at(writer.fd(), 0, kMiB)), "");
+    });
+    EXPECT_TRUE(becomes("open_entries", 0));
+    serve_for_a_moment();
+    if (HasFailure()) return;
+  }
+  check_all();
+}
+
+TEST_F(TakeoverTest, AnOpenServedFromTheDiskStaysSo) {
+  start();
+  const auto cold = fill_pool("cold", 2, kMiB + 777);
+  make_all_cold();
+  const std::string content = pattern(1, kMiB + 777);
+  {
+    const std::vector<File> holders = hold_memory();
+    for (const std::string& place : {at_request("begun", FUSE_OPEN), std::string("open written down"),
+                                     at_request("done", FUSE_OPEN), at_request("answered", FUSE_OPEN)}) {
+      SCOPED_TRACE(place);
+      die_at(place, [&] {
+        const File first(cold[1], O_RDONLY);
+        EXPECT_TRUE(read_at(first.fd(), 0, 2 * kMiB) == content);
+      });
+      EXPECT_TRUE(becomes("open_entries", 31));
+      const File first(cold[1], O_RDONLY);
+      die_at(place, [&] {
+        const File second(cold[1], O_RDONLY);
+        EXPECT_TRUE(read_at(second.fd(), 0, 2 * kMiB) == content);
+        EXPECT_TRUE(read_at(first.fd(), 0, 2 * kMiB) == content);
+        EXPECT_EQ(tier_of(cold[1]), "cold");
+      });
+      serve_for_a_moment();
+      if (HasFailure()) return;
+    }
+    // A writer needs memory: who reads from the disk goes on when it has been brought there.
+    const File first(cold[1], O_RDONLY);
+    std::vector<File> fewer;
+    replace_server();
+    EXPECT_TRUE(read_at(first.fd(), 0, 2 * kMiB) == content);
+  }
+  EXPECT_TRUE(becomes("open_entries", 0));
+  for (const std::string& name : cold) EXPECT_EQ(read_file(name).size(), kMiB + 777);
+  EXPECT_TRUE(read_file(cold[1]) == content);
+  EXPECT_EQ(stat("checksum_errors"), 0);
+}
+
+// Opened from the disk, then brought to memory and changed by a writer.
+TEST_F(TakeoverTest, ReadersFromTheDiskSeeWhatIsWrittenAfterATakeover) {
+  start();
+  const auto cold = fill_pool("cold", 1, kMiB + 777);
+  make_all_cold();
+  std::vector<File> holders = hold_memory();
+  File reader(cold[0], O_RDONLY);
+  ASSERT_EQ(stat("served_from_disk"), 1);
+  holders.clear();
+  {
+    const File writer(cold[0], O_RDWR);
+    ASSERT_EQ(::pwrite(writer.fd(), "new", 3, 0), 3);
+    replace_server();
+    EXPECT_EQ(read_at(reader.fd(), 0, 3), "new");
+  }
+  reader.close();
+  EXPECT_TRUE(becomes("open_entries", 0));
+  EXPECT_EQ(read_file(cold[0]).substr(0, 3), "new");
+}
+
+TEST_F(TakeoverTest, OthersThatWaitForTheDiskAreAnsweredOnce) {
+  start();
+  add("e", 2);
+  const std::string cut = path("cut"), synced = path("synced");
+  for (const std::string& place : {at_request("begun", FUSE_SETATTR), std::string("copied from the disk"),
+                                   at_request("done", FUSE_SETATTR), at_request("answered", FUSE_SETATTR)}) {
+    SCOPED_TRACE(place);
+    ASSERT_EQ(error_name(store(cut, pattern(5, kMiB))), "ok");
+    make_all_cold();
+    die_at(place, [&] { EXPECT_EQ(::truncate(cut.c_str(), 700'001), 0); });
+    EXPECT_TRUE(read_file(cut) == pattern(5, kMiB).substr(0, 700'001));
+    serve_for_a_moment();
+    if (HasFailure()) return;
+  }
+  for (const std::string& place : {at_request("begun", FUSE_FSYNC), std::string("copied to the disk"),
+                                   std::string("disk flushed"), std::string("catalog committed"),
+                                   at_request("done", FUSE_FSYNC), at_request("answered", FUSE_FSYNC)}) {
+    SCOPED_TRACE(place);
+    const File file(synced, O_RDWR | O_CREAT);
+    ASSERT_EQ(::pwrite(file.fd(), place.data(), place.size(), 0), static_cast<ssize_t>(place.size()));
+    die_at(place, [&] { EXPECT_EQ(::fsync(file.fd()), 0); });
+    EXPECT_EQ(read_at(file.fd(), 0, 100).substr(0, place.size()), place);
+    serve_for_a_moment();
+    if (HasFailure()) return;
+  }
+  check_all();
+}
+
+TEST_F(TakeoverTest, WhatWasUnlinkedWhileServedFromTheDiskIsReadOn) {
+  start();
+  const auto cold = fill_pool("cold", 3, kMiB + 777);
+  make_all_cold();
+  const int64_t used = stat("spill_used_bytes");
+  {
+    const std::vector<File> holders = hold_memory();
+    File reader(cold[1], O_RDONLY);
+    ASSERT_EQ(stat("served_from_disk"), 1);
+    // Killed at once the catalog may still name it; later it does not.
+    ASSERT_EQ(::unlink(cold[1].c_str()), 0);
+    replace_server();
+    const std::string content = pattern(1, kMiB + 777);
+    EXPECT_TRUE(read_at(reader.fd(), 0, 2 * kMiB) == content);
+    fill_pool("churn", 30, 65536);
+    EXPECT_TRUE(becomes("dirty_entries", 0));
+    replace_server();
+    EXPECT_TRUE(read_at(reader.fd(), 0, 2 * kMiB) == content);
+    EXPECT_FALSE(exists(cold[1]));
+    for (int i = 0; i < 30; ++i) ::unlink(path("churn-" + std::to_string(i)).c_str());
+    const pid_t serving = mount().serving_pid();
+    reader.close();
+    EXPECT_TRUE(becomes("open_entries", 31));
+    EXPECT_EQ(mount().serving_pid(), serving) << "its close ended the server";
+  }
+  for (int i = 0; i < 31; ++i) ::unlink(path("held-" + std::to_string(i)).c_str());
+  EXPECT_TRUE(becomes("spill_used_bytes", used - (17 << 16))) << "its space is free again";
+  EXPECT_TRUE(read_file(cold[0]) == pattern(0, kMiB + 777));
+  EXPECT_EQ(stat("checksum_errors"), 0);
+}
+
+// Given to a pool that serves: what the catalog has comes back, name by name.
+class GivenTierTest : public TakeoverTest {
+ protected:
+  void store_entries() {
+    start();
+    add("e", 12);
+    make_directory(path("d"));
+    add("d/e", 6);
+    ASSERT_EQ(::link(path("d/e-1").c_str(), path("second").c_str()), 0);
+    ASSERT_EQ(::symlink("d/e-2", path("third").c_str()), 0);
+    EXPECT_TRUE(becomes("dirty_entries", 0));
+    stop();
+  }
+  void expect_all() {
+    expect_whole();
+    EXPECT_EQ(difference(1, read_file(path("second"))), "");
+    EXPECT_EQ(difference(2, read_file(path("third"))), "");
+    EXPECT_EQ(difference(7, read_file(path("own"))), "");
+  }
+};
+
+TEST_F(GivenTierTest, IsFinishedByASuccessor) {
+  store_entries();
+  for (const char* places :
+       {"disk tier named", "restored 1", "restored 9", "all restored", "restored 9\nrestored 3",
+        "restored 5\nadopted the tree\nclaimed what the disk has\nrestored 4\nall restored"}) {
+    SCOPED_TRACE(places);
+    start_pool("p:size=32M");
+    ASSERT_EQ(error_name(store(path("own"), pattern(7, kMiB))), "ok");
+    make_directory(path("d"));
+    die_at(places, [&] { set("spill", spill_file() + " 256M"); });
+    expect_all();
+    EXPECT_EQ(stat("entries"), 19);
+    EXPECT_TRUE(becomes("dirty_entries", 0));
+    // What went stays away.
+    ASSERT_EQ(::unlink(path("own").c_str()), 0);
+    replace_server();
+    EXPECT_FALSE(exists(path("own")));
+    ASSERT_EQ(error_name(store(path("own"), pattern(7, kMiB))), "ok");
+    EXPECT_TRUE(becomes("dirty_entries", 0));
+    const File directory(path("."), O_RDONLY | O_DIRECTORY);
+    EXPECT_EQ(::fsync(directory.fd()), 0);
+    if (HasFailure()) return;
+    kill();
+    start();
+    expect_all();
+    ASSERT_EQ(::unlink(path("own").c_str()), 0);
+    stop();
+    if (HasFailure()) return;
+  }
+  start();
+  expect_whole();
+}
+
+TEST_F(GivenTierTest, AtTheFirstStartToo) {
+  store_entries();
+  arm("restored 9");
+  EXPECT_THROW(start(), MountError);
+  start();
+  expect_whole();
+}
+
+// The power goes after a takeover: what was acknowledged as durable is there, and what the catalog had
+// stays true until something replaces it.
+class DurableTest : public TakeoverTest {
+ protected:
+  void begin() { start({.size = "64M", .more = "durability=none"}); }
+  void cut_power() {
+    kill();
+    begin();
+  }
+  void sync_directory() {
+    const File directory(path("."), O_RDONLY | O_DIRECTORY);
+    EXPECT_EQ(::fsync(directory.fd()), 0);
+  }
+  void store_synced(const std::string& name, uint64_t seed) {
+    const File file(path(name), O_RDWR | O_CREAT);
+    const std::string content = pattern(seed, kMiB);
+    ASSERT_EQ(::pwrite(file.fd(), content.data(), content.size(), 0), static_cast<ssize_t>(kMiB));
+    ASSERT_EQ(::fsync(file.fd()), 0);
+  }
+  void write(const File& file, uint64_t seed) {
+    const std::string content = pattern(seed, kMiB);
+    ASSERT_EQ(::pwrite(file.fd(), content.data(), content.size(), 0), static_cast<ssize_t>(kMiB));
+  }
+};
+
+TEST_F(DurableTest, WhatIsOpenForWriting) {
+  begin();
+  store_synced("opened", 1);
+  store_synced("written", 2);
+  store_synced("unlinked", 3);
+  store_synced("renamed", 4);
+  store_synced("linked", 5);
+  {
+    std::vector<File> files;
+    for (const char* name : {"opened", "written", "unlinked", "renamed", "linked"})
+      files.emplace_back(path(name), O_RDWR);
+    files.emplace_back(path("new"), O_RDWR | O_CREAT);
+    write(files.back(), 6);
+    ASSERT_EQ(::fsync(files.back().fd()), 0);
+    write(files[1], 7);
+    replace_server();
+    ASSERT_EQ(::unlink(path("unlinked").c_str()), 0);
+    ASSERT_EQ(::rename(path("renamed").c_str(), path("renamed-2").c_str()), 0);
+    ASSERT_EQ(::link(path("linked").c_str(), path("linked-2").c_str()), 0);
+    sync_directory();
+    cut_power();
+  }
+  EXPECT_EQ(difference(1, read_file(path("opened"))), "");
+  EXPECT_EQ(difference(2, read_file(path("written"))), "");
+  EXPECT_EQ(difference(6, read_file(path("new"))), "");
+  EXPECT_FALSE(exists(path("unlinked")));
+  EXPECT_FALSE(exists(path("renamed")));
+  EXPECT_EQ(difference(4, read_file(path("renamed-2"))), "");
+  EXPECT_EQ(difference(5, read_file(path("linked"))), "");
+  EXPECT_EQ(difference(5, read_file(path("linked-2"))), "");
+  EXPECT_EQ(list(mount().path()).size(), 6u);
+}
+
+TEST_F(DurableTest, WhatANewerOneHasReplaced) {
+  begin();
+  store_synced("e", 1);
+  store_synced("f", 2);
+  ASSERT_EQ(error_name(store(path("e"), pattern(3, kMiB))), "ok");
+  ASSERT_EQ(error_name(store(path("f"), pattern(4, kMiB))), "ok");
+  replace_server();
+  {
+    const File newer(path("f"), O_RDWR);
+    ASSERT_EQ(::fsync(newer.fd()), 0);
+  }
+  replace_server();
+  cut_power();
+  EXPECT_EQ(difference(1, read_file(path("e"))), "") << "the older one is whole until the newer is durable";
+  EXPECT_EQ(difference(4, read_file(path("f"))), "");
+  const int64_t used = stat("spill_used_bytes");
+  ASSERT_EQ(error_name(store(path("e"), pattern(5, kMiB))), "ok");
+  replace_server();
+  const File newer(path("e"), O_RDWR);
+  ASSERT_EQ(::fsync(newer.fd()), 0);
+  EXPECT_TRUE(becomes("spill_used_bytes", used)) << "the older one's space is free again";
+}
+
+// Under a name that it got after it was cut to nothing a file never shows what it was before.
+TEST_F(DurableTest, WhatWasCutToNothing) {
+  begin();
+  for (const char* name : {"kept", "renamed", "rewritten"}) store_synced(name, 1);
+  const File rewritten(path("rewritten"), O_RDWR | O_TRUNC);
+  write(rewritten, 2);
+  for (const char* name : {"kept", "renamed"}) ASSERT_EQ(::truncate(path(name).c_str(), 0), 0);
+  replace_server();
+  ASSERT_EQ(::rename(path("renamed").c_str(), path("other").c_str()), 0);
+  sync_directory();
+  ASSERT_EQ(::rename(path("rewritten").c_str(), path("named").c_str()), 0);
+  replace_server();
+  ASSERT_EQ(::fsync(rewritten.fd()), 0);
+  cut_power();
+  EXPECT_FALSE(exists(path("renamed")));
+  EXPECT_FALSE(exists(path("rewritten")));
+  EXPECT_EQ(difference(2, read_file(path("named"))), "");
+  EXPECT_NE(difference(1, read_file(path("other")) + "?"), "");
+  const std::string kept = read_file(path("kept"));
+  EXPECT_TRUE(kept.empty() || difference(1, kept).empty());
+}
+
+TEST_F(DurableTest, ACutOfAColdOne) {
+  begin();
+  for (const char* place : {"cold one cut", "marked dirty"}) {
+    SCOPED_TRACE(place);
+    store_synced("e", 1);
+    make_all_cold();
+    die_at(place, [&] { EXPECT_EQ(::truncate(path("e").c_str(), 0), 0); });
+    EXPECT_EQ(read_file(path("e")), "");
+    cut_power();
+    const std::string left = read_file(path("e"));
+    EXPECT_TRUE(left.empty() || difference(1, left).empty());
+  }
+}
+
+TEST_F(DurableTest, WhatHadNoName) {
+  begin();
+  const File nameless(::open(mount().path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
+  write(nameless, 1);
+  ASSERT_EQ(::fsync(nameless.fd()), 0);
+  replace_server();
+  ASSERT_EQ(::linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(nameless.fd())).c_str(), AT_FDCWD,
+                     path("named").c_str(), AT_SYMLINK_FOLLOW),
+            0);
+  sync_directory();
+  cut_power();
+  EXPECT_EQ(difference(1, read_file(path("named"))), "");
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
