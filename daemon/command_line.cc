@@ -37,10 +37,11 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--pool", arguments.pools, "A pool; may be given several times")
       ->type_name("NAME[:KEY=VALUE,...]")
       ->allow_extra_args(false);
-  app.add_option("-o", arguments.options,
-                 "io_uring, no_passthrough, no_supervisor, hang_after=S, poll_us=N, threads=N, "
-                 "runtime_dir=DIR; may be "
-                 "given several times")
+  app.add_option(
+         "-o", arguments.options,
+         "io_uring, no_passthrough, no_supervisor, hang_after=S, give_up_after=S, poll_us=N, threads=N, "
+         "runtime_dir=DIR; may be "
+         "given several times")
       ->type_name("OPTION[,OPTION...]")
       ->allow_extra_args(false);
   app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
@@ -74,8 +75,8 @@ Result<void> set_option(Config& config, std::string_view option) {
   const std::string_view key = option.substr(0, equals);
   const bool has_value = equals != std::string_view::npos;
   const std::string_view value = has_value ? option.substr(equals + 1) : std::string_view{};
-  const bool takes_value =
-      key == "poll_us" || key == "threads" || key == "hang_after" || key == "runtime_dir";
+  const bool takes_value = key == "poll_us" || key == "threads" || key == "hang_after" ||
+                           key == "give_up_after" || key == "runtime_dir";
   const bool is_flag = key == "io_uring" || key == "no_passthrough" || key == "no_supervisor";
   if (!takes_value && !is_flag) {
     if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
@@ -87,6 +88,7 @@ Result<void> set_option(Config& config, std::string_view option) {
   if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us.emplace());
   if (key == "threads") return set_count(key, value, kMaximumThreads, config.threads);
   if (key == "hang_after") return set_count(key, value, kMaximumHangAfterS, config.hang_after_s);
+  if (key == "give_up_after") return set_count(key, value, kMaximumHangAfterS, config.give_up_after_s);
   if (key == "io_uring") config.io_uring = true;
   if (key == "no_passthrough") config.no_passthrough = true;
   if (key == "no_supervisor") config.no_supervisor = true;

@@ -94,6 +94,7 @@ std::string format_config(const Config& config) {
   if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
   out += fmt::format("threads = {}\n", config.threads);
   out += fmt::format("hang_after = {}\n", config.hang_after_s);
+  out += fmt::format("give_up_after = {}\n", config.give_up_after_s);
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
     for (const std::string_view key : pool_option_keys()) {

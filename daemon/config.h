@@ -21,6 +21,7 @@ struct Config {
   bool no_passthrough = false;
   bool no_supervisor = false;
   unsigned hang_after_s = 30;       // 0: whoever serves may take as long as he likes
+  unsigned give_up_after_s = 300;   // when no successor could take over for so long
   std::optional<unsigned> poll_us;  // none: default_poll_us()
   unsigned threads = 0;             // 0: by cores
   bool daemonize = false;

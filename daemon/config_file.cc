@@ -45,6 +45,7 @@ class Reader {
     if (name == "poll_us") return read_count(name, node, kMaximumPollUs, config.poll_us.emplace());
     if (name == "threads") return read_count(name, node, kMaximumThreads, config.threads);
     if (name == "hang_after") return read_count(name, node, kMaximumHangAfterS, config.hang_after_s);
+    if (name == "give_up_after") return read_count(name, node, kMaximumHangAfterS, config.give_up_after_s);
     if (name == "pools") return read_pools(node, config, origins);
     return wrong(key.source(), fmt::format("unknown key '{}'", name));
   }

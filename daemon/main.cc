@@ -194,6 +194,8 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    }});
   if (auto begun = begin(config, runtime, pools, session, survivors, generation > 0); !begun) {
     log_error("{}", begun.error().message);
+    // What a successor has in hand is the next one's too: memory, mounts, descriptors.
+    if (generation > 0) std::_Exit(kExitFailure);
     return kExitFailure;
   }
   Workers workers(session, pools, evictor_wakeup);
@@ -262,6 +264,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
   Announcement nobody(-1);
   return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
                                 .hang_after = std::chrono::seconds(config.hang_after_s),
+                                .give_up_after = std::chrono::seconds(config.give_up_after_s),
                                 .serve =
                                     [&] {
                                       const uint32_t generation = survivors->begin_generation();

@@ -35,9 +35,11 @@ namespace {
 // What kills a child that has just begun to serve is likely what it was asked, and asked again.
 constexpr uint64_t kShortLifeNs = 50'000'000;
 constexpr auto kFirstPause = std::chrono::milliseconds(10);
+constexpr auto kLongestPause = std::chrono::milliseconds(2560);
 constexpr auto kReapPatience = std::chrono::milliseconds(100);
 constexpr int kLookEvery = 100;  // ms
 constexpr int kExitGivenUp = 1;
+constexpr int kLeastFailures = 10;  // however little time they are given
 
 const sigset_t& heeded_signals() {
   static const sigset_t signals = [] {
@@ -66,6 +68,10 @@ std::string how(std::optional<int> exit_status) {
   return fmt::format("exited with {}", WEXITSTATUS(status));
 }
 
+bool left_on_purpose(const std::optional<int>& status) {
+  return status && WIFEXITED(*status) && WEXITSTATUS(*status) == kExitToBeFollowed;
+}
+
 class Supervisor {
  public:
   Supervisor(Survivors& survivors, Supervision supervision)
@@ -79,9 +85,15 @@ class Supervisor {
   void heed_signals();
   void look_after_child();
   void replace_hung_child();
+  Result<void> start_child();
+  void tell_child(int signal);
   bool begin_again(const std::optional<int>& status);
+  bool has_failed_long_enough() const;
+  bool is_hopeless(const std::optional<int>& status);
+  void rest(std::chrono::milliseconds pause);
   void refuse_upgrade(const std::string& reason);
-  void upgrade(std::set<int> needed);
+  std::set<int> handed_on() const;
+  void upgrade();
 
   Survivors& survivors_;
   const Supervision supervision_;
@@ -93,19 +105,16 @@ class Supervisor {
   bool hung_ = false;
   int deaths_ = 0;
   int killings_ = 0;
+  int failures_ = 0;  // successors in a row that never came to serve
+  uint64_t failing_since_ns_ = 0;
 };
 
 Result<int> Supervisor::run() {
   for (;;) {
-    std::fflush(nullptr);
-    child_ = fork_sharing_descriptors();
-    if (child_ < 0) return std::unexpected(sys::last_error("clone"));
-    if (child_ == 0) {
-      prctl(PR_SET_NAME, "kvcachefsd");
-      std::exit(supervision_.serve());
-    }
+    if (auto started = start_child(); !started) return pass(started);
     const std::optional<int> status = wait_for_end();
     while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // of earlier children
+    child_ = -1;
     const bool connected = survivors_.device_fd().has_value();
     // By itself: it was asked to, somebody unmounted, or it could not even begin.
     if (status && WIFEXITED(*status) && (WEXITSTATUS(*status) == 0 || !connected))
@@ -113,8 +122,48 @@ Result<int> Supervisor::run() {
     if (!begin_again(status)) {
       // Asked to end, and killed before it had: it has ended.
       const bool killed = !status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL);
-      return asked_to_end_ && killed ? 0 : kExitGivenUp;
+      return asked_to_end_ && (killed || left_on_purpose(status)) ? 0 : kExitGivenUp;
     }
+  }
+}
+
+// A machine that is short of memory or of processes for a moment costs a moment.
+Result<void> Supervisor::start_child() {
+  for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
+    std::fflush(nullptr);
+    child_ = fork_sharing_descriptors();
+    if (child_ == 0) {
+      prctl(PR_SET_NAME, "kvcachefsd");
+      std::exit(supervision_.serve());
+    }
+    if (child_ > 0) return {};
+    auto failed = sys::last_error("clone");
+    if (!survivors_.device_fd()) return std::unexpected(std::move(failed));
+    if (failing_since_ns_ == 0) failing_since_ns_ = now_ns();
+    if (asked_to_end_ || has_failed_long_enough()) {
+      supervision_.give_up("no process can be started: " + failed.message);
+      return std::unexpected(std::move(failed));
+    }
+    log_error("no process can be started to serve: {}", failed.message);
+    rest(pause);
+    if (upgrading_) upgrade();
+  }
+}
+
+void Supervisor::tell_child(int signal) {
+  if (child_ > 0) (void)::kill(child_, signal);
+}
+
+// Nobody serves meanwhile.
+void Supervisor::rest(std::chrono::milliseconds pause) {
+  const auto end = std::chrono::steady_clock::now() + pause;
+  while (!asked_to_end_ && !upgrading_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return;
+    pollfd event{signals_.get(), POLLIN, 0};
+    (void)poll(&event, 1, std::min(static_cast<int>(left.count()), kLookEvery));
+    heed_signals();
+    if (has_served_) supervision_.gets_on();
   }
 }
 
@@ -145,7 +194,7 @@ void Supervisor::heed_signals() {
   while (read(signals_.get(), &signal, sizeof signal) == sizeof signal) {
     if (signal.ssi_signo != SIGHUP) {
       asked_to_end_ = true;
-      (void)::kill(child_, static_cast<int>(signal.ssi_signo));
+      tell_child(static_cast<int>(signal.ssi_signo));
       continue;
     }
     if (!survivors_.may_succeed()) {
@@ -156,7 +205,7 @@ void Supervisor::heed_signals() {
       log_info("upgrading");
       upgrading_ = true;
       // To die is what it does best: nobody notices.
-      (void)::kill(child_, SIGKILL);
+      tell_child(SIGKILL);
     }
   }
 }
@@ -186,30 +235,55 @@ void Supervisor::replace_hung_child() {
   (void)::kill(child_, SIGKILL);
 }
 
+bool Supervisor::has_failed_long_enough() const {
+  const auto bound_ns = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(supervision_.give_up_after).count());
+  return now_ns() - failing_since_ns_ >= bound_ns;
+}
+
+// Those that came to serve count: what ends them is likely what they are asked. One that did not come so far
+// may find things better the next time; all it has cost is time.
+bool Supervisor::is_hopeless(const std::optional<int>& status) {
+  const uint64_t serving_since_ns = survivors_.serving_since_ns();
+  if (serving_since_ns > 0) failures_ = 0, failing_since_ns_ = 0;
+  if (serving_since_ns > 0 && now_ns() - serving_since_ns > kShortLifeNs) deaths_ = killings_ = 0;
+  if (left_on_purpose(status)) return false;
+  if (serving_since_ns == 0) {
+    if (failing_since_ns_ == 0) failing_since_ns_ = now_ns();
+    return ++failures_ >= kLeastFailures && has_failed_long_enough();
+  }
+  const bool killed = !hung_ && (!status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL));
+  ++(killed ? killings_ : deaths_);
+  return deaths_ >= kMostDeaths || killings_ >= kMostKillings;
+}
+
 bool Supervisor::begin_again(const std::optional<int>& status) {
   const std::string reason = hung_ ? "the serving process hung" : "the serving process " + how(status);
-  const bool killed = !hung_ && (!status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL));
+  const bool hopeless = is_hopeless(status);
   hung_ = false;
-  const uint64_t serving_since_ns = survivors_.serving_since_ns();
-  if (serving_since_ns > 0 && now_ns() - serving_since_ns > kShortLifeNs) deaths_ = killings_ = 0;
-  ++(killed ? killings_ : deaths_);
-  const bool hopeless = deaths_ >= kMostDeaths || killings_ >= kMostKillings;
-  if (asked_to_end_ || hopeless || !survivors_.device_fd() || !survivors_.may_succeed()) {
-    supervision_.give_up(hopeless ? fmt::format("{}, {} times in a row", reason, deaths_ + killings_)
-                                  : reason);
+  const auto give_up = [&](const std::string& why) {
+    supervision_.give_up(why);
     return false;
-  }
-  std::set<int> needed = needed_descriptors(survivors_);
-  needed.insert(supervision_.own_descriptors.begin(), supervision_.own_descriptors.end());
+  };
+  if (hopeless) return give_up(fmt::format("{}, {} times in a row", reason, deaths_ + killings_ + failures_));
+  if (asked_to_end_ || !survivors_.device_fd() || !survivors_.may_succeed()) return give_up(reason);
   // Before an upgrade too: not all are closed by it (LMDB's).
-  std::set<int> kept = needed;
+  std::set<int> kept = handed_on();
   kept.insert(signals_.get());
   close_all_but(kept);
-  if (upgrading_)
-    upgrade(needed);
-  else
+  if (left_on_purpose(status))
+    supervision_.handed_over();
+  else if (!upgrading_)
     log_error("{}: another takes over", reason);
-  if (deaths_ > 1) std::this_thread::sleep_for(kFirstPause * (1 << std::min(deaths_ - 2, 7)));
+  if (const int row = std::max(deaths_, failures_); row > 1) {
+    const std::chrono::milliseconds pause = kFirstPause * (1 << std::min(row - 2, 8));
+    if (failures_ > kLeastFailures)
+      log_error("{} could not take over in {} s: the next begins in {} ms", failures_,
+                (now_ns() - failing_since_ns_) / 1'000'000'000, std::min(pause, kLongestPause).count());
+    rest(std::min(pause, kLongestPause));
+  }
+  if (asked_to_end_) return give_up(reason);
+  if (upgrading_) upgrade();
   return true;
 }
 
@@ -218,8 +292,15 @@ void Supervisor::refuse_upgrade(const std::string& reason) {
   survivors_.upgrade_refused(reason);
 }
 
-void Supervisor::upgrade(std::set<int> needed) {
+std::set<int> Supervisor::handed_on() const {
+  std::set<int> needed = needed_descriptors(survivors_);
+  needed.insert(supervision_.own_descriptors.begin(), supervision_.own_descriptors.end());
+  return needed;
+}
+
+void Supervisor::upgrade() {
   upgrading_ = false;
+  const std::set<int> needed = handed_on();
   auto failed = supervision_.upgrade({needed.begin(), needed.end()});
   refuse_upgrade(failed.error().message);
 }

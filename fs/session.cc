@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,6 +30,8 @@ namespace {
 constexpr unsigned kSmallWriteBytes = 128 << 10;
 constexpr unsigned kLargeWriteBytes = 1 << 20;
 constexpr unsigned kRequestHeaderBytes = 64 << 10;  // a SETXATTR has a value of 64 KiB after its header
+constexpr size_t kReceivedBytes = kLargeWriteBytes + kRequestHeaderBytes;
+constexpr auto kMemoryPause = std::chrono::milliseconds(500);
 
 // RELEASE is a background request: with the kernel's twelve, a burst of closes would wait for itself.
 constexpr unsigned kBackground = 256;
@@ -306,8 +309,13 @@ void Session::serve_device() {
   // Of pages that are there and stay: the kernel copies a request into them in the midst of a read(2), and
   // should this process be killed while a page has to be fetched, the client would get an EIO
   // (fs/fuse/dev.c, fuse_copy_fill: GUP gives up for a fatal signal).
-  auto memory = Mapping::of_memory(kLargeWriteBytes + kRequestHeaderBytes);
-  if (!memory) return log_error("no memory to receive requests in: {}", memory.error().message);
+  auto memory = Mapping::of_memory(kReceivedBytes);
+  // The other threads serve meanwhile; for want of memory a mount does not end.
+  for (; !memory && fuse_session_exited(session_) == 0; memory = Mapping::of_memory(kReceivedBytes)) {
+    log_error("no memory to receive requests in: {}", memory.error().message);
+    std::this_thread::sleep_for(kMemoryPause);
+  }
+  if (!memory) return;
   std::ranges::fill(memory->bytes(), std::byte{1});
   (void)mlock(memory->bytes().data(), memory->bytes().size());
   while (fuse_session_exited(session_) == 0) {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/size.h"
+#include "base/sys_disk.h"
 #include "tier/open_disk_tier.h"
 
 namespace kvcachefs {
@@ -86,7 +87,10 @@ void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
 
 Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
-  if (!pool) return fail(pool.error().code, fmt::format("pool {}: {}", options.name, pool.error().message));
+  if (!pool)
+    return fail(pool.error().code,
+                fmt::format("pool {} cannot be taken over: {} ({})", options.name, pool.error().message,
+                            sys::error_text(pool.error().code)));
   if (!options.spill_path.empty())
     if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached) return attached;
   put(number, std::move(*pool));

@@ -21,8 +21,8 @@ constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
      "noiversion",  "nolazytime", "nomand", "noowner",  "norelatime", "nostrictatime", "nosuid",
      "nouser",      "nousers",    "owner",  "relatime", "rw",         "silent",        "strictatime",
      "suid",        "symfollow",  "sync",   "user",     "users"});
-constexpr std::array<std::string_view, 6> kDaemonOptions{"hang_after",    "io_uring", "no_passthrough",
-                                                         "no_supervisor", "poll_us",  "threads"};
+constexpr std::array<std::string_view, 7> kDaemonOptions{
+    "give_up_after", "hang_after", "io_uring", "no_passthrough", "no_supervisor", "poll_us", "threads"};
 
 template <class List>
 bool contains(const List& list, std::string_view text) {

@@ -2,6 +2,7 @@
 // and kept by a service manager, whose part the test plays (sd_notify(3), sd_listen_fds(3)).
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -167,7 +168,7 @@ TEST_F(SupervisorTest, AChildGoesOnAlone) {
 }
 
 TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
-  const std::string file = start_with_faults();
+  const std::string file = start_with_faults({.options = {"give_up_after=1"}});
   std::string lines;
   for (int i = 0; i < 20; ++i) lines += "taken over\n";
   ASSERT_EQ(store(file, lines), 0);
@@ -177,6 +178,59 @@ TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
   EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
   EXPECT_NE(mount().log().find("times in a row: unmounting"), std::string::npos) << mount().log();
   ::unlink(file.c_str());
+}
+
+// Lies over a pool's memory, so that no successor can adopt it.
+class Obstacle {
+ public:
+  explicit Obstacle(const Mount& mount) : path_(mounts_below(mount.runtime_dir()).at(0).mount_point) {
+    EXPECT_EQ(::mount("none", path_.c_str(), "tmpfs", 0, nullptr), 0);
+    write_file(path_ + "/tree", "no directory");
+  }
+  ~Obstacle() { (void)::umount(path_.c_str()); }
+  Obstacle(const Obstacle&) = delete;
+  Obstacle& operator=(const Obstacle&) = delete;
+  void remove() {
+    EXPECT_TRUE(eventually([&] { return ::umount(path_.c_str()) == 0; }));
+  }
+
+ private:
+  const std::string path_;
+};
+
+TEST_F(SupervisorTest, SuccessorsThatFailCostTimeAlone) {
+  start();
+  const File open(mount().path() + "/entry", O_RDWR);
+  File nameless(mount().path() + "/nameless", O_RDWR | O_CREAT);
+  ASSERT_EQ(::write(nameless.fd(), "nameless", 8), 8);
+  ASSERT_EQ(::unlink((mount().path() + "/nameless").c_str()), 0);
+  Obstacle obstacle(mount());
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  EXPECT_TRUE(eventually([&] { return mount().log().find("11 could not take over") != std::string::npos; },
+                         std::chrono::seconds(30)))
+      << mount().log();
+  obstacle.remove();
+  expect_entry();
+  EXPECT_EQ(read_at(nameless.fd(), 0, 10), "nameless");
+  EXPECT_EQ(::pwrite(open.fd(), "still open", 10, 0), 10);
+  EXPECT_EQ(store(mount().path() + "/another", pattern(2, kMiB)), 0);
+  EXPECT_EQ(difference(2, read_file(mount().path() + "/another")), "");
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  EXPECT_EQ(difference(2, read_file(mount().path() + "/another")), "");
+}
+
+TEST_F(SupervisorTest, EndsWhenItIsAskedToWhileNobodyCanTakeOver) {
+  start();
+  {
+    Obstacle obstacle(mount());
+    ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+    EXPECT_TRUE(eventually([&] { return mount().log().find("11 could not take over") != std::string::npos; },
+                           std::chrono::seconds(30)));
+    ASSERT_EQ(::kill(mount().pid(), SIGTERM), 0);
+    EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(10)), 1);
+    EXPECT_TRUE(mounts_below(mount().root()).empty());
+    EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
+  }
 }
 
 // A service manager: what it was told, and what it keeps.

@@ -74,7 +74,7 @@ TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
   Result<CommandLine> line =
       parse({"--pool", "a:size=1G", "-o", "rw,io_uring,poll_us=50", "/mnt//kv/", "--pool=b:size=25%",
              "-othreads=3", "-o", "runtime_dir=/run/x,nodev,,noauto,_netdev,nofail", "--daemonize", "-o",
-             "no_passthrough,no_supervisor,hang_after=5"});
+             "no_passthrough,no_supervisor,hang_after=5,give_up_after=7"});
   ASSERT_TRUE(line) << line.error().message;
   const Config& config = line->config;
   EXPECT_EQ(config.mountpoint.native(), "/mnt/kv/");
@@ -84,6 +84,7 @@ TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
   EXPECT_TRUE(config.daemonize);
   EXPECT_TRUE(config.no_supervisor);
   EXPECT_EQ(config.hang_after_s, 5u);
+  EXPECT_EQ(config.give_up_after_s, 7u);
   EXPECT_EQ(config.poll_us, 50u);
   EXPECT_EQ(config.threads, 3u);
   ASSERT_EQ(config.pools.size(), 2u);
