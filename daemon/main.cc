@@ -155,6 +155,19 @@ struct Audience {
   std::function<void()> gets_on = [] {};
 };
 
+ServerInfo describe(const Session& session, const Survivors& survivors, uint32_t generation, unsigned threads,
+                    unsigned poll_us) {
+  return {.io_mode = session.passthrough() ? "passthrough" : "daemon",
+          .transport = session.over_io_uring() ? "io_uring" : "dev_fuse",
+          .threads = threads,
+          .poll_us = poll_us,
+          .memory_bytes = memory_bytes(),
+          .started_ns = now_ns(),
+          .pid = getpid(),
+          .supervisor_pid = survivors.supervised() ? getppid() : 0,
+          .generation = generation};
+}
+
 int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,
           const Audience& audience) {
   let_stacks_be_printed();
@@ -204,15 +217,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   workers.start(threads);
   const bool negotiated = session.wait_until_negotiated(kNegotiationTime);
   if (negotiated) {
-    const ServerInfo info{.io_mode = session.passthrough() ? "passthrough" : "daemon",
-                          .transport = session.over_io_uring() ? "io_uring" : "dev_fuse",
-                          .threads = threads,
-                          .poll_us = poll_us,
-                          .memory_bytes = memory_bytes(),
-                          .started_ns = now_ns(),
-                          .pid = getpid(),
-                          .supervisor_pid = survivors.supervised() ? getppid() : 0,
-                          .generation = generation};
+    const ServerInfo info = describe(session, survivors, generation, threads, poll_us);
     session.control().describe(info);
     log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
              config.mountpoint.string(), info.io_mode, info.transport, pools.list().size());

@@ -93,11 +93,11 @@ class Check::Naming final : public CatalogVisitor {
   void node(const CatalogNode& node, std::span<const CatalogName> names, const CatalogContent*) override {
     if (S_ISDIR(node.mode) && !names.empty())
       directories_[node.id] = {names.front().parent, std::string(names.front().name)};
+    const bool listed = check_.report_.problems.size() < CheckReport::kListed;
     if (const auto kept = check_.unreadable_.find(node.id); kept != check_.unreadable_.end())
-      check_.add({node.id, path(names.front().parent, std::string(names.front().name)), kept->second});
+      check_.add({node.id, listed ? path(names.front()) : std::string(), kept->second});
     const auto bad = check_.bad_.find(node.id);
     if (bad == check_.bad_.end()) return;
-    const bool listed = check_.report_.problems.size() < CheckReport::kListed;
     check_.add({node.id, listed ? path(names.front()) : std::string(), bad->second});
     for (const CatalogName& name : names)
       check_.drops_.emplace_back(DropName{name.parent, std::string(name.name)});
