@@ -1,5 +1,6 @@
 #include "tier/copy_mark.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -15,7 +16,10 @@ constexpr size_t kHeadBytes = 1 + sizeof(uint64_t);
 constexpr size_t kUsualBytes = 128;
 constexpr size_t kMostBytes = 64 << 10;  // XATTR_SIZE_MAX, linux/limits.h
 // After the head of a mark that tells of no content.
-constexpr char kEmptied = 1, kSyncedNameless = 2;
+struct DirtyRecord {
+  uint32_t first_version;
+  uint32_t synced_nameless;
+};
 constexpr const char* kRestoringXattr = "trusted.kvcachefs.restoring";
 
 }  // namespace
@@ -23,10 +27,9 @@ constexpr const char* kRestoringXattr = "trusted.kvcachefs.restoring";
 Result<void> put_copy_mark(int fd, const CopyMark& mark) {
   std::string value(kHeadBytes, static_cast<char>(mark.state));
   std::memcpy(&value[1], &mark.node_id, sizeof mark.node_id);
-  if (mark.state != CopyMark::State::kNone)
-    value += records::encode_content(mark.node_id, mark.content);
-  else if (mark.emptied || mark.synced_nameless)
-    value += static_cast<char>((mark.emptied ? kEmptied : 0) | (mark.synced_nameless ? kSyncedNameless : 0));
+  if (mark.state != CopyMark::State::kNone) value += records::encode_content(mark.node_id, mark.content);
+  const DirtyRecord dirty{.first_version = mark.first_version, .synced_nameless = mark.synced_nameless};
+  if (mark.state == CopyMark::State::kNone) value.append(reinterpret_cast<const char*>(&dirty), sizeof dirty);
   return sys::set_xattr(fd, kCopyXattr, value, 0);
 }
 
@@ -45,8 +48,10 @@ std::optional<CopyMark> copy_mark_of(int fd) {
   std::memcpy(&mark.node_id, &value[1], sizeof mark.node_id);
   const std::string_view record(value.data() + kHeadBytes, *size - kHeadBytes);
   if (mark.state == CopyMark::State::kNone) {
-    mark.emptied = !record.empty() && (record[0] & kEmptied) != 0;
-    mark.synced_nameless = !record.empty() && (record[0] & kSyncedNameless) != 0;
+    DirtyRecord dirty{};  // an older version has written none
+    std::memcpy(&dirty, record.data(), std::min(record.size(), sizeof dirty));
+    mark.first_version = dirty.first_version;
+    mark.synced_nameless = dirty.synced_nameless != 0;
     return mark;
   }
   const bool copied = mark.state == CopyMark::State::kClean || mark.state == CopyMark::State::kCold;

@@ -21,7 +21,7 @@ struct CopyMark {
   enum class State : char { kNone = 'n', kClean = 'c', kCold = 'm', kUnreadable = '?' };
   State state = State::kNone;
   uint64_t node_id = 0;
-  bool emptied = false;          // as Entry has them; of kNone
+  uint32_t first_version = 0;    // as Entry has them; of kNone
   bool synced_nameless = false;  // likewise
   CatalogContent content;        // of clean and cold ones
 };

@@ -69,6 +69,7 @@ struct Entry {
   uint32_t looked_up_ms = 0;
   uint32_t hits = 0;  // opens for reading since it was stored
   uint32_t version = 0;
+  uint32_t first_version = 0;  // contents of earlier ones are of before it was last cut to nothing
   // Of the disk tier. `content_epoch` changes whenever somebody may write: a copy that was begun before is
   // void.
   uint64_t node_id = 0;  // the catalog's number for it; 0: the catalog does not have it

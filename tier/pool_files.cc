@@ -245,16 +245,16 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (cold)
       if (auto done = sys::truncate(fd->get(), 0); !done) return done;
     fault_point("cold one cut");
-    const bool was_dirty = entry->tier == Entry::Tier::kDirty;
+    ++entry->version;
     if (size_bytes == 0) {
-      const bool was_emptied = std::exchange(entry->emptied, entry->node_id != 0);
-      if (was_dirty && !was_emptied && entry->emptied) mark_dirty(*entry);
+      entry->emptied = entry->node_id != 0;
+      entry->first_version = entry->version;
+      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0) mark_dirty(*entry);
     }
     became_dirty(*entry);
     fault_point("marked dirty");
     if (!cold)
       if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
-    ++entry->version;
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
         entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;

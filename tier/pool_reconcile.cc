@@ -29,8 +29,9 @@ struct Marked {
   sys::Handle handle;
   CopyMark mark;  // of a dirty file with the content that the catalog has
   bool is_file = false;
-  bool seen = false;   // the catalog has it
-  bool plain = false;  // a file whose only xattr is the mark
+  bool seen = false;     // the catalog has it
+  bool emptied = false;  // dirty, and cut to nothing since the catalog got its content
+  bool plain = false;    // a file whose only xattr is the mark
   struct stat attributes {};
   std::vector<Place> places;
 
@@ -124,8 +125,7 @@ class Pool::Reconciler final : public CatalogVisitor {
       if (wanted.erase({name.parent, std::string(name.name)}) == 0 && !unfinished_)
         dropped_.push_back(DropName{name.parent, std::string(name.name)});
     // Until it has its new content it gets no new name there (tier/catalog_names.h).
-    if (marked.is_dirty() && marked.mark.emptied)
-      return tier_.names.known_links(marked.handle.ino, std::move(wanted));
+    if (marked.emptied) return tier_.names.known_links(marked.handle.ino, std::move(wanted));
     for (const auto& [parent, name] : wanted) changes_.push_back(PutName{parent, name, node.id});
     if (content != nullptr && !same_content(*content, marked.mark.content))
       changes_.push_back(PutContent{node.id, marked.mark.content});
@@ -153,7 +153,10 @@ class Pool::Reconciler final : public CatalogVisitor {
     // Cut to nothing by one that died before the mark could tell: dirty (is_cold() of pool_adopt.cc).
     if (is_file && mark->state == CopyMark::State::kCold && attributes->st_size == 0 &&
         mark->content.size_bytes > 0)
-      mark = CopyMark{.state = CopyMark::State::kNone, .node_id = id, .emptied = true, .content = {}};
+      mark = CopyMark{.state = CopyMark::State::kNone,
+                      .node_id = id,
+                      .first_version = mark->content.version + 1,
+                      .content = {}};
     tier_.store->saw_id(id);
     Marked& marked = marked_[id];
     if (marked.places.empty()) {
@@ -204,7 +207,8 @@ class Pool::Reconciler final : public CatalogVisitor {
   // The names that it still has, and its content, which is claimed. False: nothing of it stays.
   bool keep_older(Marked& marked, std::span<const CatalogName> names, const CatalogContent& content) {
     const auto there = names_of(marked);
-    const bool is_kept = !marked.mark.emptied || std::ranges::any_of(names, [&](const CatalogName& name) {
+    marked.emptied = content.version < marked.mark.first_version;
+    const bool is_kept = !marked.emptied || std::ranges::any_of(names, [&](const CatalogName& name) {
       return there.contains({name.parent, std::string(name.name)});
     });
     if (!is_kept || !tier_.store->claim(content)) return false;
@@ -246,7 +250,7 @@ class Pool::Reconciler final : public CatalogVisitor {
     const auto mark = copy_mark_of(file->get());
     const auto its = mark ? marked_.find(mark->node_id) : marked_.end();
     if (its == marked_.end() || !its->second.is_file) return true;
-    return its->second.is_dirty() && (!its->second.seen || its->second.mark.emptied);
+    return its->second.is_dirty() && (!its->second.seen || its->second.emptied);
   }
 
   // A name that one file loses may be another's now. Ids of nodes come before what names them.
@@ -328,11 +332,13 @@ class Pool::Reconciler final : public CatalogVisitor {
         (void)pool_.arena_.drop_pages(file->get());
     Accounted accounted(pool_, *entry);
     entry->node_id = id;
-    entry->version = marked.mark.content.version;
+    entry->version = std::max(marked.mark.content.version, marked.mark.first_version);
+    entry->first_version = marked.mark.first_version;
+    entry->emptied = marked.emptied;
     entry->name_hash = static_cast<uint32_t>(
         checksum_of(std::as_bytes(std::span(std::string_view(marked.places.front().name)))).low);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
-    if (marked.is_dirty()) return void(entry->emptied = marked.mark.emptied);
+    if (marked.is_dirty()) return;
     pool_.candidates_.moved(*entry, cold && !whole ? Entry::Tier::kCold : Entry::Tier::kClean);
     if (entry->direct_count > 0) {
       const auto held = shard.held.emplace(marked.handle.ino, content).first;

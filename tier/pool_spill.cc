@@ -89,7 +89,7 @@ Result<void> Pool::mark_copy(const Entry& entry, int fd, CopyMark::State state,
   if (!is_supervised()) return {};
   CopyMark mark{.state = state,
                 .node_id = entry.node_id,
-                .emptied = entry.emptied,
+                .first_version = entry.first_version,
                 .synced_nameless = entry.synced_nameless,
                 .content = {}};
   if (content != nullptr) mark.content = *content;

@@ -58,16 +58,16 @@ TEST_F(CopyMarkTest, TooManyExtentsLeaveTheOneOfBefore) {
 }
 
 TEST_F(CopyMarkTest, ADirtyOneSaysWhatItWas) {
-  for (const bool emptied : {false, true}) {
+  for (const uint32_t first_version : {0u, 7u, UINT32_MAX}) {
     for (const bool nameless : {false, true}) {
       ASSERT_TRUE(put_copy_mark(fd_.get(), {.state = CopyMark::State::kNone,
                                             .node_id = 77,
-                                            .emptied = emptied,
+                                            .first_version = first_version,
                                             .synced_nameless = nameless,
                                             .content = {}}));
       const auto mark = copy_mark_of(fd_.get());
       EXPECT_EQ(mark->node_id, 77u);
-      EXPECT_EQ(mark->emptied, emptied);
+      EXPECT_EQ(mark->first_version, first_version);
       EXPECT_EQ(mark->synced_nameless, nameless);
     }
   }
