@@ -95,7 +95,9 @@ void Player::create() {
   if (!known) throw Violation("a new file is not taken");
   Object& object = expectation_.make(ObjectKind::kFile, place, {mode, ""}, handle->ino);
   object.lookups = object.opens = object.writers = 1;
-  Handle open{.id = id, .ino = handle->ino, .fd = std::move(*fd), .writer = true, .from_disk = false};
+  Handle open{
+      .id = id, .ino = handle->ino, .fd = std::move(*fd), .writer = true, .from_disk = false, .kept = 0};
+  keep(open);
   const uint64_t bytes = draw_size(random_);
   note(fmt::format("create {}: object {}, inode {}, {} bytes", text(place), id, handle->ino, bytes));
   write(open, 0, bytes);

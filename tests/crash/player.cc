@@ -93,6 +93,7 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
         ++object->opens;
         if (writer) ++object->writers;
       }
+      keep(handle);
       if (handle.from_disk) return handle;
       auto fd = pool.open_inode(ino, writer ? O_RDWR : O_RDONLY);
       if (!fd)
@@ -109,6 +110,28 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
     if (intact) tries = std::max(tries, kOpenTries - 1);
   }
   return std::nullopt;
+}
+
+void Player::keep(Handle& handle) {
+  auto kept = world_.survivors().opened(
+      {.inode = {1, handle.ino}, .unique = 1, .writer = handle.writer, .from_disk = handle.from_disk});
+  if (!kept) throw Violation("an open is not written down");
+  handle.kept = *kept;
+}
+
+void Player::take_over() {
+  hear();
+  if (!world_.take_over()) return;
+  note("another process takes over");
+  asked_.clear();
+  // The kernel looks everything up again.
+  for (const Found& one : walk(true)) {
+    Object& object = expectation_.object(one.id);
+    if (object.ino != one.ino) throw Violation(text(one.place) + ": is another inode after a takeover");
+    object.lookups += one.lookups;
+  }
+  hear();
+  check_now();
 }
 
 std::optional<std::string> Player::content(const Handle& handle) {
@@ -156,6 +179,7 @@ void Player::close(Handle handle) {
     }
   }
   handle.fd.reset();
+  world_.survivors().closed(handle.kept);
   pool.end_open(handle.ino, handle.writer, handle.from_disk);
   if (handle.id == 0) return;
   Object& object = expectation_.object(handle.id);

@@ -27,7 +27,9 @@ class Player {
   Player(World& world, Expectation& expectation, uint64_t seed, const Rules& rules)
       : world_(world), expectation_(expectation), random_(seed), rules_(rules) {}
 
-  void operate();      // one operation, and some steps
+  void operate();  // one operation, and some steps
+  // The process dies and another takes over: nobody notices, and who waited for an answer asks no more.
+  void take_over();
   void close_all();    // what is open; waits for what was asked to be durable
   void forget_life();  // the pool is gone, with all that was open
   // After a clean stop, all that is closed: durable, as it is. Before it, the times are noted.
@@ -46,6 +48,7 @@ class Player {
     UniqueFd fd;
     bool writer = false;
     bool from_disk = false;
+    uint64_t kept = 0;  // among what survives
   };
   struct Asked {
     std::shared_ptr<std::optional<int>> answer;
@@ -58,6 +61,7 @@ class Player {
   void step(uint64_t steps_max);
 
   std::optional<Handle> open(uint64_t ino, bool writer);
+  void keep(Handle& handle);
   std::optional<std::string> content(const Handle& handle);
   void close(Handle handle);
   void forget(Object& object);

@@ -2,8 +2,9 @@
 //
 //   spill_model [--seeds A-B] [--crash-points N] [--verbose]
 //
-// --seeds runs each seed of the range: some rounds of operations, each of which ends in a clean stop, in a
-// loss of power or in one at a write, flush or transaction that the seed draws. --crash-points runs scenarios
+// --seeds runs each seed of the range: some rounds of operations and takeovers by another process; each round
+// ends in a clean stop, in a loss of power or in one at a write, flush or transaction that the seed draws.
+// --crash-points runs scenarios
 // and cuts each at every one of its writes, flushes and transactions (before and after these), until there
 // were N. What fails is said with its steps and the option that runs it again; a single seed prints its steps
 // in any case with --verbose. Needs root (it mounts tmpfs) and /dev/shm. Exit 0 if all went well.
@@ -89,6 +90,7 @@ class Run {
         random_(seed + 0x1234567) {}
 
   void rounds() {
+    takes_over_ = !setting_.rules.faulty && !setting_.rules.flush_fails;
     world_.start();
     for (int round = 0; round < kRounds; ++round) {
       const uint64_t ending = random_.below(6);
@@ -137,7 +139,11 @@ class Run {
     world_.cut({kind == 2 ? Cut::Kind::kBeforeCommit : Cut::Kind::kAfterCommit, 1 + random_.below(40)});
   }
   void operate(uint64_t count) {
-    for (uint64_t done = 0; done < count; ++done) player_.operate();
+    for (uint64_t done = 0; done < count; ++done) {
+      player_.operate();
+      // A disk that errs can make a takeover fail, too.
+      if (takes_over_ && random_.one_in(30)) player_.take_over();
+    }
     if (!setting_.rules.faulty) player_.check_now();
   }
   void stop() {
@@ -146,13 +152,13 @@ class Run {
     world_.bring_to_disk();
     player_.all_durable();
     player_.note_times();
-    world_.lose_power();
     player_.forget_life();
+    world_.lose_power();
   }
   void end_by_power() {
     player_.note("the power goes");
-    world_.lose_power();
     player_.forget_life();
+    world_.lose_power();
   }
   void come_back() {
     world_.start();
@@ -167,6 +173,7 @@ class Run {
   Random random_;
   uint64_t operations_ = 0;
   uint64_t commits_ = 0;
+  bool takes_over_ = false;
 };
 
 bool verbose = false;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <set>
 
 #include "tests/crash/virtual_clock.h"
 #include "tier/catalog_check.h"
@@ -12,6 +13,7 @@ namespace kvcachefs::test {
 namespace {
 
 constexpr auto kNoWait = std::chrono::milliseconds(0);
+constexpr int kLastSteps = 400;
 
 }  // namespace
 
@@ -64,13 +66,19 @@ class World::Backing final : public BackingStore {
   Result<int32_t> acquire(int fd, PoolInode) override {
     auto copy = sys::duplicate(fd);
     if (!copy) return pass(copy);
-    return copy->release();
+    return *given_.insert(copy->release()).first;
   }
-  void give_back(int32_t backing) override { ::close(backing); }
+  void give_back(int32_t backing) override {
+    if (given_.erase(backing) > 0) ::close(backing);
+  }
+  void give_back_all() {
+    while (!given_.empty()) give_back(*given_.begin());
+  }
   bool needs_write_access() const override { return writable_; }
 
  private:
   const bool writable_;
+  std::set<int32_t> given_;
 };
 
 class World::Listener final : public DiscardListener {
@@ -131,6 +139,20 @@ void World::start() {
   auto opened = Catalog::open(directory_ + "/catalog", {.create = true, .map_bytes = 4u << 20});
   if (!opened) throw std::runtime_error("catalog: " + opened.error().message);
   catalog_ = std::move(*opened);
+  auto survivors = Survivors::create();
+  if (!survivors) throw std::runtime_error("survivors: " + survivors.error().message);
+  survivors_ = std::move(*survivors);
+  (void)survivors_->begin_generation();
+  auto made = Pool::create(1, pool_options(), surroundings());
+  if (!made) throw std::runtime_error("pool: " + made.error().message);
+  pool_ = std::move(*made);
+  auto attached = pool_->attach_disk(std::make_unique<Device>(disk_),
+                                     std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
+  if (!attached) throw Violation("the pool cannot be attached: " + attached.error().message);
+  disk_.set_odds(options_.odds);
+}
+
+PoolOptions World::pool_options() const {
   PoolOptions options;
   options.name = "p";
   options.size_bytes = options_.pool_bytes;
@@ -138,19 +160,39 @@ void World::start() {
   options.durability = options_.durability;
   options.admission = options_.admission;
   options.spill_path = "disk";
-  auto made = Pool::create(1, options,
-                           {.arena_path = directory_ + "/arena",
-                            .topology = topology_.get(),
-                            .backing_store = backing_.get(),
-                            .listener = listener_.get(),
-                            .evictor = &evictor_,
-                            .cores = 1});
-  if (!made) throw std::runtime_error("pool: " + made.error().message);
-  pool_ = std::move(*made);
-  auto attached = pool_->attach_disk(std::make_unique<Device>(disk_),
-                                     std::make_unique<CuttableCatalog>(*this), kUnitBytes, options);
-  if (!attached) throw Violation("the pool cannot be attached: " + attached.error().message);
-  disk_.set_odds(options_.odds);
+  return options;
+}
+
+Pool::Surroundings World::surroundings() {
+  return {.arena_path = directory_ + "/arena",
+          .topology = topology_.get(),
+          .backing_store = backing_.get(),
+          .listener = listener_.get(),
+          .evictor = &evictor_,
+          .cores = 1,
+          .survivors = survivors_.get()};
+}
+
+bool World::take_over() {
+  DiskTier* const tier = pool_->disk();
+  for (int steps = 0; steps < kLastSteps && !tier->spiller.idle(); ++steps) {
+    tier->spiller.step(kNoWait);
+    if (crashed()) throw Crash();
+  }
+  if (!tier->spiller.idle()) return false;
+  tier->close();
+  tier->lanes.clear();
+  dead_.push_back(std::move(pool_));
+  backing_->give_back_all();
+  (void)survivors_->begin_generation();
+  auto adopted = Pool::adopt(1, pool_options(), surroundings());
+  if (!adopted) throw Violation("the pool cannot be taken over: " + adopted.error().message);
+  pool_ = std::move(*adopted);
+  auto attached = pool_->attach_adopted_disk(
+      std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
+  if (crashed()) throw Crash();
+  if (!attached) throw Violation("the disk cannot be taken over: " + attached.error().message);
+  return true;
 }
 
 void World::cut(Cut cut) {
@@ -161,8 +203,9 @@ void World::cut(Cut cut) {
 void World::lose_power() {
   if (!crashed()) disk_.crash(0);
   frozen_ = true;
-  pool_->disk()->close();
+  if (DiskTier* const tier = pool_->disk()) tier->close();
   pool_.reset();
+  dead_.clear();
   catalog_.reset();
   disk_.restart();
   frozen_ = false;

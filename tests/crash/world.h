@@ -59,11 +59,16 @@ class World {
   World& operator=(const World&) = delete;
 
   void start();  // the pool comes up with what the disk and the catalog have
+  // The process dies and another takes over: what is in memory, on the disk and in the catalog stays, what it
+  // knew does not, and whoever waits hears nothing any more. What was on its way to the disk gets there
+  // first. False: it did not in time, and nothing has happened.
+  bool take_over();
   void cut(Cut cut);
   void lose_power();     // at once, if it has not gone yet; the pool is gone after it
   void bring_to_disk();  // all that is closed, as when the daemon ends
 
   Pool& pool() { return *pool_; }
+  Survivors& survivors() { return *survivors_; }
   FaultyDisk& disk() { return disk_; }
   Catalog& catalog();
   bool crashed() const;
@@ -84,6 +89,8 @@ class World {
   class Backing;
   class Listener;
   Result<std::vector<Extent>> commit(std::span<const CatalogChange> changes);
+  PoolOptions pool_options() const;
+  Pool::Surroundings surroundings();
 
   const Options options_;
   const std::string directory_;
@@ -94,6 +101,8 @@ class World {
   std::unique_ptr<Backing> backing_;
   std::unique_ptr<Listener> listener_;
   Wakeup evictor_;
+  std::unique_ptr<Survivors> survivors_;
+  std::vector<std::shared_ptr<Pool>> dead_;  // of processes that died: what they had is not taken apart
   std::shared_ptr<Pool> pool_;
   Cut cut_;
   bool frozen_ = false;
