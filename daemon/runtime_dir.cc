@@ -2,6 +2,7 @@
 
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -56,6 +57,17 @@ Result<void> unmount_below(const std::string& directory, const std::vector<std::
   return {};
 }
 
+// Whoever can write there could put another directory, or a link, in the daemon's way.
+Result<void> check_is_ours(const std::string& directory) {
+  auto opened = sys::open_at(AT_FDCWD, directory.c_str(), O_PATH | O_DIRECTORY);
+  if (!opened) return pass(opened);
+  auto attributes = sys::stat_of(opened->get());
+  if (!attributes) return pass(attributes);
+  const bool others_write = (attributes->st_mode & 022) != 0 && (attributes->st_mode & S_ISVTX) == 0;
+  if (attributes->st_uid == geteuid() && !others_write) return {};
+  return fail(EPERM, directory + ": another user may write to it: no place for what the daemon mounts");
+}
+
 }  // namespace
 
 RuntimeDir RuntimeDir::keep(const std::string& runtime_dir, const std::string& mountpoint, int lock_fd) {
@@ -66,6 +78,8 @@ Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::
   if (auto made = sys::make_directories(runtime_dir, 0700); !made) return pass(made);
   const std::string directory = directory_of(runtime_dir, mountpoint);
   if (auto made = sys::make_directories(directory, 0700); !made) return pass(made);
+  for (const std::string& each : {runtime_dir, directory})
+    if (auto ours = check_is_ours(each); !ours) return pass(ours);
   auto lock = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return pass(lock);
   // One that was killed a moment ago has it until the last of its threads is gone.

@@ -1,6 +1,9 @@
 #include "fs/control_files.h"
 
+#include <fmt/format.h>
+
 #include <cerrno>
+#include <optional>
 
 #include "fs/control/pool_adapter.h"
 #include "fs/control/pool_files.h"
@@ -13,25 +16,45 @@ namespace {
 constexpr off_t kStatedBytes = 4096;
 constexpr blkcnt_t kStatedBlocks = 8;  // with none, cp(1) would look for its holes
 constexpr size_t kMostOrderBytes = 4096;
-
-uint16_t pool_of_directory(NodeId id) {
-  return id.is_mount_control() ? 0 : id.pool_number();
-}
+constexpr int kGenerationShift = 32;  // in handles
+constexpr const char* kPoolsDirectoryName = "pools";
 
 bool is_file(NodeId id) {
-  return id.control_index() > 0;
+  return id.control_index() > 0 && !id.is_pools_directory();
+}
+
+Authority authority_of(NodeId id) {
+  return id.is_administrators() ? Authority::kAdministrator : Authority::kOwner;
 }
 
 const PoolFile* writable_file(NodeId id) {
   if (id.is_mount_control() || !is_file(id) || id.control_index() > pool_files().size()) return nullptr;
   const PoolFile& file = pool_files()[id.control_index() - 1];
+  if (file.owner_only_reads && !id.is_administrators()) return nullptr;
   return file.write == nullptr ? nullptr : &file;
+}
+
+// Of a file of the administrator's: 1, the process that opened it, and what tells it from that process'
+// others. So a successor knows that process, too.
+constexpr uint64_t kAdministratorsHandle = uint64_t{1} << 63;
+constexpr int kNumberBits = 63 - Caller::kProcessBits;
+constexpr int kGenerationBits = 5;
+
+uint64_t administrators_handle(uint64_t process, uint64_t next_handle) {
+  constexpr int kCountBits = kNumberBits - kGenerationBits;
+  const uint64_t generation = (next_handle >> kGenerationShift) & ((1 << kGenerationBits) - 1);
+  const uint64_t count = next_handle & ((1 << kCountBits) - 1);
+  return kAdministratorsHandle | process << kNumberBits | generation << kCountBits | count;
+}
+
+bool is_opened_by(uint64_t process, uint64_t handle) {
+  return handle >> kNumberBits == (kAdministratorsHandle >> kNumberBits | process);
 }
 
 }  // namespace
 
 ControlFiles::ControlFiles(Pools& pools, const Survivors& survivors, uint32_t generation)
-    : pools_(pools), survivors_(survivors), next_handle_((uint64_t{generation} << 32) + 1) {
+    : pools_(pools), survivors_(survivors), next_handle_((uint64_t{generation} << kGenerationShift) + 1) {
   describe({});
 }
 
@@ -52,12 +75,24 @@ std::shared_ptr<const ControlledServer> ControlFiles::server() const {
   return server_;
 }
 
-std::vector<std::string> ControlFiles::names(NodeId directory) const {
-  std::vector<std::string> result;
-  if (directory.is_mount_control()) {
-    for (const ServerFile& file : server_files()) result.emplace_back(file.name);
+std::vector<ControlFiles::Named> ControlFiles::list(NodeId directory) const {
+  std::vector<Named> result;
+  if (directory.is_pools_directory()) {
+    for (const auto& pool : pools_.list())
+      result.push_back({pool->name(), NodeId::of_administrators(pool->number(), 0), true});
+  } else if (directory.is_mount_control()) {
+    for (const ServerFile& file : server_files())
+      result.push_back({std::string(file.name), NodeId::of_control(0, result.size() + 1)});
+    result.push_back({kPoolsDirectoryName, {NodeId::kPoolsDirectory}, true});
   } else {
-    for (const PoolFile& file : pool_files()) result.emplace_back(file.name);
+    for (size_t index = 0; index < pool_files().size(); ++index) {
+      const PoolFile& file = pool_files()[index];
+      if (directory.is_administrators() && !file.of_administrator) continue;
+      const uint16_t pool = directory.pool_number();
+      result.push_back({std::string(file.name), directory.is_administrators()
+                                                    ? NodeId::of_administrators(pool, index + 1)
+                                                    : NodeId::of_control(pool, index + 1)});
+    }
   }
   return result;
 }
@@ -67,26 +102,29 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
   attributes.st_ino = id.value;
   attributes.st_nlink = 1;
   mode_t file_mode = 0444;
+  mode_t directory_mode = 0555;
   if (!id.is_mount_control()) {
     auto pool = pools_.find(id.pool_number());
     if (pool == nullptr) return fail(ESTALE);
-    auto root = pool->attributes(pool->root_ino());
-    if (!root) return root;
-    // Who owns the pool may steer it, but for what names files of the machine, which the daemon opens as
-    // root.
-    const PoolFile* const file = is_file(id) ? &pool_files()[id.control_index() - 1] : nullptr;
-    if (file == nullptr || !file->of_root) {
+    if (is_file(id)) {
+      if (id.control_index() > pool_files().size()) return fail(ESTALE);
+      file_mode = pool_files()[id.control_index() - 1].mode(authority_of(id));
+    }
+    if (!id.is_administrators()) {
+      // Whoever owns the pool may steer it.
+      auto root = pool->attributes(pool->root_ino());
+      if (!root) return root;
       attributes.st_uid = root->st_uid;
       attributes.st_gid = root->st_gid;
     }
-    if (file != nullptr) file_mode = file->mode();
   }
+  if (id.is_pools_directory() || id.is_administrators()) directory_mode = 0700;
   if (is_file(id)) {
     attributes.st_mode = S_IFREG | file_mode;
     attributes.st_size = kStatedBytes;
     attributes.st_blocks = kStatedBlocks;
   } else {
-    attributes.st_mode = S_IFDIR | 0555;
+    attributes.st_mode = S_IFDIR | directory_mode;
     attributes.st_nlink = 2;
   }
   return attributes;
@@ -97,6 +135,8 @@ void ControlFiles::reply_entry_of(fuse_req_t request, NodeId id) {
   if (!attributes) return reply_error(request, std::move(attributes.error()));
   fuse_entry_param entry = entry_of(id.value, 0, *attributes);
   entry.attr_timeout = 0;
+  // Pools come and go, and their numbers are used again.
+  if (id.is_administrators()) entry.entry_timeout = 0;
   reply_entry(request, entry);
 }
 
@@ -105,11 +145,9 @@ void ControlFiles::lookup_directory(fuse_req_t request, uint16_t pool) {
 }
 
 void ControlFiles::lookup(fuse_req_t request, NodeId directory, std::string_view name) {
-  const auto known = names(directory);
-  for (size_t index = 0; index < known.size(); ++index)
-    if (known[index] == name)
-      return reply_entry_of(request, NodeId::of_control(pool_of_directory(directory), index + 1));
-  reply_no_entry(request);
+  for (const Named& known : list(directory))
+    if (known.name == name) return reply_entry_of(request, known.id);
+  reply_no_entry(request, directory.is_pools_directory() ? 0 : kLongTimeoutS);
 }
 
 void ControlFiles::getattr(fuse_req_t request, NodeId id) {
@@ -123,11 +161,13 @@ std::unique_ptr<ControlledPool> ControlFiles::pool_of(NodeId id) const {
   if (pool == nullptr) return nullptr;
   const auto described = server();
   const ServerInfo& info = described->info;
-  return std::make_unique<PoolAdapter>(std::move(pool), pools_, info.io_mode, info.transport == "io_uring");
+  return std::make_unique<PoolAdapter>(std::move(pool), pools_, authority_of(id), info.io_mode,
+                                       info.transport == "io_uring");
 }
 
 Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {
   auto result = std::make_shared<OpenFile>();
+  result->id = id;
   if (!is_file(id)) return fail(EISDIR);
   const size_t index = id.control_index() - 1;
   if (id.is_mount_control()) {
@@ -146,12 +186,28 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   return result;
 }
 
+Result<uint64_t> ControlFiles::handle_for(fuse_req_t request, NodeId id) {
+  std::optional<uint64_t> process;
+  if (id.is_administrators()) {
+    auto administrator = need_administrator(request);
+    if (!administrator) return pass(administrator);
+    auto opener = administrator->process();
+    if (!opener) return fail(EPERM);
+    process = *opener;
+  }
+  MutexLock lock(mutex_);
+  const uint64_t number = next_handle_++;
+  return process ? administrators_handle(*process, number) : number;
+}
+
 void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
+  auto handle = handle_for(request, id);
+  if (!handle) return reply_error(request, std::move(handle.error()));
   auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
   if (!opened) return reply_error(request, std::move(opened.error()));
+  file->fh = *handle;
   {
     MutexLock lock(mutex_);
-    file->fh = next_handle_++;
     open_files_[file->fh] = std::move(*opened);
   }
   file->direct_io = 1;
@@ -164,7 +220,7 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
   {
     MutexLock lock(mutex_);
     const auto found = open_files_.find(file->fh);
-    if (found != open_files_.end()) return found->second;
+    if (found != open_files_.end()) return found->second->id.value == id.value ? found->second : nullptr;
   }
   // A process that died had it open. The text is another by now, for who reads on in it.
   auto opened = open_file(id, true);
@@ -182,11 +238,20 @@ void ControlFiles::read(fuse_req_t request, NodeId id, size_t size, off_t offset
   (void)fuse_reply_buf(request, text.data(), text.size());
 }
 
-Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view text, OpenFile& open) {
+Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle,
+                                 OpenFile& open) {
   const PoolFile* file = writable_file(id);
   if (file == nullptr) return fail(EACCES);
-  if (file->of_root && fuse_req_ctx(request)->uid != 0) return fail(EPERM);
-  auto pool = pool_of(id);
+  if (id.is_administrators()) {
+    auto administrator = need_administrator(request);
+    if (!administrator) return pass(administrator);
+    auto process = administrator->process();
+    if (!process || !is_opened_by(*process, handle))
+      return fail(EPERM, fmt::format("{} of .kvcachefs/pools is written by a process that has not opened it",
+                                     file->name));
+  }
+  // While it is open its pool's number is no other's.
+  ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
@@ -205,7 +270,7 @@ void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, o
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);
-  if (auto done = order(request, id, text, *open); !done)
+  if (auto done = order(request, id, text, file->fh, *open); !done)
     return reply_error(request, std::move(done.error()));
   (void)fuse_reply_write(request, text.size());
 }
@@ -215,7 +280,7 @@ void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* fi
   const std::string line = open == nullptr ? std::string() : open->lines.finish();
   if (!line.empty()) {
     takes_long(request);
-    auto done = order(request, id, line + '\n', *open);
+    auto done = order(request, id, line + '\n', file->fh, *open);
     if (!done) return reply_error(request, std::move(done.error()));
   }
   (void)fuse_reply_err(request, 0);

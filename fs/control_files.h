@@ -1,6 +1,11 @@
 // The virtual files as the kernel sees them: nodeids, attributes, opens. What they say and do is fs/control/.
 // Any server thread; each handler answers its request. A write is one order and is carried out before it is
 // answered; text that is no value of its file is EINVAL, with the reason in the log.
+//
+// What is in .kvcachefs/pools/NAME is for whoever has CAP_SYS_ADMIN on the host (fs/caller.h), whatever the
+// file modes say, and is asked at each open and each write: EPERM. Only the process that opened such a file
+// writes to it: neither a descriptor that was handed on nor a program that was started with it is an
+// authority.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +36,12 @@ class ControlFiles {
   // Directories have index 0, of pool number 0 the mount's own.
   void lookup_directory(fuse_req_t request, uint16_t pool);
   void lookup(fuse_req_t request, NodeId directory, std::string_view name);
-  std::vector<std::string> names(NodeId directory) const;
+  struct Named {
+    std::string name;
+    NodeId id;
+    bool is_directory = false;
+  };
+  std::vector<Named> list(NodeId directory) const;
   void getattr(fuse_req_t request, NodeId id);
   void open(fuse_req_t request, NodeId id, fuse_file_info* file);
   void read(fuse_req_t request, NodeId id, size_t size, off_t offset, const fuse_file_info* file);
@@ -42,6 +52,7 @@ class ControlFiles {
  private:
   // What keeps an open file's target alive as long as its reader.
   struct OpenFile {
+    NodeId id;
     std::unique_ptr<ControlledPool> pool;
     std::unique_ptr<ControlReader> reader;
     LineBuffer lines;
@@ -50,8 +61,9 @@ class ControlFiles {
   Result<struct stat> attributes_of(NodeId id) const;
   void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
+  Result<uint64_t> handle_for(fuse_req_t request, NodeId id) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
-  Result<void> order(fuse_req_t request, NodeId id, std::string_view text, OpenFile& open);
+  Result<void> order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle, OpenFile& open);
   std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
 
   Pools& pools_;

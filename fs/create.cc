@@ -78,6 +78,7 @@ void make_pool(fuse_req_t request, const char* name, mode_t mode) {
   takes_long(request);
   Server& server = server_of(request);
   if (std::string_view(name) == kMountControlName) return reply_error(request, {EEXIST, {}});
+  if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
   const fuse_ctx* caller = fuse_req_ctx(request);
   if (!server.pools.find(std::string_view(name))) server.survivors.attempt();
   auto pool = server.pools.create_default(name, mode & 07777, caller->uid, caller->gid);

@@ -132,10 +132,12 @@ void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset,
   if (id.is_root()) return read_root(request, size, offset, plus);
   if (id.is_control()) {
     Listing listing(request, size);
-    const auto names = server_of(request).control.names(id);
-    for (auto at = static_cast<size_t>(offset); at < names.size(); ++at) {
-      const uint64_t nodeid = NodeId::of_control(id.is_mount_control() ? 0 : id.pool_number(), at + 1).value;
-      if (!add_plain(listing, plus, names[at].c_str(), nodeid, S_IFREG, static_cast<off_t>(at + 1))) break;
+    const auto listed = server_of(request).control.list(id);
+    for (auto at = static_cast<size_t>(offset); at < listed.size(); ++at) {
+      const mode_t type = listed[at].is_directory ? S_IFDIR : S_IFREG;
+      if (!add_plain(listing, plus, listed[at].name.c_str(), listed[at].id.value, type,
+                     static_cast<off_t>(at + 1)))
+        break;
     }
     return listing.reply();
   }

@@ -40,6 +40,7 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (parent == NodeId::kRoot) {
     takes_long(request);
     if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
+    if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
     Server& server = server_of(request);
     if (server.pools.find(std::string_view(name))) server.survivors.attempt();
     auto removed = server.pools.remove(name);

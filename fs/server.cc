@@ -1,5 +1,6 @@
 #include "fs/server.h"
 
+#include <fmt/format.h>
 #include <linux/fuse.h>
 
 #include <cerrno>
@@ -17,14 +18,16 @@ constexpr uint64_t kResentBit = uint64_t{1} << 63;
 
 thread_local RequestIdentity identity;
 
-constexpr unsigned kRefusalsOfRoot = 100;  // a minute
+constexpr unsigned kRefusalsOfAdministrator = 100;  // a minute
 constexpr unsigned kRefusalsOfOthers = 10;
 
-// What users provoke does not keep from the administrator what he is told.
-void log_refusal(uid_t user, const std::string& message) {
-  static LogLimit of_root(kRefusalsOfRoot);
+// What users provoke, and root of a container among them, does not keep from the administrator what he is
+// told.
+void log_refusal(const fuse_ctx& context, const std::string& message) {
+  static LogLimit of_administrator(kRefusalsOfAdministrator);
   static LogLimit of_others(kRefusalsOfOthers);
-  (user == 0 ? of_root : of_others).warning("{}", message);
+  const auto caller = context.uid == 0 ? Caller::of(context.pid) : fail(EPERM);
+  (caller && caller->is_administrator() ? of_administrator : of_others).warning("{}", message);
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ Result<Node> find_node(Server& server, uint64_t nodeid) {
 }
 
 void reply_error(fuse_req_t request, Error error) {
-  if (!error.message.empty()) log_refusal(fuse_req_ctx(request)->uid, error.message);
+  if (!error.message.empty()) log_refusal(*fuse_req_ctx(request), error.message);
   StaleCallers& stale_callers = server_of(request).stale_callers;
   const pid_t thread = fuse_req_ctx(request)->pid;
   int code = error.code;
@@ -72,6 +75,17 @@ void reply_error(fuse_req_t request, Error error) {
   }
   about_to_answer();
   (void)fuse_reply_err(request, code);
+}
+
+Result<Caller> need_administrator(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  auto caller = Caller::of(context->pid);
+  if (caller && caller->is_administrator()) return caller;
+  return fail(
+      EPERM,
+      fmt::format("user {} (thread {}) asks for what needs CAP_SYS_ADMIN on this host: pools are made, "
+                  "deleted and given more by its administrator",
+                  context->uid, context->pid));
 }
 
 fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes) {

@@ -12,6 +12,7 @@
 #include "base/fault_point.h"
 #include "base/result.h"
 #include "fs/backing.h"
+#include "fs/caller.h"
 #include "fs/fuse.h"
 #include "fs/nodeid.h"
 #include "fs/stale_callers.h"
@@ -106,6 +107,9 @@ void reply_outcome(fuse_req_t request, Result<T> outcome) {
 inline auto answer(fuse_req_t request) {
   return for_this_request([request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); });
 }
+
+// Whoever asks, if he is an administrator of the host; EPERM with a sentence for all others.
+Result<Caller> need_administrator(fuse_req_t request);
 
 // An entry reply for an inode that the table has already counted a lookup for.
 fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes);

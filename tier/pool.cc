@@ -24,7 +24,10 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       arena_(std::move(arena)),
       candidates_(options.policy),
       size_bytes_(options.size_bytes),
-      options_(options) {}
+      options_(options) {
+  // Also what a version that knew of no such limit has left.
+  if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
+}
 
 Pool::~Pool() {
   for (size_t index = 0; index < EntryTable::kShards; ++index) {

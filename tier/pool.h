@@ -111,10 +111,11 @@ class Pool final : private Residency {
   PoolOptions options() const EXCLUDES(settings_mutex_);
   // Shrinking evicts what is over; EBUSY when what cannot be evicted is more, and the size is then as before.
   Result<void> set_size(uint64_t size_bytes);
+  Result<void> set_size_max(uint64_t size_max_bytes);  // EINVAL below the size
   Result<void> set_policy(std::string_view name);
   Result<void> set_watermarks(Watermarks watermarks);
   Result<void> set_entry_size(uint64_t entry_size_bytes);
-  Result<void> set_pinned_max(unsigned percent);
+  Result<void> set_pinned_max(unsigned percent, Authority authority);  // an owner can only lower it: EPERM
   uint64_t expected_entry_bytes() const;
   uint64_t learned_entry_bytes() const;  // within what a guess may cost; 0: nothing yet
 

@@ -144,12 +144,19 @@ struct OptionKey {
   std::string (*get)(const PoolOptions& options);
 };
 
-constexpr std::array<OptionKey, 16> kKeys{{
+constexpr std::array<OptionKey, 17> kKeys{{
     {"size",
      [](PoolOptions& o, std::string_view v, uint64_t memory_bytes) {
        return assign(o.size_bytes, parse_pool_size(v, memory_bytes));
      },
      [](const PoolOptions& o) { return format_size_exact(o.size_bytes); }},
+    {"size_max",
+     [](PoolOptions& o, std::string_view v, uint64_t memory_bytes) {
+       return assign(o.size_max_bytes, parse_pool_size(v, memory_bytes));
+     },
+     [](const PoolOptions& o) {
+       return o.size_max_bytes == 0 ? std::string() : format_size_exact(o.size_max_bytes);
+     }},
     {"policy", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.policy, parse_policy(v)); },
      [](const PoolOptions& o) { return o.policy; }},
     {"watermarks",
@@ -271,6 +278,13 @@ Result<void> check_spill_options(const PoolOptions& options) {
                                     format_size_exact(options.spill_unit_bytes)));
   }
   return {};
+}
+
+Result<void> check_size_max(const PoolOptions& options) {
+  if (options.size_max_bytes == 0 || options.size_max_bytes >= options.size_bytes) return {};
+  return fail(EINVAL,
+              fmt::format("size_max {} is less than the size {}", format_size_exact(options.size_max_bytes),
+                          format_size_exact(options.size_bytes)));
 }
 
 Durability durability_of(const PoolOptions& options) {

@@ -35,9 +35,14 @@ inline constexpr uint64_t kDefaultSpillUnitBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kMinimumSpillUnitBytes = 4096;
 inline constexpr uint64_t kMaximumSpillUnitBytes = uint64_t{4} << 20;
 
+// On whose behalf a pool is changed: its owner's, which root of a container may be too, within what the other
+// allows; or that of the host's administrator.
+enum class Authority : uint8_t { kOwner, kAdministrator };
+
 struct PoolOptions {
   std::string name;
-  uint64_t size_bytes = 0;  // a multiple of 4096
+  uint64_t size_bytes = 0;      // a multiple of 4096
+  uint64_t size_max_bytes = 0;  // what the pool's owner may make of it; 0, before there is a pool: the size
   std::string policy = "lru";
   Watermarks watermarks;
   uint64_t entry_size_bytes = 0;  // 0: learned
@@ -74,6 +79,7 @@ Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::st
                              uint64_t memory_bytes);
 // What no single key shows: nothing of a disk tier is set for a pool that has none, the size holds something.
 Result<void> check_spill_options(const PoolOptions& options);
+Result<void> check_size_max(const PoolOptions& options);  // not less than the size
 bool is_pool_option(std::string_view key);
 bool is_pool_switch(std::string_view key);  // `on` or `off`
 std::span<const std::string_view> pool_option_keys();

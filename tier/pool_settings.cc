@@ -94,8 +94,23 @@ Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
   return {};
 }
 
-Result<void> Pool::set_pinned_max(unsigned percent) {
+Result<void> Pool::set_size_max(uint64_t size_max_bytes) {
   MutexLock lock(settings_mutex_);
+  PoolOptions wanted = options_;
+  wanted.size_max_bytes = size_max_bytes;
+  if (auto good = check_size_max(wanted); !good)
+    return fail(EINVAL, fmt::format("pool {}: {}", name_, good.error().message));
+  options_.size_max_bytes = size_max_bytes;
+  return {};
+}
+
+Result<void> Pool::set_pinned_max(unsigned percent, Authority authority) {
+  MutexLock lock(settings_mutex_);
+  if (percent > options_.pinned_max_percent && authority != Authority::kAdministrator) {
+    return fail(EPERM, fmt::format("pool {}: pinned_max {}% is more than {}%, which only the administrator "
+                                   "raises (.kvcachefs/pools/{}/pinned_max)",
+                                   name_, percent, options_.pinned_max_percent, name_));
+  }
   options_.pinned_max_percent = percent;
   return {};
 }

@@ -46,6 +46,7 @@ uint64_t Pools::assigned_bytes() const {
 Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
   if (auto named = check_pool_name(options.name); !named) return pass(named);
   if (auto good = check_spill_options(options); !good) return pass(good);
+  if (auto good = check_size_max(options); !good) return pass(good);
   std::lock_guard change(change_mutex_);
   if (find(options.name) != nullptr) return fail(EEXIST, fmt::format("pool {} exists", options.name));
   const uint64_t assigned = assigned_bytes();
@@ -153,16 +154,34 @@ void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> start
     if (pool->disk() != nullptr) disk_started_(pool);
 }
 
-Result<void> Pools::resize(Pool& pool, uint64_t size_bytes) {
+Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority) {
   std::lock_guard change(change_mutex_);
-  const uint64_t others = assigned_bytes() - pool.options().size_bytes;
+  const PoolOptions present = pool.options();
+  const uint64_t others = assigned_bytes() - present.size_bytes;
   if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
     return fail(EINVAL, fmt::format("pool {}: {} is no size for a pool", pool.name(), size_bytes));
   if (size_bytes > surroundings_.memory_bytes - std::min(others, surroundings_.memory_bytes))
     return fail(EINVAL, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
                                     pool.name(), format_size(size_bytes), format_size(others),
                                     format_size(surroundings_.memory_bytes)));
+  if (authority == Authority::kAdministrator) {
+    auto resized = pool.set_size(size_bytes);
+    return resized ? pool.set_size_max(size_bytes) : resized;
+  }
+  if (size_bytes > present.size_max_bytes)
+    return fail(EPERM, fmt::format("pool {}: {} is more than its size_max, {}, which only the administrator "
+                                   "raises (.kvcachefs/pools/{}/size_max)",
+                                   pool.name(), format_size(size_bytes), format_size(present.size_max_bytes),
+                                   pool.name()));
   return pool.set_size(size_bytes);
+}
+
+Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
+  std::lock_guard change(change_mutex_);
+  if (size_max_bytes > surroundings_.memory_bytes)
+    return fail(EINVAL, fmt::format("pool {}: size_max {} is more than the memory, {}", pool.name(),
+                                    format_size(size_max_bytes), format_size(surroundings_.memory_bytes)));
+  return pool.set_size_max(size_max_bytes);
 }
 
 void Pools::reap() {

@@ -45,8 +45,10 @@ class Pools {
   Result<void> adopt(uint16_t number, const PoolOptions& options);
   // With the defaults: a quarter of the memory that no pool has yet.
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
-  Result<void> remove(std::string_view name);            // ENOTEMPTY unless its tree is empty
-  Result<void> resize(Pool& pool, uint64_t size_bytes);  // EINVAL beyond memory
+  Result<void> remove(std::string_view name);  // ENOTEMPTY unless its tree is empty
+  // EINVAL beyond memory; EPERM for an owner beyond size_max, which the administrator's size becomes.
+  Result<void> resize(Pool& pool, uint64_t size_bytes, Authority authority);
+  Result<void> set_size_max(Pool& pool, uint64_t size_max_bytes);  // EINVAL beyond memory and below the size
   // Attaches a disk tier to a pool that serves: `order` as .pool/spill takes it. Another size of the one it
   // has is EBUSY.
   Result<void> set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted);

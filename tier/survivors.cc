@@ -15,7 +15,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kMagic = 0x7376697672757376;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;  // 2: the list of pools has size_max
 constexpr uint32_t kPlaceBits = 20;
 constexpr uint32_t kRenames = 4096;  // more than a client's threads wait for at once
 constexpr int kInoBits = 48;

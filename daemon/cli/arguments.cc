@@ -17,7 +17,7 @@ using Command = CliArguments::Command;
 constexpr double kShortestIntervalS = 0.1;
 
 struct Raw {
-  std::string size, policy, watermarks, entry_size, pinned_max;
+  std::string size, size_max, policy, watermarks, entry_size, pinned_max;
   std::string spill, spill_size, spill_unit, catalog, durability, admission;
   std::string percent, bytes, entries;
   std::string rate;
@@ -33,6 +33,7 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   CLI::App* create = app.add_subcommand("create", "Create a pool");
   create->add_option("NAME", arguments.pool, "The pool")->required();
   create->add_option("--size", raw.size, "512K, 16G, 1.5T, or 25% of the memory")->required();
+  create->add_option("--size-max", raw.size_max, "What the pool's owner may make of it; default: the size");
   create->add_option("--policy", raw.policy, "What leaves first (see: kvcachefs policies)");
   create->add_option("--watermarks", raw.watermarks, "LOW:HIGH in percent: evict above HIGH, down to LOW");
   create->add_option("--entry-size", raw.entry_size, "Expected size of an entry, or auto");
@@ -60,9 +61,9 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
   set->add_option("NAME", arguments.pool, "The pool")->required();
   // CLI11 2.4 takes no `=` in a name.
-  set->add_option(
-         "SETTING", raw.pairs,
-         "size policy watermarks entry_size pinned_max spill spill_size durability admission prefetch")
+  set->add_option("SETTING", raw.pairs,
+                  "size size_max policy watermarks entry_size pinned_max spill spill_size durability "
+                  "admission prefetch")
       ->required()
       ->type_name("KEY=VALUE");
 
@@ -151,6 +152,7 @@ Result<void> create_settings(const Raw& raw, bool force, PoolSettings& settings)
   // The size comes first: what is relative to it is checked against the pool's own.
   const std::tuple<const char*, const char*, const std::string*> given[] = {
       {"--size", "size", &raw.size},
+      {"--size-max", "size_max", &raw.size_max},
       {"--policy", "policy", &raw.policy},
       {"--watermarks", "watermarks", &raw.watermarks},
       {"--entry-size", "entry_size", &raw.entry_size},

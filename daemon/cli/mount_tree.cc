@@ -24,7 +24,8 @@ struct LiveSetting {
 };
 
 constexpr std::string_view kSpillFile = "spill";
-constexpr std::array<LiveSetting, 13> kLiveSettings{{{"size", "size", true},
+constexpr std::array<LiveSetting, 14> kLiveSettings{{{"size", "size", true},
+                                                     {"size_max", "size_max", true},
                                                      {"policy", "policy", true},
                                                      {"watermarks", "watermarks", true},
                                                      {"entry_size", "entry_size", true},
@@ -58,10 +59,15 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   return text;
 }
 
-// One write: a control file takes each as an order of its own.
-Result<void> write_file(const std::filesystem::path& path, std::string_view value) {
+Result<UniqueFd> open_to_write(const std::filesystem::path& path) {
   Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_WRONLY);
   if (!file) return failed(file.error().code, path.native());
+  return file;
+}
+
+// One write: a control file takes each as an order of its own.
+Result<void> write_file(const std::filesystem::path& path, Result<UniqueFd> file, std::string_view value) {
+  if (!file) return pass(file);
   Result<size_t> written = sys::write_at(file->get(), std::span(value.data(), value.size()), 0);
   if (!written) return failed(written.error().code, path.native());
   return {};
@@ -134,11 +140,24 @@ Result<std::string> MountTree::read_control(std::string_view pool, std::string_v
 Result<void> MountTree::write_control(std::string_view pool, std::string_view file,
                                       std::string_view value) const {
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
-  Result<void> written = write_file(pool_path(pool) / ".pool" / file, value);
+  std::filesystem::path path = root_ / ".kvcachefs" / "pools" / pool / file;
+  Result<UniqueFd> opened = open_to_write(path);
+  if (!opened && !is_daemon_gone(opened.error().code)) {
+    // The owner's: of what is not the administrator's, for who is no administrator, or an older daemon's.
+    path = pool_path(pool) / ".pool" / file;
+    opened = open_to_write(path);
+  }
+  Result<void> written = write_file(path, std::move(opened), value);
   if (written || written.error().code == ENOENT || is_daemon_gone(written.error().code)) return written;
   const std::string order = fmt::format("pool {}: {}={}", pool, file, value.substr(0, value.find('\n')));
   const int code = written.error().code;
   if (code == EINVAL) return fail(code, fmt::format("{} is refused; the daemon's log says why", order));
+  if (code == EPERM || code == EACCES) {
+    return fail(code,
+                fmt::format("{}: {}; it takes the pool's owner within the administrator's limits, or an "
+                            "administrator: CAP_SYS_ADMIN on the host",
+                            order, error_text(code)));
+  }
   // What may be wrong with a disk is more than errno can say.
   if (file == kSpillFile || code == EOPNOTSUPP) {
     return fail(code, fmt::format("{}: {}; the daemon's log says more", order, error_text(code)));

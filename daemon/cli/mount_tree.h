@@ -1,6 +1,8 @@
 // A mounted kvcachefs as its users see it: the control files and the pools' directories. The kvcachefs tool
-// and the mount helper speak to the daemon through this alone, so file modes are the access control. One
-// thread a tree. Fails with the errno of the file-system call and a sentence that names the file or the pool.
+// and the mount helper speak to the daemon through this alone, so who may write to a file is the access
+// control. What is the administrator's is written in his own files where those may be opened, else in the
+// pool owner's, which take what he allows. One thread a tree. Fails with the errno of the file-system call
+// and a sentence that names the file or the pool.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "tier/pool_options.h"
 
 namespace kvcachefs {
 
@@ -50,9 +51,16 @@ struct ControlFile {
   // A write is one order; with this, each line is, and one that a write leaves unfinished goes on with the
   // next or ends with the close.
   bool takes_lines = false;
-  bool of_root = false;  // not even the pool's owner writes it
+  // Of a pool: also in .kvcachefs/pools/NAME, where it is written on the administrator's behalf.
+  bool of_administrator = false;
+  bool owner_only_reads = false;  // writing it is the administrator's alone
+  bool only_owner_reads = false;  // what it shows is not for everyone's eyes
 
-  mode_t mode() const { return write != nullptr ? 0644 : 0444; }
+  mode_t mode(Authority authority = Authority::kOwner) const {
+    if (authority == Authority::kAdministrator) return write != nullptr ? 0600 : 0400;
+    if (only_owner_reads) return 0400;
+    return write != nullptr && !owner_only_reads ? 0644 : 0444;
+  }
 
   Result<std::unique_ptr<ControlReader>> open(Target& target) const {
     if (stream != nullptr) return stream(target);

@@ -20,6 +20,7 @@ class ControlledPool {
  public:
   virtual ~ControlledPool() = default;
 
+  virtual Authority authority() = 0;  // on whose behalf it is written to
   virtual PoolOptions options() = 0;
   virtual PoolReport report() = 0;
   virtual uint64_t learned_entry_bytes() = 0;
@@ -30,7 +31,8 @@ class ControlledPool {
   // What a size in percent refers to.
   virtual uint64_t memory_bytes() = 0;
 
-  virtual Result<void> set_size(uint64_t size_bytes) = 0;
+  virtual Result<void> set_size(uint64_t size_bytes) = 0;  // EPERM beyond what its authority allows
+  virtual Result<void> set_size_max(uint64_t size_max_bytes) = 0;
   virtual Result<void> set_policy(std::string_view name) = 0;
   virtual Result<void> set_watermarks(Watermarks watermarks) = 0;
   virtual Result<void> set_entry_size(uint64_t entry_size_bytes) = 0;

@@ -46,7 +46,7 @@ ScrubProgress PoolAdapter::scrub_progress() {
 std::vector<PoolReport> report_pools(Pools& pools, const std::string& io_mode) {
   std::vector<PoolReport> reports;
   for (std::shared_ptr<Pool>& pool : pools.list()) {
-    reports.push_back(PoolAdapter(std::move(pool), pools, io_mode, false).report());
+    reports.push_back(PoolAdapter(std::move(pool), pools, Authority::kOwner, io_mode, false).report());
   }
   return reports;
 }

@@ -15,9 +15,15 @@ namespace kvcachefs {
 
 class PoolAdapter final : public ControlledPool {
  public:
-  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, std::string io_mode, bool over_io_uring)
-      : pool_(std::move(pool)), pools_(pools), io_mode_(std::move(io_mode)), over_io_uring_(over_io_uring) {}
+  PoolAdapter(std::shared_ptr<Pool> pool, Pools& pools, Authority authority, std::string io_mode,
+              bool over_io_uring)
+      : pool_(std::move(pool)),
+        pools_(pools),
+        authority_(authority),
+        io_mode_(std::move(io_mode)),
+        over_io_uring_(over_io_uring) {}
 
+  Authority authority() override { return authority_; }
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
   uint64_t learned_entry_bytes() override { return pool_->learned_entry_bytes(); }
@@ -27,13 +33,20 @@ class PoolAdapter final : public ControlledPool {
   std::vector<EntryListing> list_entries(size_t shard) override { return pool_->list_entries(shard); }
   uint64_t memory_bytes() override { return pools_.memory_bytes(); }
 
-  Result<void> set_size(uint64_t size_bytes) override { return pools_.resize(*pool_, size_bytes); }
+  Result<void> set_size(uint64_t size_bytes) override {
+    return pools_.resize(*pool_, size_bytes, authority_);
+  }
+  Result<void> set_size_max(uint64_t size_max_bytes) override {
+    return pools_.set_size_max(*pool_, size_max_bytes);
+  }
   Result<void> set_policy(std::string_view name) override { return pool_->set_policy(name); }
   Result<void> set_watermarks(Watermarks watermarks) override { return pool_->set_watermarks(watermarks); }
   Result<void> set_entry_size(uint64_t entry_size_bytes) override {
     return pool_->set_entry_size(entry_size_bytes);
   }
-  Result<void> set_pinned_max(unsigned percent) override { return pool_->set_pinned_max(percent); }
+  Result<void> set_pinned_max(unsigned percent) override {
+    return pool_->set_pinned_max(percent, authority_);
+  }
   EvictResult evict_now(EvictOrder order) override {
     // There this thread answers for its processor: an order that waits would hold up everybody on it.
     order.patient = !over_io_uring_;
@@ -53,6 +66,7 @@ class PoolAdapter final : public ControlledPool {
  private:
   const std::shared_ptr<Pool> pool_;
   Pools& pools_;
+  const Authority authority_;
   const std::string io_mode_;
   const bool over_io_uring_;
 };

@@ -41,6 +41,16 @@ Result<void> write_size(ControlledPool& pool, std::string_view text) {
   });
 }
 
+Result<std::string> show_size_max(ControlledPool& pool) {
+  return format_size_exact(pool.options().size_max_bytes) + "\n";
+}
+
+Result<void> write_size_max(ControlledPool& pool, std::string_view text) {
+  return set_option(pool, "size_max", text, [](ControlledPool& target, const PoolOptions& wanted) {
+    return target.set_size_max(wanted.size_max_bytes);
+  });
+}
+
 Result<std::string> show_policy(ControlledPool& pool) {
   return pool.options().policy + "\n";
 }
@@ -106,7 +116,16 @@ Result<std::string> show_spill(ControlledPool& pool) {
   return spill_place_text(pool.options()) + "\n";
 }
 
+// What no owner may order, of a file that he may write otherwise.
+Result<void> need_administrator(ControlledPool& pool, std::string_view file) {
+  if (pool.authority() == Authority::kAdministrator) return {};
+  const std::string name = pool.options().name;
+  return fail(EPERM, fmt::format("pool {}: {}: that is the administrator's to say, in .kvcachefs/pools/{}/{}",
+                                 name, file, name, file));
+}
+
 Result<void> write_spill(ControlledPool& pool, std::string_view text) {
+  if (Result<void> may = need_administrator(pool, "spill"); !may) return may;
   const PoolOptions present = pool.options();
   PoolOptions wanted = present;
   if (Result<void> parsed = set_spill_order(wanted, trimmed(text)); !parsed) {
@@ -181,6 +200,9 @@ Result<std::string> show_scrub(ControlledPool& pool) {
 Result<void> write_scrub(ControlledPool& pool, std::string_view text) {
   Result<ScrubOrder> order = parse_scrub_order(text);
   if (!order) return wrong_text(pool, "scrub: " + order.error().message);
+  if (order->start && order->rate_bytes_per_s > kDefaultScrubBytesPerSecond) {
+    if (Result<void> may = need_administrator(pool, "scrub"); !may) return may;
+  }
   if (Result<void> disk = need_disk(pool); !disk) return disk;
   return order->start ? pool.start_scrub(order->rate_bytes_per_s) : pool.stop_scrub();
 }
@@ -206,14 +228,25 @@ std::unique_ptr<ControlReader> stream_entries(ControlledPool& pool) {
                                          [&pool](size_t shard) { return pool.list_entries(shard); });
 }
 
+// In this order for ever, what is new at the end: the kernel keeps nodeids, which are places in it, across an
+// upgrade.
 constexpr std::array kFiles = {
-    PoolFile{.name = "size", .text = show_size, .stream = nullptr, .write = write_size},
+    PoolFile{
+        .name = "size", .text = show_size, .stream = nullptr, .write = write_size, .of_administrator = true},
     PoolFile{.name = "policy", .text = show_policy, .stream = nullptr, .write = write_policy},
     PoolFile{.name = "watermarks", .text = show_watermarks, .stream = nullptr, .write = write_watermarks},
     PoolFile{.name = "entry_size", .text = show_entry_size, .stream = nullptr, .write = write_entry_size},
-    PoolFile{.name = "pinned_max", .text = show_pinned_max, .stream = nullptr, .write = write_pinned_max},
+    PoolFile{.name = "pinned_max",
+             .text = show_pinned_max,
+             .stream = nullptr,
+             .write = write_pinned_max,
+             .of_administrator = true},
     PoolFile{.name = "evict", .text = show_evict, .stream = nullptr, .write = write_evict},
-    PoolFile{.name = "spill", .text = show_spill, .stream = nullptr, .write = write_spill, .of_root = true},
+    PoolFile{.name = "spill",
+             .text = show_spill,
+             .stream = nullptr,
+             .write = write_spill,
+             .of_administrator = true},
     PoolFile{.name = "durability", .text = show_durability, .stream = nullptr, .write = write_durability},
     PoolFile{.name = "admission", .text = show_admission, .stream = nullptr, .write = write_admission},
     PoolFile{
@@ -223,11 +256,26 @@ constexpr std::array kFiles = {
              .stream = nullptr,
              .write = write_prefetch,
              .takes_lines = true},
-    PoolFile{.name = "scrub", .text = show_scrub, .stream = nullptr, .write = write_scrub},
+    PoolFile{.name = "scrub",
+             .text = show_scrub,
+             .stream = nullptr,
+             .write = write_scrub,
+             .of_administrator = true},
     PoolFile{.name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr},
     PoolFile{.name = "stats.json", .text = show_stats_json, .stream = nullptr, .write = nullptr},
     PoolFile{.name = "numa", .text = show_numa, .stream = nullptr, .write = nullptr},
-    PoolFile{.name = "entries", .text = nullptr, .stream = stream_entries, .write = nullptr},
+    PoolFile{.name = "entries",
+             .text = nullptr,
+             .stream = stream_entries,
+             .write = nullptr,
+             .of_administrator = true,
+             .only_owner_reads = true},
+    PoolFile{.name = "size_max",
+             .text = show_size_max,
+             .stream = nullptr,
+             .write = write_size_max,
+             .of_administrator = true,
+             .owner_only_reads = true},
 };
 
 }  // namespace

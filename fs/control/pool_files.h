@@ -1,6 +1,7 @@
-// The files of a pool's `.pool` directory.
+// The files of a pool's `.pool` directory and of the administrator's `.kvcachefs/pools/NAME`.
 // Thread safety: any thread. Failure: EINVAL for text that is no value of that file, EBUSY and others as
-// tier/pool.h; nothing is changed then. The message names the pool.
+// tier/pool.h, EPERM for what only the administrator may; nothing is changed then. The message names the
+// pool.
 #pragma once
 
 #include <span>

@@ -74,7 +74,7 @@ const std::vector<std::string> kPoolStats = {"size_bytes",
 const std::vector<std::string> kWritable = {"size",      "policy",        "watermarks", "entry_size",
                                             "evict",     "pinned_max",    "spill",      "durability",
                                             "admission", "auto_prefetch", "prefetch",   "scrub"};
-const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries"};
+const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries", "size_max"};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -92,14 +92,15 @@ class ControlTest : public SharedMount<ControlTest> {
 
   // A value that is taken reads back as `reads`.
   static void takes(const std::string& file, const std::string& value, const std::string& reads) {
-    EXPECT_EQ(error_name(write_once(control(file), value)), "ok") << file << " = " << value;
+    EXPECT_EQ(error_name(write_once(mount().place_to_write(file), value)), "ok") << file << " = " << value;
     EXPECT_EQ(read_file(control(file)), reads + "\n") << file << " = " << value;
   }
   // A value that is not taken says EINVAL, says why in the log and changes nothing.
   static void refuses(const std::string& file, const std::string& value) {
     const std::string before = read_file(control(file));
     const size_t log_before = mount().log().size();
-    EXPECT_EQ(error_name(write_once(control(file), value)), "EINVAL") << file << " = " << value;
+    EXPECT_EQ(error_name(write_once(mount().place_to_write(file), value)), "EINVAL")
+        << file << " = " << value;
     EXPECT_EQ(read_file(control(file)), before) << file << " = " << value;
     EXPECT_TRUE(eventually([&] { return mount().log().size() > log_before; }))
         << "no reason in the log: " << value;
@@ -114,13 +115,14 @@ TEST_F(ControlTest, FilesAreThereAndNotListed) {
     struct stat status {};
     ASSERT_EQ(::stat(control(name).c_str(), &status), 0) << name;
     const bool writable = std::find(kWritable.begin(), kWritable.end(), name) != kWritable.end();
-    EXPECT_EQ(status.st_mode, S_IFREG | (writable ? 0644u : 0444u)) << name;
+    const mode_t mode = writable ? 0644 : name == "entries" ? 0400 : 0444;
+    EXPECT_EQ(status.st_mode, S_IFREG | mode) << name;
     EXPECT_EQ(read_file(control(name)).back(), '\n') << name;
   }
   std::sort(all.begin(), all.end());
   EXPECT_EQ(list(mount().path() + "/.pool"), all);
   EXPECT_EQ(list(mount().root() + "/.kvcachefs"),
-            (std::vector<std::string>{"metrics", "stats", "stats.json", "upgrades", "version"}));
+            (std::vector<std::string>{"metrics", "pools", "stats", "stats.json", "upgrades", "version"}));
 }
 
 TEST_F(ControlTest, APoolWithoutADiskTierRefusesItsOrders) {
@@ -150,7 +152,8 @@ TEST_F(ControlTest, APoolWithoutADiskTierRefusesItsOrders) {
 
 TEST_F(ControlTest, NoDiskTierIsAttachedOverIoUring) {
   if (mode() != Mode::kIoUring) GTEST_SKIP() << "of io_uring alone";
-  EXPECT_EQ(error_name(write_once(control("spill"), "/var/tmp/kv-spill-nobody-makes 1G")), "EOPNOTSUPP");
+  EXPECT_EQ(error_name(write_once(mount().administrators("spill"), "/var/tmp/kv-spill-nobody-makes 1G")),
+            "EOPNOTSUPP");
   EXPECT_TRUE(eventually([] {
     return mount().log().find("pool p: spill=/var/tmp/kv-spill-nobody-makes would block an open") !=
            std::string::npos;
@@ -219,13 +222,13 @@ TEST_F(ControlTest, ShellWritesWork) {
 }
 
 // The daemon opens what it names as root.
-TEST_F(ControlTest, OnlyRootSaysWhereAPoolSpills) {
+TEST_F(ControlTest, NoOwnerSaysWhereAPoolSpills) {
   const std::string root_file = mount().runtime_dir() + "-of-root";
   write_file(root_file, "precious");
   ASSERT_EQ(::chown(mount().path().c_str(), 1234, 1234), 0);
   EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control("policy"), "lru"); }), 0)
       << "its owner steers it";
-  EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control("spill"), root_file + " 1M"); }), EACCES);
+  EXPECT_EQ(as_user(1234, 1234, [&] { return write_once(control("spill"), root_file + " 1M"); }), EPERM);
   const File handed_on(control("spill"), O_WRONLY);
   EXPECT_EQ(as_user(1234, 1234,
                     [&] {

@@ -37,7 +37,7 @@ class EvictionTest : public SharedMount<EvictionTest> {
     set("entry_size", "auto");
   }
   static void set(std::string_view file, std::string_view value) {
-    ASSERT_EQ(error_name(write_once(mount().control(file), value)), "ok") << file << " = " << value;
+    ASSERT_EQ(error_name(write_once(mount().place_to_write(file), value)), "ok") << file << " = " << value;
   }
   static std::vector<std::string> fill_pool(const std::string& name, int count) {
     return fill(mount().path(), name, count);
@@ -333,12 +333,12 @@ TEST_F(EvictionTest, DoesNotShrinkBelowWhatIsInUse) {
   const auto names = fill_pool("e", 40);
   std::vector<File> readers;
   for (const std::string& name : names) readers.emplace_back(name, O_RDONLY);
-  EXPECT_EQ(error_name(write_once(mount().control("size"), "16M")), "EBUSY");
+  EXPECT_EQ(error_name(write_once(mount().administrators("size"), "16M")), "EBUSY");
   EXPECT_EQ(read_file(mount().control("size")), "64M\n");
   EXPECT_EQ(in_memory(names).size(), 40u);
   readers.clear();
   ASSERT_TRUE(all_closed(mount()));
-  EXPECT_EQ(error_name(write_once(mount().control("size"), "16M")), "ok");
+  EXPECT_EQ(error_name(write_once(mount().administrators("size"), "16M")), "ok");
   EXPECT_LE(tmpfs_used_bytes(mount()), 16 * kMiB);
   // The kernel is told of each name by and by.
   EXPECT_TRUE(eventually([&] { return in_memory(names).size() <= 16; })) << in_memory(names).size();

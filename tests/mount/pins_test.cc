@@ -73,9 +73,9 @@ TEST_F(PinsTest, PinsHaveALimit) {
   EXPECT_EQ(error_name(pin(names[5])), "ok") << "pinned before: no more needed";
   ASSERT_EQ(pin(names[0], "0"), 0);
   EXPECT_EQ(error_name(pin(names[32])), "ok");
-  ASSERT_EQ(write_once(mount().control("pinned_max"), "60%"), 0);
+  ASSERT_EQ(write_once(mount().administrators("pinned_max"), "60%"), 0);
   EXPECT_EQ(error_name(pin(names[33])), "ok");
-  ASSERT_EQ(write_once(mount().control("pinned_max"), "50%"), 0);
+  ASSERT_EQ(write_once(mount().administrators("pinned_max"), "50%"), 0);
 }
 
 TEST_F(PinsTest, PinsAtOnceKeepTheLimit) {

@@ -66,7 +66,7 @@ class ScrubTest : public ::testing::Test {
     return parse_stats(read_file(mount_->control("scrub")));
   }
   void scrub() {
-    ASSERT_EQ(write_once(mount_->control("scrub"), "start 1G"), 0);
+    ASSERT_EQ(write_once(mount_->administrators("scrub"), "start 1G"), 0);
     ASSERT_TRUE(eventually([&] { return progress()["state"] == "idle"; }, std::chrono::seconds(60)));
   }
 
@@ -166,7 +166,7 @@ TEST_F(ScrubTest, IsHeldToItsRateAndCanBeStopped) {
 TEST_F(ScrubTest, WhatChangesMeanwhileIsNotDamaged) {
   make_cold();
   for (int round = 0; round < 8; ++round) {
-    ASSERT_EQ(write_once(mount_->control("scrub"), "start 1G"), 0);
+    ASSERT_EQ(write_once(mount_->administrators("scrub"), "start 1G"), 0);
     for (int entry = 0; entry < kEntries; ++entry) {
       if (entry % 3 == 0) {
         ASSERT_EQ(store(path(entry), pattern(entry, kEntryBytes)), 0);

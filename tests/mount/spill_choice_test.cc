@@ -223,7 +223,7 @@ TEST_F(SpillChoiceTest, ADiskTierForAPoolThatServes) {
   EXPECT_TRUE(becomes("clean_entries", 8)) << "what was there before is the tier's, too";
   make_all_cold();
   EXPECT_EQ(check_whole(names), 8);
-  EXPECT_EQ(error_name(write_once(mount().control("spill"), spill_file() + " 64M")), "EBUSY");
+  EXPECT_EQ(error_name(write_once(mount().administrators("spill"), spill_file() + " 64M")), "EBUSY");
 }
 
 TEST_F(SpillChoiceTest, ADiskTierThatComesLateFindsItsDirectoriesThere) {

@@ -83,7 +83,7 @@ std::vector<std::string> DiskTierTest::fill_pool(const std::string& name, int co
 }
 
 void DiskTierTest::set(std::string_view file, std::string_view value) {
-  ASSERT_EQ(error_name(write_once(mount_->control(file), value)), "ok") << file << " = " << value;
+  ASSERT_EQ(error_name(write_once(mount_->place_to_write(file), value)), "ok") << file << " = " << value;
 }
 
 void DiskTierTest::make_all_cold() {

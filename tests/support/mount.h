@@ -14,6 +14,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <functional>
@@ -82,6 +83,15 @@ class Mount {
   std::string path(std::string_view pool = "p") const { return root_ + "/" + std::string(pool); }
   std::string control(std::string_view file, std::string_view pool = "p") const {
     return path(pool) + "/.pool/" + std::string(file);
+  }
+  // Of what only the host's administrator may do.
+  std::string administrators(std::string_view file, std::string_view pool = "p") const {
+    return root_ + "/.kvcachefs/pools/" + std::string(pool) + "/" + std::string(file);
+  }
+  // Where the administrator writes a setting.
+  std::string place_to_write(std::string_view file, std::string_view pool = "p") const {
+    const std::string place = administrators(file, pool);
+    return ::access(place.c_str(), F_OK) == 0 ? place : control(file, pool);
   }
   const std::string& runtime_dir() const { return runtime_dir_; }
   pid_t pid() const { return pid_; }  // the supervisor's, where there is one

@@ -70,6 +70,23 @@ TEST_F(CliTest, WritesControlFiles) {
   EXPECT_EQ(mount_.read("a/.pool/pinned_max"), "10%");
 }
 
+TEST_F(CliTest, WritesTheAdministratorsFilesWhereTheyAre) {
+  mount_.add_pool("a");
+  std::filesystem::create_directories(mount_.root() / ".kvcachefs/pools/a");
+  for (const char* file : {"size", "size_max", "pinned_max", "spill"}) {
+    mount_.write(".kvcachefs/pools/a/" + std::string(file), "");
+  }
+  const Outcome result = run(
+      {"set", "a", "size_max=32G", "size=8G", "policy=lfu", "pinned_max=10%", "spill=/s", "spill_size=1G"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(mount_.read(".kvcachefs/pools/a/size"), "8G");
+  EXPECT_EQ(mount_.read(".kvcachefs/pools/a/size_max"), "32G");
+  EXPECT_EQ(mount_.read(".kvcachefs/pools/a/pinned_max"), "10%");
+  EXPECT_EQ(mount_.read(".kvcachefs/pools/a/spill"), "/s 1G");
+  EXPECT_EQ(mount_.read("a/.pool/size"), "16G\n");
+  EXPECT_EQ(mount_.read("a/.pool/policy").substr(0, 3), "lfu");
+}
+
 TEST_F(CliTest, OrdersEvictions) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--percent", "25"}, "25%"}, {{"--percent", "25%"}, "25%"},  {{"--bytes", "10G"}, "10485760K"},

@@ -12,7 +12,7 @@ constexpr uint64_t kMemoryBytes = uint64_t{64} << 30;
 
 TEST(PoolListTest, WhatIsWrittenIsRead) {
   const auto listed = parse_pool_list(
-      "pool 3 llama\nsize 1G\npolicy lfu\npinned_max 10%\npool 5 a b\nsize 16M\nspill /disk/with space\n"
+      "pool 3 llama\nsize 1G\nsize_max 2G\npolicy lfu\npinned_max 10%\npool 5 a b\nsize 16M\nspill /disk/with space\n"
       "spill_size 1G\n",
       kMemoryBytes);
   ASSERT_TRUE(listed) << listed.error().message;
@@ -20,6 +20,7 @@ TEST(PoolListTest, WhatIsWrittenIsRead) {
   EXPECT_EQ((*listed)[0].number, 3u);
   EXPECT_EQ((*listed)[0].options.name, "llama");
   EXPECT_EQ((*listed)[0].options.size_bytes, uint64_t{1} << 30);
+  EXPECT_EQ((*listed)[0].options.size_max_bytes, uint64_t{2} << 30);
   EXPECT_EQ((*listed)[0].options.policy, "lfu");
   EXPECT_EQ((*listed)[0].options.pinned_max_percent, 10u);
   EXPECT_EQ((*listed)[1].number, 5u);

@@ -20,8 +20,10 @@ class FakePool final : public ControlledPool {
   FakePool() {
     options_.name = "p";
     options_.size_bytes = uint64_t{16} << 30;
+    options_.size_max_bytes = uint64_t{32} << 30;
   }
 
+  Authority authority() override { return authority_; }
   PoolOptions options() override { return options_; }
   PoolReport report() override {
     return make_pool_report(options_, {.size_bytes = options_.size_bytes}, counters_, learned_bytes_, nodes_,
@@ -37,6 +39,10 @@ class FakePool final : public ControlledPool {
   Result<void> set_size(uint64_t size_bytes) override {
     if (size_bytes < (uint64_t{2} << 30)) return fail(EBUSY, "pool p: 2G are pinned or in use");
     options_.size_bytes = size_bytes;
+    return {};
+  }
+  Result<void> set_size_max(uint64_t size_max_bytes) override {
+    options_.size_max_bytes = size_max_bytes;
     return {};
   }
   Result<void> set_policy(std::string_view name) override {
@@ -100,6 +106,7 @@ class FakePool final : public ControlledPool {
     options_.spill_size_bytes = uint64_t{10} << 30;
   }
 
+  Authority authority_ = Authority::kAdministrator;
   std::vector<PrefetchOrder> prefetches_;
   ScrubProgress scrub_;
   uint64_t scrub_rate_ = 0;
@@ -136,9 +143,30 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
       {"size", 0644},          {"policy", 0644},     {"watermarks", 0644}, {"entry_size", 0644},
       {"evict", 0644},         {"spill", 0644},      {"durability", 0644}, {"admission", 0644},
       {"auto_prefetch", 0644}, {"prefetch", 0644},   {"scrub", 0644},      {"pinned_max", 0644},
-      {"stats", 0444},         {"stats.json", 0444}, {"numa", 0444},       {"entries", 0444}};
+      {"stats", 0444},         {"stats.json", 0444}, {"numa", 0444},       {"entries", 0400},
+      {"size_max", 0444}};
   EXPECT_EQ(modes, expected);
+  modes.clear();
+  for (const PoolFile& each : pool_files())
+    if (each.of_administrator) modes.emplace(each.name, each.mode(Authority::kAdministrator));
+  const std::map<std::string, mode_t> administrators = {{"size", 0600},       {"size_max", 0600},
+                                                        {"pinned_max", 0600}, {"spill", 0600},
+                                                        {"scrub", 0600},      {"entries", 0400}};
+  EXPECT_EQ(modes, administrators);
   EXPECT_EQ(find_control_file(pool_files(), "sizes"), nullptr);
+}
+
+TEST_F(PoolFiles, AnOwnerOrdersNoDiskTierAndNoHigherRate) {
+  pool_.authority_ = Authority::kOwner;
+  EXPECT_EQ(code_of_write("spill", "/data/s 10G"), EPERM);
+  EXPECT_NE(write("spill", "/data/s 10G").error().message.find(".kvcachefs/pools/p/spill"),
+            std::string::npos);
+  EXPECT_EQ(shown("spill"), "none\n");
+  pool_.add_disk();
+  EXPECT_EQ(code_of_write("scrub", "start 201M"), EPERM);
+  EXPECT_FALSE(pool_.scrub_.running);
+  EXPECT_EQ(code_of_write("scrub", "start 200M"), 0);
+  EXPECT_EQ(shown("size_max"), "32G\n");
 }
 
 TEST_F(PoolFiles, ShowTheSettings) {

@@ -45,6 +45,16 @@ TEST(PoolSpec, TakesSizesInPercentAndWholePages) {
   EXPECT_EQ(parse_pool_spec("a:size=1048577", kMemory)->size_bytes, 1048576u);
 }
 
+TEST(PoolSpec, TheMaximumIsNotLessThanTheSize) {
+  EXPECT_EQ(pool_option_text(*parse_pool_spec("a:size=1G", kMemory), "size_max"), "");
+  EXPECT_TRUE(check_size_max(*parse_pool_spec("a:size=1G", kMemory)));
+  EXPECT_TRUE(check_size_max(*parse_pool_spec("a:size=1G,size_max=1G", kMemory)));
+  EXPECT_EQ(pool_option_text(*parse_pool_spec("a:size=1G,size_max=2G", kMemory), "size_max"), "2G");
+  const auto less = check_size_max(*parse_pool_spec("a:size=2G,size_max=1G", kMemory));
+  ASSERT_FALSE(less);
+  EXPECT_EQ(less.error().message, "size_max 1G is less than the size 2G");
+}
+
 TEST(PoolSpec, NamesWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {":size=1G", "''"},
