@@ -1,3 +1,4 @@
+#include <linux/capability.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ timespec time_to_set(int valid, int now_bit, int set_bit, const timespec& time) 
   return {0, UTIME_OMIT};
 }
 
-Result<void> set_attributes(const Node& node, const struct stat& wanted, int valid) {
+Result<void> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid) {
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // First, since it may have to wait for the disk, and all is then done again.
@@ -32,8 +33,10 @@ Result<void> set_attributes(const Node& node, const struct stat& wanted, int val
     const gid_t gid = (valid & FUSE_SET_ATTR_GID) != 0 ? wanted.st_gid : static_cast<gid_t>(-1);
     if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return done;
   }
-  if ((valid & FUSE_SET_ATTR_SIZE) != 0 && (valid & FUSE_SET_ATTR_KILL_SUID) != 0)
-    if (auto done = drop_set_id_bits(fd->get()); !done) return done;
+  // Without passthrough the kernel asks for it in part only (FATTR_KILL_SUIDGID is of
+  // FUSE_HANDLE_KILLPRIV_V2).
+  if ((valid & FUSE_SET_ATTR_SIZE) != 0)
+    if (auto done = drop_set_id_bits(request, fd->get()); !done) return done;
   const std::array<timespec, 2> times = {
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
@@ -44,12 +47,17 @@ Result<void> set_attributes(const Node& node, const struct stat& wanted, int val
 
 }  // namespace
 
-Result<void> drop_set_id_bits(int fd) {
+Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
   auto attributes = sys::stat_of(fd);
   if (!attributes || !S_ISREG(attributes->st_mode)) return {};
   mode_t mode = attributes->st_mode & 07777;
+  if ((mode & (S_ISUID | S_ISGID)) == 0) return {};
+  const auto caller = Caller::of(fuse_req_ctx(request)->pid);
+  if (caller && caller->may(CAP_FSETID)) return {};
   mode &= ~static_cast<mode_t>(S_ISUID);
-  if ((mode & S_IXGRP) != 0) mode &= ~static_cast<mode_t>(S_ISGID);
+  // Without the group's right to execute, set-group-ID is nothing that others could use: its members keep it.
+  const bool member = caller && caller->in_group(attributes->st_gid);
+  if ((mode & S_IXGRP) != 0 || !member) mode &= ~static_cast<mode_t>(S_ISGID);
   if (mode == (attributes->st_mode & 07777)) return {};
   return sys::change_mode(fd, mode);
 }
@@ -70,7 +78,7 @@ namespace {
 void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, int tries) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto done = set_attributes(*node, wanted, valid);
+  auto done = set_attributes(request, *node, wanted, valid);
   if (!done && done.error().code == kColdEntry) {
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });

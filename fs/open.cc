@@ -30,10 +30,10 @@ Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file
     }
     return {};
   }
-  // A passthrough write never comes here, so set-ID bits go when a user who may not keep them opens for
-  // writing.
-  if (writer && server_of(request).backing.passthrough() && fuse_req_ctx(request)->uid != 0)
-    if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(fd->get());
+  // A passthrough write never comes here, and of others the kernel leaves set-group-ID to the daemon, so such
+  // bits go when a user who may not keep them opens for writing.
+  if (writer)
+    if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
   if (auto answered = answer_open(request, node, *opened, file); !answered) {
     reply_error(request, std::move(answered.error()));
     return {};

@@ -16,9 +16,9 @@ void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups);
 void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets);
 
 // attributes.cc
-// Clears what a client's own write or truncation would: a daemon with CAP_FSETID keeps the bits in its own
-// calls.
-Result<void> drop_set_id_bits(int fd);
+// Clears what the caller's own write or truncation would (fs/attr.c, setattr_should_drop_suidgid): a daemon
+// with CAP_FSETID keeps the bits in its own calls.
+Result<void> drop_set_id_bits(fuse_req_t request, int fd);
 void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file);
 void readlink(fuse_req_t request, fuse_ino_t ino);

@@ -50,7 +50,7 @@ Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
 Pool::Accounted::~Accounted() {
   // Unsigned differences wrap around to the right sum.
   pool_.evictable_bytes_ += (entry_.holds_evictable_memory() ? entry_.charged_bytes : 0) - evictable_;
-  pool_.pinned_bytes_ += (entry_.pins_memory() ? entry_.charged_bytes : 0) - pinned_;
+  count_pin();
   if (counted_) {
     --pool_.tier_entries_[tier_];
     pool_.tier_bytes_[tier_] -= bytes_;
@@ -59,6 +59,11 @@ Pool::Accounted::~Accounted() {
     ++pool_.tier_entries_[static_cast<size_t>(entry_.tier)];
     pool_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.charged_bytes;
   }
+}
+
+void Pool::Accounted::count_pin() {
+  const uint64_t before = std::exchange(pinned_, entry_.pins_memory() ? entry_.charged_bytes : 0);
+  pool_.pinned_bytes_ += pinned_ - before;
 }
 
 Result<void> Pool::retire() {

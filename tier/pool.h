@@ -278,6 +278,7 @@ class Pool final : private Residency {
     ~Accounted();
     Accounted(const Accounted&) = delete;
     Accounted& operator=(const Accounted&) = delete;
+    void count_pin();  // at once
 
    private:
     Pool& pool_;
@@ -297,8 +298,8 @@ class Pool final : private Residency {
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
-  void io_done(uint64_t ino);  // orders the I/O before the close of its descriptor
-  void settle(Entry& entry);   // its last writer has closed it
+  void io_done(uint64_t ino);                       // orders the I/O before the close of its descriptor
+  void settle(Entry& entry, Accounted& accounted);  // its last writer has closed it
   // Gives back the reservation, returns the size. While nobody can write: what comes between its look at the
   // size and its punch would be lost. (The kernel has no write on its way while it asks for an fallocate.)
   uint64_t trim(Entry& entry, int fd);

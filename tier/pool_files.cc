@@ -98,12 +98,12 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
     if (from_disk && entry->direct_count > 0 && --entry->direct_count == 0)
       // Nothing is held of one that was adopted with its content in memory.
       if (const auto held = shard.held.extract(ino)) disk()->store->let_go(held.mapped());
-    if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry);
+    if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry, accounted);
     if (--entry->open_count > 0) return;
     --open_files_;
     backing = std::exchange(entry->backing, -1);
     // Made open but never written, by a reader's O_CREAT: it is as whole as it gets.
-    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
+    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry, accounted);
     if (entry->parked && !entry->pinned) candidates_.unpark(*entry);
   }
   if (backing >= 0) surroundings_.backing_store->give_back(backing);
@@ -114,7 +114,7 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
   shard.erase(ino);
 }
 
-void Pool::settle(Entry& entry) {
+void Pool::settle(Entry& entry, Accounted& accounted) {
   const uint64_t ino = entry.policy.ino;
   const uint64_t counted_bytes = entry.pins_memory() ? entry.charged_bytes : 0;
   drop_writer(ino);
@@ -130,13 +130,19 @@ void Pool::settle(Entry& entry) {
   }
   if (entry.removed) return;
   if (entry.pinned) {
-    // The pin came before its size was known, or it has grown. The caller's Accounted changes the charge.
+    // The pin came before its size was known, or it has grown.
     const uint64_t limit = usage().pinned_max_bytes;
-    if (pinned_bytes_ - counted_bytes + entry.charged_bytes > limit) {
+    bool unpinned = false;
+    {
+      MutexLock pins(pins_mutex_);
+      unpinned = pinned_bytes_ - counted_bytes + entry.charged_bytes > limit;
+      if (unpinned) entry.pinned = false;
+      accounted.count_pin();
+    }
+    if (unpinned) {
       static LogLimit log_limit;
       log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_,
                         ino);
-      entry.pinned = false;
       if (auto fd = arena_.open(handle_of(entry), O_PATH)) (void)sys::remove_xattr(fd->get(), kPinnedXattr);
     }
   }

@@ -157,6 +157,16 @@ PARITY_TEST(SetIdBitsGoWhenOthersChangeTheContent) {
   after("fallocate", 06777, [&] { return error_of(::fallocate(File(file, O_WRONLY).fd(), 0, 0, 100)); });
   after("read", 06777, read);
   EXPECT_EQ(status_of(file).st_mode & 07777, 06777u);
+  // What its group may not execute keeps set-group-ID for the group's members alone.
+  after("write where the group may not execute", 02767, write);
+  EXPECT_EQ(status_of(file).st_mode & 07777, 0767u);
+  after("truncate there", 02767, truncate);
+  ASSERT_EQ(::chown(file.c_str(), 0, kGroup), 0);
+  after("write there as a member", 02767, write);
+  EXPECT_EQ(status_of(file).st_mode & 07777, 02767u);
+  after("truncate there as a member", 02767, truncate);
+  ASSERT_EQ(::chown(file.c_str(), 0, 0), 0);
+  ASSERT_EQ(::chmod(file.c_str(), 06777), 0);
   write_file(file, "by root, who may");
   transcript.status("written by root", file);
   EXPECT_EQ(status_of(file).st_mode & 07777, 06777u);

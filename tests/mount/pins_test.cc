@@ -97,6 +97,32 @@ TEST_F(PinsTest, PinsAtOnceKeepTheLimit) {
   }
 }
 
+// Pinned while empty, so that each close has to look whether its size still fits.
+TEST_F(PinsTest, ClosesAtOnceKeepTheLimit) {
+  constexpr int kThreads = 8;
+  const int64_t limit = mount().stat_value("pinned_max_bytes");
+  const std::string content(6 * kMiB, 'x');  // five of eight fit
+  for (int round = 0; round < 30; ++round) {
+    std::barrier start(kThreads);
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        const std::string name = path("e" + std::to_string(thread));
+        File file(name, O_RDWR | O_CREAT);
+        EXPECT_EQ(error_name(pin(name)), "ok");
+        EXPECT_EQ(::pwrite(file.fd(), content.data(), content.size(), 0),
+                  static_cast<ssize_t>(content.size()));
+        start.arrive_and_wait();
+        file.close();
+      });
+    }
+    threads.clear();
+    ASSERT_TRUE(all_closed(mount()));
+    ASSERT_LE(mount().stat_value("pinned_bytes"), limit) << round;
+    remove_content(mount().path());
+  }
+}
+
 TEST_F(PinsTest, WrittenAgainItStaysPinned) {
   const auto names = fill(mount().path(), "e", 1, 20 * kMiB);  // more than half of what may be pinned
   ASSERT_EQ(error_name(pin(names[0])), "ok");
