@@ -94,6 +94,16 @@ stop_tormentors() {
   tormentors=()
 }
 
+# expected_failures LIST MODE: what LIST expects to fail there, sorted. Its lines: MODES TEST REASON; MODES is some modes with commas,
+# or `kvcachefs` for all but tmpfs, or `all`; TEST is one word.
+expected_failures() {
+  awk -v mode="$2" '/^[^#]/ {
+    n = split($1, modes, ",")
+    for (i = 1; i <= n; i++)
+      if (modes[i] == mode || modes[i] == "all" || (modes[i] == "kvcachefs" && mode != "tmpfs")) { print $2; break }
+  }' "$1" | sort -u
+}
+
 # Ends the daemon; whether it ended well. Prints its log if not.
 stop_daemon() {
   local status=0

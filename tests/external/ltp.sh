@@ -52,9 +52,7 @@ while read -r file name; do
   esac
 done <"$work/tests"
 
-# Lines of the list: MODES TEST REASON; MODES is `all` or some of them with commas.
-awk -v mode="$mode" '/^[^#]/ { n = split($1, modes, ","); for (i = 1; i <= n; i++) if (modes[i] == "all" || modes[i] == mode) print $2 }' \
-  "$here/ltp.expected" | sort -u >"$work/expected"
+expected_failures "$here/ltp.expected" "$mode" >"$work/expected"
 sort -u -o "$work/failed" "$work/failed"
 unexpected=$(comm -23 "$work/failed" "$work/expected")
 passed_all_the_same=$(comm -23 <(cut -d' ' -f2 "$work/tests" | sort -u | comm -12 - "$work/expected") "$work/failed")

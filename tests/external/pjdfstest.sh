@@ -24,22 +24,20 @@ status=$?
 sed -i "s,$tree/tests/,," "$work/results"
 cat "$work/results"
 
-# What failed, a line "FILE NUMBER" each; a script that did not end well is "FILE end".
+# What failed, a line "FILE:NUMBER" each; a script that did not end well is "FILE:end".
 awk '
   function numbers(text, list, range, n, i, k) {
     n = split(text, list, /[ ,]+/)
     for (i = 1; i <= n; i++) {
-      if (split(list[i], range, "-") == 2) for (k = range[1]; k <= range[2]; k++) print file, k
-      else if (list[i] != "") print file, list[i]
+      if (split(list[i], range, "-") == 2) for (k = range[1]; k <= range[2]; k++) print file ":" k
+      else if (list[i] != "") print file ":" list[i]
     }
   }
-  /\.t +\(Wstat: / { file = $1; failed = 0; if ($0 !~ /Wstat: 0 /) print file, "end"; next }
+  /\.t +\(Wstat: / { file = $1; failed = 0; if ($0 !~ /Wstat: 0 /) print file ":end"; next }
   /^  Failed tests?: / { failed = 1; sub(/.*: +/, ""); numbers($0); next }
   failed && /^ +[0-9][-0-9, ]*$/ { numbers($0); next }
   { failed = 0 }' "$work/results" | sort -u >"$work/failed"
-# Lines of the list: MODES FILE NUMBER REASON; MODES is `all` or some of them with commas.
-awk -v mode="$mode" '/^[^#]/ { n = split($1, modes, ","); for (i = 1; i <= n; i++) if (modes[i] == "all" || modes[i] == mode) print $2, $3 }' \
-  "$here/pjdfstest.expected" | sort -u >"$work/expected"
+expected_failures "$here/pjdfstest.expected" "$mode" >"$work/expected"
 unexpected=$(comm -23 "$work/failed" "$work/expected")
 [ -z "$unexpected" ] || printf 'failed and not expected to:\n%s\n' "$unexpected"
 echo "pjdfstest ($mode): $(grep -E '^Files=' "$work/results" || echo 'no result'), $(wc -l <"$work/failed") failed, $(

@@ -130,9 +130,7 @@ mount | grep -q " $work/scratch " && umount "$work/scratch"
 named_in_summary 'Failures:' >"$work/failed"
 named_in_summary 'Ran:' >"$work/ran"
 named_in_summary 'Not run:' >"$work/not_run"
-# Lines of the list: MODES TEST REASON; MODES is `all` or some of them with commas.
-awk -v mode="$mode" '/^[^#]/ { n = split($1, modes, ","); for (i = 1; i <= n; i++) if (modes[i] == "all" || modes[i] == mode) print $2 }' \
-  "$here/xfstests.expected" | sort -u >"$work/expected"
+expected_failures "$here/xfstests.expected" "$mode" >"$work/expected"
 unexpected=$(comm -23 "$work/failed" "$work/expected")
 passed_all_the_same=$(comm -23 <(comm -12 "$work/ran" "$work/expected") <(sort -u "$work/failed" "$work/not_run"))
 [ -z "$passed_all_the_same" ] || echo "expected to fail, and passed:" $passed_all_the_same
