@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include "base/fault_point.h"
 
 #include "base/sys_beneath.h"
 
@@ -96,6 +97,7 @@ MemoryArena::~MemoryArena() {
 }
 
 Result<UniqueFd> MemoryArena::open(sys::Handle handle, int flags) const {
+  if (const int error = injected_error("open inode")) return fail(error);
   return sys::open_by_handle(mount_.get(), handle, flags);
 }
 

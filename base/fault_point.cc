@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -46,12 +49,18 @@ void wait_for_the_test() {
   while (access(paused.c_str(), F_OK) == 0) usleep(kLookAgainUs);
 }
 
-// What stands behind `KIND PLACE `; 0 in another line.
-int error_in(std::string_view line, std::string_view kind, std::string_view place) {
-  if (!line.starts_with(kind)) return 0;
+// What stands behind `KIND PLACE `; none in another line.
+struct Failure {
+  int error = 0;
+  int passes = 0;
+};
+std::optional<Failure> failure_in(std::string_view line, std::string_view kind, std::string_view place) {
+  if (!line.starts_with(kind)) return std::nullopt;
   line.remove_prefix(kind.size());
-  if (!line.starts_with(place) || !line.substr(place.size()).starts_with(' ')) return 0;
-  return std::atoi(std::string(line.substr(place.size() + 1)).c_str());
+  if (!line.starts_with(place) || !line.substr(place.size()).starts_with(' ')) return std::nullopt;
+  Failure failure;
+  std::istringstream(std::string(line.substr(place.size()))) >> failure.error >> failure.passes;
+  return failure;
 }
 
 }  // namespace
@@ -75,15 +84,24 @@ void reached(const char* place, uint64_t number) {
 }
 
 int wanted_error(std::string_view place) {
+  static Mutex mutex;
+  MutexLock lock(mutex);
   const auto wanted = sys::read_text(fault_file().c_str());
   if (!wanted) return 0;
   const std::string_view text = *wanted;
   const size_t end = std::min(text.find('\n'), text.size());
-  const int once = error_in(text.substr(0, end), kFail, place);
-  if (once != 0 && take_line(*wanted, end)) return once;
+  if (const auto once = failure_in(text.substr(0, end), kFail, place)) {
+    if (once->passes == 0) return take_line(*wanted, end) ? once->error : 0;
+    const std::string fewer = fault_file() + ".fewer";
+    std::ofstream(fewer, std::ios::trunc)
+        << fmt::format("{}{} {} {}", kFail, place, once->error, once->passes - 1) << text.substr(end);
+    (void)std::rename(fewer.c_str(), fault_file().c_str());
+    return 0;
+  }
   for (size_t begin = 0; begin < text.size();) {
     const size_t line_end = std::min(text.find('\n', begin), text.size());
-    if (const int error = error_in(text.substr(begin, line_end - begin), kFailing, place)) return error;
+    if (const auto always = failure_in(text.substr(begin, line_end - begin), kFailing, place))
+      return always->error;
     begin = line_end + 1;
   }
   return 0;

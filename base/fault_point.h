@@ -23,8 +23,8 @@ inline void fault_point(const char* place, uint64_t number = 0) {
 
 int wanted_error(std::string_view place);
 
-// The errno that is to come of what is done here; 0: what comes of it. A line `fail PLACE ERRNO` is for
-// whoever comes first, and goes by the turn of the others; `failing PLACE ERRNO`, anywhere, is for all as
+// The errno that is to come of what is done here; 0: what comes of it. A line `fail PLACE ERRNO [N]` is for
+// whoever comes after N others, and is taken away as above; `failing PLACE ERRNO`, anywhere, is for all as
 // long as it stands.
 inline int injected_error(std::string_view place) {
   return fault_points_are_on ? wanted_error(place) : 0;

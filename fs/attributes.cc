@@ -20,18 +20,24 @@ timespec time_to_set(int valid, int now_bit, int set_bit, const timespec& time) 
   return {0, UTIME_OMIT};
 }
 
-Result<void> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid) {
+// `begun`: some of it is done.
+Result<void> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
+                            bool& begun) {
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // First, since it may have to wait for the disk, and all is then done again.
   if ((valid & FUSE_SET_ATTR_SIZE) != 0)
     if (auto done = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size)); !done) return done;
-  if ((valid & FUSE_SET_ATTR_MODE) != 0)
+  begun = (valid & FUSE_SET_ATTR_SIZE) != 0;
+  if ((valid & FUSE_SET_ATTR_MODE) != 0) {
     if (auto done = sys::change_mode(fd->get(), wanted.st_mode & 07777); !done) return done;
+    begun = true;
+  }
   if ((valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) != 0) {
     const uid_t uid = (valid & FUSE_SET_ATTR_UID) != 0 ? wanted.st_uid : static_cast<uid_t>(-1);
     const gid_t gid = (valid & FUSE_SET_ATTR_GID) != 0 ? wanted.st_gid : static_cast<gid_t>(-1);
     if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return done;
+    begun = true;
   }
   // Without passthrough the kernel asks for it in part only (FATTR_KILL_SUIDGID is of
   // FUSE_HANDLE_KILLPRIV_V2).
@@ -78,14 +84,17 @@ namespace {
 void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, int tries) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto done = set_attributes(request, *node, wanted, valid);
+  bool begun = false;
+  auto done = set_attributes(request, *node, wanted, valid, begun);
   if (!done && done.error().code == kColdEntry) {
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });
   }
   node->pool->attributes_changed(node->ino);
-  if (!done) return reply_error(request, std::move(done.error()));
-  getattr(request, ino, nullptr);
+  if (!done) return reply_error(request, begun ? in_effect(done.error()) : std::move(done.error()));
+  auto attributes = node->pool->attributes(node->ino);
+  if (!attributes) return reply_error(request, in_effect(attributes.error()));
+  reply_attributes(request, ino, *attributes);
 }
 
 }  // namespace

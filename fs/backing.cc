@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fault_point.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -55,6 +56,7 @@ void SessionBacking::take_over() {
 }
 
 Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
+  if (const int error = injected_error("back")) return fail(error);
   if (!passthrough_) {
     const auto attributes = sys::stat_of(fd);
     if (!attributes) return fail(attributes.error().code);

@@ -22,6 +22,12 @@ Result<void> give_to_caller(fuse_req_t request, int directory, int fd, mode_t mo
   return {};
 }
 
+// Takes away what was made for a request that then failed, and what the pool knows of it by now.
+void unmake(Pool& pool, int directory, const char* name, bool is_directory) {
+  if (!pool.remove(directory, name, is_directory))
+    (void)sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0);
+}
+
 Result<fuse_entry_param> adopt_new(fuse_req_t request, const Node& parent, int directory, const char* name,
                                    mode_t mode) {
   auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
@@ -68,7 +74,7 @@ void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
     if (auto made = make(directory->fd); !made) return reply_error(request, std::move(made.error()));
   auto entry = adopt_new(request, *node, directory->fd, name, mode);
   if (!entry) {
-    (void)sys::unlink_at(directory->fd, name, S_ISDIR(mode) ? AT_REMOVEDIR : 0);
+    unmake(*node->pool, directory->fd, name, S_ISDIR(mode));
     return reply_error(request, std::move(entry.error()));
   }
   reply_entry(request, *entry);
@@ -166,16 +172,20 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
     if (opened.error().code == kColdEntry) return fail(ESTALE);
     return pass(opened);
   }
-  // The kernel believes that it made the file, so it will not truncate it.
-  if ((file->flags & O_TRUNC) != 0) {
-    (void)pool.truncate(handle->ino, 0);
-    attributes->st_size = 0;
-    attributes->st_blocks = 0;
-  }
   const Node node{.pool = shared, .ino = handle->ino};
   if (auto answered = answer_open(request, node, *opened, file); !answered) {
     pool.forget(handle->ino, 1);
     return answered;
+  }
+  // The kernel believes that it made the file, so it will not truncate it. The last that can fail.
+  if ((file->flags & O_TRUNC) != 0) {
+    if (auto cut = pool.truncate(handle->ino, 0); !cut) {
+      close_handle(server_of(request), node, *file);
+      pool.forget(handle->ino, 1);
+      return cut;
+    }
+    attributes->st_size = 0;
+    attributes->st_blocks = 0;
   }
   const auto entry =
       entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation, *attributes);
@@ -245,7 +255,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
       auto made = prepare(request, pool, directory->fd, std::move(*fd), S_IFREG | mode);
       const Result<void> answered = made ? open_new(request, node->pool, *made, name, file) : pass(made);
       if (!answered) {
-        (void)sys::unlink_at(directory->fd, name, 0);
+        unmake(pool, directory->fd, name, false);
         return reply_error(request, answered.error());
       }
       return pool.counters().create_ns.record(now_ns() - begun_ns);

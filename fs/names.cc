@@ -67,11 +67,23 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!old_directory) return reply_error(request, std::move(old_directory.error()));
   auto new_directory = to->pool->directory(to->ino);
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
-  auto renamed = is_renamed(server, old_directory->fd, name, flags)
-                     ? Result<void>()
-                     : from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
-  if (!renamed || from->pool->durability() != Durability::kSync) return reply_outcome(request, renamed);
-  to->pool->sync_name(new_directory->fd, new_name, answer(request));
+  const bool done = is_renamed(server, old_directory->fd, name, flags);
+  const bool durable = from->pool->durability() == Durability::kSync;
+  if (!done && durable && from->pool->disk()->store->log().frozen())
+    return reply_error(request, {EIO, {}});  // nothing becomes durable, and this has no effect yet
+  auto renamed =
+      done ? Result<void>() : from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
+  if (!renamed || !durable) return reply_outcome(request, renamed);
+  to->pool->sync_name(new_directory->fd, new_name,
+                      [request, from = *from, to = *to, old_name = std::string(name),
+                       name = std::string(new_name)](const Result<void>& outcome) {
+                        if (outcome) return reply_done(request);
+                        // Of the names that it has, the kernel drops those that stand for something; the
+                        // others go by this.
+                        from.pool->look_again(from.ino, old_name);
+                        to.pool->look_again(to.ino, name);
+                        reply_error(request, in_effect(outcome.error()));
+                      });
 }
 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {
@@ -96,6 +108,7 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
   if (done && attributes)
     (void)node->pool->looked_up({node->ino, node->pool->generation_of(node->ino)}, *attributes);
   if (!attributes) {
+    (void)to->pool->remove(directory->fd, new_name, false);
     node->pool->forget(node->ino, 1);
     return reply_error(request, std::move(attributes.error()));
   }

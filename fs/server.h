@@ -3,6 +3,7 @@
 // the errno of its Error; a message that came along is logged here and nowhere else.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -89,6 +90,13 @@ struct Node {
 };
 Result<Node> find_node(Server& server, uint64_t nodeid);
 
+// A call answers an error only if its effect is not there, or as this one says: at EINTR the kernel forgets
+// what it has of the names that an unlink, rmdir or rename was about, and of the attributes that were to be
+// set (fs/fuse/dir.c), before the call returns. Else a name that is another file's by now would still stand
+// for the one of before.
+inline Error in_effect(const Error& why) {
+  return {EINTR, why.message};
+}
 void reply_error(fuse_req_t request, Error error);
 inline void reply_done(fuse_req_t request) {
   server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "tier/catalog_batch.h"
@@ -44,6 +45,7 @@ class StoredCatalog final : public Catalog {
 };
 
 Result<std::vector<Extent>> StoredCatalog::commit(std::span<const CatalogChange> changes) {
+  if (const int error = injected_error("catalog commit")) return fail(error, "catalog");
   if (changes.empty()) return std::vector<Extent>{};
   MutexLock lock(mutex_);
   std::optional<CatalogBatch> batch;

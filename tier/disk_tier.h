@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/log_limit.h"
 #include "tier/admission.h"
 #include "tier/catalog_names.h"
-#include "tier/disk_errors.h"
 #include "tier/promoter.h"
 #include "tier/scrubber.h"
 #include "tier/spill_store.h"
@@ -52,7 +52,10 @@ struct DiskTier {
   std::vector<std::unique_ptr<PromoterLane>> lanes;
   AdmissionFilter admission;
   Successors successors;
-  DiskErrors errors;
+  // A disk that fails does so in every request, thousands a second.
+  struct {
+    LogLimit read, write, damage;
+  } errors;
 };
 
 }  // namespace kvcachefs

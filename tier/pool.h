@@ -163,7 +163,8 @@ class Pool final : private Residency {
 
   // A directory or other inode without content has been made: it is kept as entries are.
   void made(uint64_t ino, int directory, const char* name);
-  void attributes_changed(uint64_t ino);  // mode, owner, times or xattrs
+  void attributes_changed(uint64_t ino);                      // mode, owner, times or xattrs
+  void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: it may be wrong about it
 
   // --- open files (pool_files.cc) ---
   struct Opened {

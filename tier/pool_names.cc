@@ -205,6 +205,10 @@ void Pool::attributes_changed(uint64_t ino) {
   if (auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW)) tier->names.changed(*entry, fd->get());
 }
 
+void Pool::look_again(uint64_t directory_ino, std::string name) {
+  surroundings_.listener->appeared(number_, directory_ino, std::move(name));
+}
+
 Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);

@@ -85,15 +85,12 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
 
 void Pool::report_bad_copy(const CatalogContent& content, int code, const char* remedy) {
   if (code == EILSEQ) count(counters_.checksum_errors);
-  const auto unsaid =
-      disk()->errors.met(is_damage(code) ? DiskErrors::Kind::kDamage : DiskErrors::Kind::kRead);
-  if (!unsaid) return;
-  const uint64_t unit = disk()->store->unit_bytes();
-  log_error("pool {}: {}: {} at byte {}: an entry of {} bytes there {}; {} more like it before", name_,
-            options().spill_path,
-            is_damage(code) ? "bytes that are not the entry's" : fmt::format("read error {}", code),
-            content.extents.empty() ? 0 : content.extents.front().start * unit, content.size_bytes, remedy,
-            *unsaid);
+  LogLimit& limit = is_damage(code) ? disk()->errors.damage : disk()->errors.read;
+  const uint64_t place =
+      content.extents.empty() ? 0 : content.extents.front().start * disk()->store->unit_bytes();
+  limit.error("pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, options().spill_path,
+              is_damage(code) ? "bytes that are not the entry's" : fmt::format("read error {}", code), place,
+              content.size_bytes, remedy);
 }
 
 void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {

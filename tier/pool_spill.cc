@@ -186,11 +186,9 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
 }
 
 void Pool::report_refusal(const Error& error) {
-  if (const auto unsaid = disk()->errors.met(DiskErrors::Kind::kWrite))
-    log_error(
-        "pool {}: {}: write error {}{}: what is dirty stays in memory until it can be written; {} more like "
-        "it before",
-        name_, options().spill_path, error.code, error.message, *unsaid);
+  disk()->errors.write.error(
+      "pool {}: {}: write error {}{}: what is dirty stays in memory until it can be written", name_,
+      options().spill_path, error.code, error.message);
 }
 
 bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -307,6 +308,7 @@ bool Survivors::was_attempted(uint64_t unique) const {
 
 Result<uint64_t> Survivors::opened(const OpenHandle& handle) {
   if (!supervised()) return uint64_t{0};
+  if (const int error = injected_error("write down an open")) return fail(error);
   const auto place = handles_->take();
   if (!place) return fail(ENFILE, "too many files are open");
   HandleRecord& record = (*handles_)[*place];
