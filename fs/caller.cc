@@ -37,7 +37,8 @@ Result<std::string> read_in(int directory, const char* name) {
 using Identity = std::pair<dev_t, ino_t>;
 
 std::optional<Identity> user_namespace_of(int directory) {
-  auto opened = sys::open_at(directory, "ns/user", O_RDONLY);
+  auto namespaces = sys::open_at(directory, "ns", O_PATH | O_DIRECTORY);
+  auto opened = namespaces ? sys::open_at(namespaces->get(), "user", O_RDONLY) : pass(namespaces);
   auto attributes = opened ? sys::stat_of(opened->get()) : pass(opened);
   if (!attributes) return std::nullopt;
   return Identity{attributes->st_dev, attributes->st_ino};

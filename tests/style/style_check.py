@@ -24,6 +24,7 @@ PATHS_OF_OTHERS = {
     "daemon/main.cc": "the log file: the administrator's",
     "daemon/mount_helper/mount_helper.cc": "what fstab or root names",
     "daemon/runtime_dir.cc": "the runtime directory: root's",
+    "fs/caller.cc": "/proc",
     "fs/mounts.cc": "a mount point of ours",
     "fs/session.cc": "/dev/fuse",
     "tier/catalog_store.cc": "the administrator's",
