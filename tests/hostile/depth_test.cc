@@ -100,7 +100,7 @@ TEST_F(DepthTest, ADiskIsGivenToAPoolThatServes) {
   start_pool("p:size=128M");
   dig_as_nobody("t");
 
-  set("spill", spill_file() + " 256M");
+  ASSERT_EQ(write_once(mount().root() + "/.kvcachefs/pools/p/spill", spill_file() + " 256M"), 0);
   expect_whole("t");
   kill_server();
   expect_whole("t");
