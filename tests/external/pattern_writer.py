@@ -29,8 +29,11 @@ def read(path, dice):
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > 0 and dice.random() < 0.3:
-            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
-                return view[:]
+            try:
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+                    return view[:]
+            except OSError as error:
+                raise Wrong(f"{path}: cannot be mapped: {error}") from error
         return file.read()
 
 
