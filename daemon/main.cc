@@ -25,6 +25,7 @@
 #include "base/sys.h"
 #include "daemon/child.h"
 #include "daemon/command_line.h"
+#include "daemon/log_file.h"
 #include "daemon/mount_point.h"
 #include "daemon/pool_list.h"
 #include "daemon/runtime_dir.h"
@@ -51,6 +52,10 @@ uint64_t memory_bytes() {
   return static_cast<uint64_t>(info.totalram) * info.mem_unit;
 }
 
+std::string log_path(const std::string& runtime_dir) {
+  return runtime_dir + "/kvcachefsd.log";
+}
+
 // Tells who waits for a daemonized start that it serves, and lets go of that one's terminal or pipes: whoever
 // reads them to the end would wait for the daemon's.
 class Announcement {
@@ -58,9 +63,7 @@ class Announcement {
   explicit Announcement(int fd) : fd_(fd) {}
   void ready(const std::string& runtime_dir) {
     if (!fd_) return;
-    const std::string log = runtime_dir + "/kvcachefsd.log";
-    if (auto file = sys::open_at(AT_FDCWD, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0640))
-      (void)dup2(file->get(), STDERR_FILENO);
+    log_to(log_path(runtime_dir));
     if (auto null = sys::open_at(AT_FDCWD, "/dev/null", O_RDWR)) {
       (void)dup2(null->get(), STDIN_FILENO);
       (void)dup2(null->get(), STDOUT_FILENO);
@@ -224,7 +227,11 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     survivors.serving(now_ns());
     audience.announcement.ready(config.runtime_dir.string());
     audience.served();
-    wait_for_end(session, workers, survivors, audience.gets_on);
+    const auto gets_on = [&audience, log = log_path(config.runtime_dir.string())] {
+      keep_log_bounded(log);
+      audience.gets_on();
+    };
+    wait_for_end(session, workers, survivors, gets_on);
     survivors.ending();
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
