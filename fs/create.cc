@@ -211,7 +211,7 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   if (!attributes || !adopted) return false;
   const uint32_t generation = pool->generation_of(node.ino);
   (void)pool->looked_up({node.ino, generation}, *attributes);  // what has no name has no lookups
-  fill_in(request, *adopted, opened->handle, file);
+  fill_in(request, *pool, *adopted, opened->handle, file);
   const auto entry = entry_of(NodeId::of_inode(pool->number(), node.ino).value, generation, *attributes);
   about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) close_handle(server, node, *file);

@@ -1,5 +1,7 @@
 // Data operations that reach the daemon: reads and writes in daemon I/O and of control files, the rest in
 // every mode.
+#include <fcntl.h>
+
 #include <cerrno>
 #include <memory>
 
@@ -47,8 +49,17 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   if (!node) return reply_error(request, std::move(node.error()));
   auto count = node->pool->write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
-  about_to_answer();
-  (void)fuse_reply_write(request, *count);
+  if ((file->flags & O_DSYNC) == 0 || node->pool->disk() == nullptr) {
+    about_to_answer();
+    return (void)fuse_reply_write(request, *count);
+  }
+  // Opened with O_SYNC or O_DSYNC, or written with RWF_DSYNC. What is written and not durable is an error;
+  // the kernel asks for the size again in any case.
+  node->pool->sync(node->ino, [request, written = *count](Result<void> durable) {
+    if (!durable) return reply_error(request, std::move(durable.error()));
+    about_to_answer();
+    (void)fuse_reply_write(request, written);
+  });
 }
 
 void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {

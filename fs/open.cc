@@ -66,7 +66,8 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
 
 }  // namespace
 
-void fill_in(fuse_req_t request, const Pool::Opened& opened, uint64_t handle, fuse_file_info* file) {
+void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
+             fuse_file_info* file) {
   Server& server = server_of(request);
   const bool reader = !writes(file);
   file->fh = handle << kHandleShift | (opened.from_disk ? kFromDisk : reader ? 0 : kForWriting);
@@ -76,6 +77,9 @@ void fill_in(fuse_req_t request, const Pool::Opened& opened, uint64_t handle, fu
     file->direct_io = 1;
   } else if (server.backing.passthrough()) {
     file->backing_id = opened.backing;
+    // What is written through it comes here then, to be answered when it is durable; mappings and others' I/O
+    // do not.
+    file->direct_io = !reader && (file->flags & O_DSYNC) != 0 && pool.disk() != nullptr ? 1 : 0;
   } else {
     file->keep_cache = 1;  // all changes go through this kernel's own cache
   }
@@ -93,7 +97,7 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
     node.pool->end_open(node.ino, writes(file), opened.from_disk);
     return pass(handle);
   }
-  fill_in(request, opened, *handle, file);
+  fill_in(request, *node.pool, opened, *handle, file);
   fault_point("open written down");
   return {};
 }
@@ -114,7 +118,7 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
   const auto adopted = node.pool->adopted_open(node.ino, opened->from_disk);
   if (!adopted) return false;
-  fill_in(request, *adopted, opened->handle, file);
+  fill_in(request, *node.pool, *adopted, opened->handle, file);
   about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
   return true;

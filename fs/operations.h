@@ -47,7 +47,8 @@ void close_handle(Server& server, const Node& node, const fuse_file_info& file);
 // Answers an OPEN that a process that died has done and not answered.
 bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file);
 // What the kernel is to be told of an open under that number.
-void fill_in(fuse_req_t request, const Pool::Opened& opened, uint64_t handle, fuse_file_info* file);
+void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
+             fuse_file_info* file);
 // A handle of the kernel's: Survivors' number of it above these. The file is served from the disk.
 inline constexpr uint64_t kFromDisk = 1;
 // Likewise: of a FLUSH the kernel does not tell how the file was opened.

@@ -179,7 +179,8 @@ class Pool final : private Residency {
   void end_open(uint64_t ino, bool writer, bool from_disk = false);
   // A writer closed a descriptor, perhaps not its last: what is stored may be whole.
   void flushed(uint64_t ino);
-  // Daemon I/O on an open file. A write that meets a full pool waits for the evictor, as a create does.
+  // I/O on an open file that comes to the daemon. A write that meets a full pool waits for the evictor, as a
+  // create does.
   Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
   Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
   // Into a file of this pool, in every mode; waits as a write does. Both by descriptor.
@@ -205,7 +206,8 @@ class Pool final : private Residency {
   // is left to wait for (ESHUTDOWN); with no lock held.
   void promote(uint64_t ino, Waiter waiter);
   void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
-  // When the entry, or all that is closed in the directory, is on the disk and in the catalog.
+  // When the entry, or all that is closed in the directory (in the pool's root: in the pool), is on the disk
+  // and in the catalog.
   void sync(uint64_t ino, Waiter waiter);
   void sync_directory(uint64_t ino, Waiter waiter);
   // When what the name has become, by a rename, is durable with it.
@@ -299,6 +301,9 @@ class Pool final : private Residency {
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
+  // With passthrough, where an open file rests on the kernel's own and writes of O_SYNC come here all the
+  // same; else none.
+  Result<UniqueFd> own_descriptor(uint64_t ino, int access);
   void io_done(uint64_t ino);                       // orders the I/O before the close of its descriptor
   void settle(Entry& entry, Accounted& accounted);  // its last writer has closed it
   // Gives back the reservation, returns the size. While nobody can write: what comes between its look at the

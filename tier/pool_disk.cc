@@ -206,6 +206,29 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     if (!outcome) return its(std::move(outcome));
     when_committed(std::move(its));
   });
+  // Of what is still being written its own fsync and close take care.
+  const auto claim = [this](Entry& entry) {
+    return entry.may_be_closed() || entry.synced_nameless ? claim_copy(entry) : std::nullopt;
+  };
+  const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
+    disk()->spiller.request(inode, dirty_bytes, true,
+                            [together](Result<void> outcome) { together->ended(std::move(outcome)); });
+  };
+  if (ino == root_ino()) {
+    // There is no other way to ask for all of a pool: the kernel tells of no sync(2) or syncfs(2).
+    if (durability() == Durability::kNone) tell_names(false);
+    for (size_t index = 0; index < EntryTable::kShards; ++index) {
+      std::vector<std::pair<uint64_t, uint64_t>> dirty;
+      {
+        EntryTable::Shard& shard = table_.shard_at(index);
+        MutexLock lock(shard.mutex);
+        for (auto& [inode, entry] : shard.entries)
+          if (const auto bytes = claim(entry)) dirty.emplace_back(inode, *bytes);
+      }
+      for (const auto& [inode, bytes] : dirty) spill(inode, bytes);
+    }
+    return;
+  }
   for_each_child(fd->get(), [&](const Child& child) {
     // Without durability nothing has told the catalog of what has no content.
     if (!child.is_regular) {
@@ -216,14 +239,9 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     std::optional<uint64_t> dirty_bytes;
     {
       MutexLock lock(shard.mutex);
-      Entry* entry = shard.find(child.ino);
-      // What is still being written has its own fsync and close.
-      if (entry != nullptr && (entry->may_be_closed() || entry->synced_nameless))
-        dirty_bytes = claim_copy(*entry);
+      if (Entry* entry = shard.find(child.ino)) dirty_bytes = claim(*entry);
     }
-    if (dirty_bytes)
-      disk()->spiller.request(child.ino, *dirty_bytes, true,
-                              [together](Result<void> outcome) { together->ended(std::move(outcome)); });
+    if (dirty_bytes) spill(child.ino, *dirty_bytes);
   });
 }
 

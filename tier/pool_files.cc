@@ -187,12 +187,19 @@ Result<int> Pool::io_descriptor(uint64_t ino) {
   return entry->backing;
 }
 
+Result<UniqueFd> Pool::own_descriptor(uint64_t ino, int access) {
+  if (surroundings_.backing_store->needs_write_access()) return UniqueFd();
+  return open_inode(ino, access);
+}
+
 void Pool::io_done(uint64_t ino) {
   MutexLock lock(table_.shard(ino).mutex);
 }
 
 Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) {
-  auto fd = io_descriptor(ino);
+  auto own = own_descriptor(ino, O_RDONLY);
+  if (!own) return pass(own);
+  auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
   if (!fd) return pass(fd);
   auto count = sys::read_at(*fd, bytes, offset);
   io_done(ino);
@@ -200,7 +207,9 @@ Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) 
 }
 
 Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t offset) {
-  auto fd = io_descriptor(ino);
+  auto own = own_descriptor(ino, O_RDWR);
+  if (!own) return pass(own);
+  auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
   if (!fd) return pass(fd);
   size_t total = 0;
   for (int attempt = 0;; ++attempt) {
