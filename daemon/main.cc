@@ -25,6 +25,7 @@
 #include "base/sys.h"
 #include "daemon/child.h"
 #include "daemon/command_line.h"
+#include "daemon/handovers.h"
 #include "daemon/log_file.h"
 #include "daemon/mount_point.h"
 #include "daemon/pool_list.h"
@@ -85,7 +86,7 @@ sigset_t ending_signals() {
 }
 
 // Until a signal asks for the end or the connection has ended by itself, by somebody's umount.
-void wait_for_end(Session& session, const Workers& workers, Survivors& survivors,
+void wait_for_end(Session& session, const Workers& workers, Survivors& survivors, pid_t supervisor,
                   const std::function<void()>& gets_on) {
   const sigset_t signals = ending_signals();
   const timespec pause{0, 200'000'000};
@@ -96,6 +97,12 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
     if (signal > 0) {
       log_info("{}: unmounting", strsignal(signal));
       return;
+    }
+    // As for an upgrade nobody notices; without a supervisor nobody would follow.
+    if (workers.found_disk() && supervisor > 0 && getppid() == supervisor) {
+      log_info("ends, and another takes over, with the disk");
+      fault_point("handing over");
+      std::_Exit(kExitToBeFollowed);
     }
   }
   log_info("unmounted from outside");
@@ -109,6 +116,7 @@ Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& r
     // It was being removed.
     if (!adopted && adopted.error().code != ENOENT) return adopted;
   }
+  runtime.note_pools_without_disk(names_without_disk(pools));
   // Of pools that are gone, or were about to be there.
   for (const auto& [place, kept] : survivors.kept())
     if (pools.find(kept.inode.pool) == nullptr) {
@@ -154,6 +162,8 @@ Result<void> begin(const Config& config, const RuntimeDir& runtime, Pools& pools
 // Where nobody supervises, the service manager hears of this process itself.
 struct Audience {
   Announcement& announcement;
+  pid_t supervisor = 0;
+  unsigned handovers = 0;  // lately, for a disk
   std::function<void()> served = [] {};
   std::function<void()> gets_on = [] {};
 };
@@ -169,6 +179,16 @@ ServerInfo describe(const Session& session, const Survivors& survivors, uint32_t
           .pid = getpid(),
           .supervisor_pid = survivors.supervised() ? getppid() : 0,
           .generation = generation};
+}
+
+// Over io_uring it is libfuse's own threads that wait.
+unsigned poll_us_of(const Config& config) {
+  return config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
+}
+
+unsigned server_threads_of(const Config& config) {
+  if (config.io_uring) return 1;
+  return config.threads > 0 ? config.threads : Workers::default_server_threads();
 }
 
 int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,
@@ -196,14 +216,11 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     MutexLock lock(listing);
     return survivors.set_pools(format_pool_list(pools));
   };
-  // Over io_uring it is libfuse's own threads that wait.
-  const unsigned poll_us =
-      config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
   Session session(pools, backing, survivors, invalidator,
                   {.mountpoint = config.mountpoint.string(),
                    .io_uring = config.io_uring,
                    .no_passthrough = config.no_passthrough,
-                   .poll_us = poll_us,
+                   .poll_us = poll_us_of(config),
                    .generation = generation,
                    .pools_changed = [&] {
                      if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
@@ -214,13 +231,14 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     if (generation > 0) std::_Exit(kExitFailure);
     return kExitFailure;
   }
+  AwayDisks away_disks(pools, audience.handovers);
   Workers workers(session, pools, evictor_wakeup);
-  const unsigned by_cores = config.threads > 0 ? config.threads : Workers::default_server_threads();
-  const unsigned threads = config.io_uring ? 1 : by_cores;
+  const unsigned threads = server_threads_of(config);
   workers.start(threads);
+  workers.watch(away_disks);
   const bool negotiated = session.wait_until_negotiated(kNegotiationTime);
   if (negotiated) {
-    const ServerInfo info = describe(session, survivors, generation, threads, poll_us);
+    const ServerInfo info = describe(session, survivors, generation, threads, poll_us_of(config));
     session.control().describe(info);
     log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
              config.mountpoint.string(), info.io_mode, info.transport, pools.list().size());
@@ -231,7 +249,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
       keep_log_bounded(log);
       audience.gets_on();
     };
-    wait_for_end(session, workers, survivors, gets_on);
+    wait_for_end(session, workers, survivors, audience.supervisor, gets_on);
     survivors.ending();
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
@@ -274,33 +292,40 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                              std::unique_ptr<Survivors> survivors, const RuntimeDir& runtime,
                              Announcement& announcement) {
   Announcement nobody(-1);
-  return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
-                                .hang_after = std::chrono::seconds(config.hang_after_s),
-                                .give_up_after = std::chrono::seconds(config.give_up_after_s),
-                                .serve =
-                                    [&] {
-                                      const uint32_t generation = survivors->begin_generation();
-                                      return serve(config, runtime, *survivors, generation,
-                                                   {.announcement = generation > 0 ? nobody : announcement});
-                                    },
-                                .served =
-                                    [&] {
-                                      keep_inheritance(manager, *survivors, runtime.lock_fd());
-                                      manager.serving(config.mountpoint.string());
-                                    },
-                                .gets_on = [&] { manager.alive(); },
-                                .give_up =
-                                    [&](const std::string& reason) {
-                                      log_error("{}: unmounting", reason);
-                                      unmount_everywhere(config.mountpoint.string());
-                                      runtime.clean_up();
-                                    },
-                                .can_upgrade = [&] { return succession.check(); },
-                                .upgrade =
-                                    [&](const std::vector<int>& descriptors) {
-                                      return succession.execute(survivors->memory_fd(), runtime.lock_fd(),
-                                                                descriptors);
-                                    }});
+  Handovers handovers;
+  return supervise(*survivors,
+                   {.own_descriptors = {runtime.lock_fd()},
+                    .hang_after = std::chrono::seconds(config.hang_after_s),
+                    .give_up_after = std::chrono::seconds(config.give_up_after_s),
+                    .serve =
+                        [&, supervisor = getpid()] {
+                          const uint32_t generation = survivors->begin_generation();
+                          return serve(config, runtime, *survivors, generation,
+                                       {.announcement = generation > 0 ? nobody : announcement,
+                                        .supervisor = supervisor,
+                                        .handovers = handovers.lately()});
+                        },
+                    .served =
+                        [&] {
+                          keep_inheritance(manager, *survivors, runtime.lock_fd());
+                          manager.serving(config.mountpoint.string());
+                        },
+                    .gets_on = [&] { manager.alive(); },
+                    .handed_over = [&] { handovers.another(); },
+                    .give_up =
+                        [&](const std::string& reason) {
+                          log_error("{}: unmounting", reason);
+                          unmount_everywhere(config.mountpoint.string());
+                          runtime.clean_up();
+                        },
+                    .can_upgrade = [&]() -> Result<void> {
+                      if (auto able = succession.check(); !able) return able;
+                      return check_disks(survivors->pools(), memory_bytes(), runtime.pools_without_disk());
+                    },
+                    .upgrade =
+                        [&](const std::vector<int>& descriptors) {
+                          return succession.execute(survivors->memory_fd(), runtime.lock_fd(), descriptors);
+                        }});
 }
 
 Result<int> serve_as_configured(const Config& config, const Succession& succession, ServiceManager& manager,

@@ -44,4 +44,11 @@ Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t 
   return result;
 }
 
+std::vector<std::string> names_without_disk(const Pools& pools) {
+  std::vector<std::string> names;
+  for (const auto& pool : pools.list())
+    if (pool->away() != nullptr) names.push_back(pool->name());
+  return names;
+}
+
 }  // namespace kvcachefs

@@ -19,5 +19,7 @@ struct ListedPool {
 
 std::string format_pool_list(const Pools& pools);
 Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t memory_bytes);
+// Of those that are served without their disk now.
+std::vector<std::string> names_without_disk(const Pools& pools);
 
 }  // namespace kvcachefs

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <sstream>
 #include <thread>
 
 #include "base/log.h"
@@ -95,8 +96,25 @@ void RuntimeDir::clean_up(const std::vector<std::string>& kept) const {
   if (auto cleaned = unmount_below(directory_, kept); !cleaned) log_error("{}", cleaned.error().message);
 }
 
+void RuntimeDir::note_pools_without_disk(const std::vector<std::string>& names) const {
+  if (names.empty()) return (void)sys::unlink_at(AT_FDCWD, note().c_str(), 0);
+  std::string text;
+  for (const std::string& name : names) text += name + "\n";
+  auto file = sys::open_at(AT_FDCWD, note().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+  if (!file || !sys::write_at(file->get(), text, 0))
+    log_warning("{} cannot be written: an upgrade may be refused for the disks of these pools", note());
+}
+
+std::vector<std::string> RuntimeDir::pools_without_disk() const {
+  std::vector<std::string> names;
+  std::istringstream lines(sys::read_text(note().c_str()).value_or(""));
+  for (std::string name; std::getline(lines, name);) names.push_back(name);
+  return names;
+}
+
 RuntimeDir::~RuntimeDir() {
   if (!lock_) return;
+  note_pools_without_disk({});
   (void)sys::remove_directory(directory_.c_str());
 }
 

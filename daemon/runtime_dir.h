@@ -24,10 +24,16 @@ class RuntimeDir {
   // Unmounts what a serving process that died has left in it, but for the mount points that are kept.
   void clean_up(const std::vector<std::string>& kept = {}) const;
   const std::string& pools_directory() const { return directory_; }
+  // Which pools the serving process is without the disk of, for the supervisor to read: in the file
+  // `without_disk`, a name a line, which is there only then.
+  void note_pools_without_disk(const std::vector<std::string>& names) const;
+  std::vector<std::string> pools_without_disk() const;
 
  private:
   RuntimeDir(std::string directory, UniqueFd lock)
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
+
+  std::string note() const { return directory_ + "/without_disk"; }
 
   std::string directory_;
   UniqueFd lock_;

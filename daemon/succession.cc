@@ -6,16 +6,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "daemon/pool_list.h"
 #include "tier/catalog_records.h"
+#include "tier/open_disk_tier.h"
 #include "tier/spill_superblock.h"
 
 namespace kvcachefs {
@@ -27,6 +33,8 @@ constexpr const char* kLockName = "kvcachefs-lock";
 constexpr const char* kDeviceName = "kvcachefs-device";
 constexpr uint64_t kPatienceNs = 5'000'000'000;
 constexpr int kNotExecuted = 127;
+constexpr int kReapTries = 100;
+constexpr auto kReapPause = std::chrono::milliseconds(10);
 
 std::vector<char*> pointers_to(std::vector<std::string>& words) {
   std::vector<char*> pointers;
@@ -100,9 +108,10 @@ std::string objection_to(std::string_view formats) {
                      own_formats());
 }
 
-Result<void> Succession::check() const {
-  std::vector<std::string> words = arguments_;
-  words.insert(words.begin() + 1, "--can-succeed=" + own_formats());
+namespace {
+
+// What a child process says, to standard error, of what it is to do; it answers with its status.
+Result<void> ask(const std::function<void()>& in_child) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(sys::last_error("pipe2"));
   const UniqueFd answer(ends[0]);
@@ -111,17 +120,51 @@ Result<void> Succession::check() const {
   if (child < 0) return std::unexpected(sys::last_error("fork"));
   if (child == 0) {
     dup2(answering.get(), STDERR_FILENO);
-    execv(program_.c_str(), pointers_to(words).data());
+    in_child();
     _exit(kNotExecuted);
   }
   answering.reset();
   const std::string said = read_answer(answer.get());
   (void)::kill(child, SIGKILL);
   int status = 0;
-  (void)waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  // One that waits for a disk cannot be killed: whoever supervises reaps it some time.
+  pid_t reaped = 0;
+  for (int tries = 0; tries < kReapTries && reaped == 0; ++tries) {
+    reaped = waitpid(child, &status, WNOHANG);
+    if (reaped == 0) std::this_thread::sleep_for(kReapPause);
+  }
+  if (reaped == child && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  return fail(ENOEXEC, said.empty() ? fmt::format("it ends with status {}", status) : said);
+}
+
+}  // namespace
+
+Result<void> Succession::check() const {
+  std::vector<std::string> words = arguments_;
+  words.insert(words.begin() + 1, "--can-succeed=" + own_formats());
+  auto answered = ask([&] { execv(program_.c_str(), pointers_to(words).data()); });
+  if (answered) return answered;
   return fail(ENOEXEC, fmt::format("{} cannot go on with what is served here: {}", program_,
-                                   said.empty() ? fmt::format("it ends with status {}", status) : said));
+                                   answered.error().message));
+}
+
+Result<void> check_disks(const std::string& pools, uint64_t memory_bytes,
+                         const std::vector<std::string>& away) {
+  auto listed = parse_pool_list(pools, memory_bytes);
+  if (!listed) return pass(listed);
+  auto answered = ask([&] {
+    for (const ListedPool& pool : *listed) {
+      if (pool.options.spill_path.empty() || std::ranges::find(away, pool.options.name) != away.end())
+        continue;
+      auto looked = look_at_disk_tier(pool.options);
+      if (looked) continue;
+      std::fprintf(stderr, "%s\n", looked.error().message.c_str());
+      _exit(1);
+    }
+    _exit(0);
+  });
+  if (answered) return answered;
+  return fail(EIO, fmt::format("the next process would be without a disk: {}", answered.error().message));
 }
 
 Result<void> Succession::execute(int memory_fd, int lock_fd, const std::vector<int>& descriptors) const {

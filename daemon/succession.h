@@ -31,6 +31,12 @@ std::string own_formats();
 // Why this program cannot go on with those; empty if it can.
 std::string objection_to(std::string_view formats);
 
+// Whether the disks of these pools (daemon/pool_list.h) could be had, as far as that can be seen while
+// another process has them; those that are away already need not. A disk that does not answer within seconds
+// could not.
+Result<void> check_disks(const std::string& pools, uint64_t memory_bytes,
+                         const std::vector<std::string>& away);
+
 class Succession {
  public:
   // Before the working directory changes. The program is the file that this one was started from, as it is

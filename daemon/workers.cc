@@ -27,6 +27,7 @@ constexpr auto kIdlePause = std::chrono::milliseconds(100);
 constexpr auto kLullPause = std::chrono::milliseconds(10);
 // Writers that keep their files open without writing must not cost a processor a thousand wake-ups a second.
 constexpr int kQuietRounds = 256;
+constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A stop has to end: systemd's patience is 90 s.
 constexpr uint64_t kFinishNs = 60'000'000'000;
@@ -83,6 +84,20 @@ void Workers::start(unsigned server_threads) {
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pools_.on_disk_tier([this](const std::shared_ptr<Pool>& pool) { run_disk(pool); });
+}
+
+void Workers::watch(AwayDisks& disks) {
+  if (!disks.step()) return;
+  away_disks_ = &disks;
+  sigset_t all, before;
+  sigfillset(&all);
+  sigdelset(&all, kStackSignal);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  threads_.emplace_back([this, &disks] {
+    pthread_setname_np(pthread_self(), "disk watcher");
+    while (!stopping_ && disks.step()) std::this_thread::sleep_for(kWatchPause);
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 template <class Step>
@@ -150,6 +165,11 @@ void Workers::end_servers() {
 void Workers::finish_disks() {
   const uint64_t deadline_ns = now_ns() + kFinishNs;
   for (const auto& pool : pools_.list()) {
+    if (pool->away() != nullptr) {
+      log_warning("pool {}: its disk is away: {} dirty entries go with the memory", pool->name(),
+                  pool->spill_usage().dirty_entries);
+      pool->away()->close();
+    }
     DiskTier* const tier = pool->disk();
     if (tier == nullptr) continue;
     pool->spill_all();

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "fs/session.h"
+#include "tier/away_disks.h"
 #include "tier/pools.h"
 
 namespace kvcachefs {
@@ -28,6 +29,9 @@ class Workers {
   static unsigned default_server_threads();
 
   void start(unsigned server_threads);
+  // If a pool is without its disk, looks whether it can be had again. After start().
+  void watch(AwayDisks& disks);
+  bool found_disk() const { return away_disks_ != nullptr && away_disks_->found(); }
   // When the evictor last ended a turn, of which it takes several a second. The disk tiers' threads may
   // wait for a disk for as long as that likes.
   uint64_t last_turn_ns() const { return last_turn_ns_; }
@@ -51,6 +55,7 @@ class Workers {
   Session& session_;
   Pools& pools_;
   Wakeup& evictor_wakeup_;
+  AwayDisks* away_disks_ = nullptr;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> last_turn_ns_{now_ns()};
   uint64_t last_activity_ = 0;  // the evictor thread's own

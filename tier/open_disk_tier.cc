@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/log.h"
 #include "base/size.h"
@@ -14,12 +16,29 @@
 namespace kvcachefs {
 namespace {
 
+// All clients of all pools wait for a takeover. A disk that is longer away is one that the pool is served
+// without at first (tier/away_disk.h).
+constexpr std::chrono::milliseconds kAdoptedPatience{500};
+constexpr std::chrono::milliseconds kBetweenTries{10};
+
 Result<std::unique_ptr<Catalog>> open_catalog(const std::string& path) {
   const std::string::size_type slash = path.rfind('/');
   // /var/lib/kvcachefs may not be there yet; what a user names has to have its parent.
   if (path.starts_with("/var/lib/kvcachefs/"))
     if (auto made = sys::make_directories(path.substr(0, slash), 0700); !made) return pass(made);
   return Catalog::open(path);
+}
+
+// One that has just been given up may be locked still, as the disk's may (SpillTargetOptions::patience).
+Result<std::unique_ptr<Catalog>> open_present_catalog(const std::string& path,
+                                                      std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    auto catalog = Catalog::open(path, {.create = false});
+    if (catalog || catalog.error().code != EBUSY || std::chrono::steady_clock::now() >= deadline)
+      return catalog;
+    std::this_thread::sleep_for(kBetweenTries);
+  }
 }
 
 Result<std::optional<Uuid>> uuid_in(Catalog& catalog, std::string_view setting) {
@@ -53,19 +72,25 @@ bool is_block_device(const std::string& path) {
   return found && S_ISBLK(found->st_mode);
 }
 
+std::string catalog_path_of(const PoolOptions& options) {
+  return options.catalog_path.empty() ? default_catalog_path(options, is_block_device(options.spill_path))
+                                      : options.catalog_path;
+}
+
 }  // namespace
 
 Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching how) {
-  const std::string catalog_path = options.catalog_path.empty()
-                                       ? default_catalog_path(options, is_block_device(options.spill_path))
-                                       : options.catalog_path;
-  auto catalog = open_catalog(catalog_path);
+  const bool adopted = how == Attaching::kAdopted;
+  const std::string catalog_path = catalog_path_of(options);
+  auto catalog = adopted ? open_present_catalog(catalog_path, kAdoptedPatience) : open_catalog(catalog_path);
   if (!catalog)
     return fail(catalog.error().code, fmt::format("pool {}: {}", pool.name(), catalog.error().message));
   SpillTargetOptions wanted{.path = options.spill_path,
                             .size_bytes = options.spill_size_bytes,
                             .unit_bytes = options.spill_unit_bytes,
-                            .force = options.spill_force};
+                            .force = options.spill_force && !adopted,
+                            .whole = adopted};
+  if (adopted) wanted.patience = kAdoptedPatience;
   auto known = uuid_in(**catalog, kSpillUuidSetting);
   if (!known) return pass(known);
   wanted.uuid = *known;
@@ -83,12 +108,40 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
     if (auto put = put_uuid(**catalog, kSpillUuidSetting, target->uuid); !put) return put;
   }
   const uint64_t size_bytes = target->size_units * target->unit_bytes;
-  const auto attach = how == Attaching::kNew ? &Pool::attach_disk : &Pool::attach_adopted_disk;
+  const auto attach = adopted ? &Pool::attach_adopted_disk : &Pool::attach_disk;
   auto attached = (pool.*attach)(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
   if (attached)
     log_info("pool {}: spills to {} ({}), catalog {}, durability {}", pool.name(), options.spill_path,
              format_size(size_bytes), catalog_path, durability_name(durability_of(options)));
   return attached;
+}
+
+Result<void> probe_disk_tier(const PoolOptions& options) {
+  constexpr std::chrono::milliseconds kNone{0};
+  auto catalog = open_present_catalog(catalog_path_of(options), kNone);
+  if (!catalog) return pass(catalog);
+  auto known = uuid_in(**catalog, kSpillUuidSetting);
+  if (known && !*known) known = uuid_in(**catalog, kNewSpillUuidSetting);
+  if (!known) return pass(known);
+  return probe_spill_target({.path = options.spill_path,
+                             .size_bytes = options.spill_size_bytes,
+                             .unit_bytes = options.spill_unit_bytes,
+                             .patience = kNone,
+                             .uuid = *known,
+                             .whole = true});
+}
+
+Result<void> look_at_disk_tier(const PoolOptions& options) {
+  const std::string catalog = catalog_path_of(options);
+  if (auto there = sys::open_at(AT_FDCWD, catalog.c_str(), O_RDONLY | O_DIRECTORY); !there)
+    return fail(there.error().code, fmt::format("pool {}: its catalog {} cannot be opened: {}", options.name,
+                                                catalog, sys::error_text(there.error().code)));
+  auto looked = look_at_spill_target({.path = options.spill_path,
+                                      .size_bytes = options.spill_size_bytes,
+                                      .unit_bytes = options.spill_unit_bytes,
+                                      .whole = true});
+  if (looked) return looked;
+  return fail(looked.error().code, fmt::format("pool {}: {}", options.name, looked.error().message));
 }
 
 }  // namespace kvcachefs

@@ -29,6 +29,7 @@
 #include "alloc/numa_topology.h"
 #include "base/costly_value.h"
 #include "base/mutex.h"
+#include "tier/away_disk.h"
 #include "tier/candidates.h"
 #include "tier/copy_mark.h"
 #include "tier/counters.h"
@@ -71,10 +72,6 @@ struct Directory {
   int fd = -1;
   UniqueFd owned;
 };
-
-// What an open of a cold entry, or a truncation of one, is told: it is to be promoted first. No system call
-// here says that.
-inline constexpr int kColdEntry = EUNATCH;
 
 class Pool final : private Residency {
  public:
@@ -198,6 +195,9 @@ class Pool final : private Residency {
   // is made to say so, too.
   Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                    uint64_t unit_bytes, const PoolOptions& spill);
+  // Instead, of one that was adopted and whose disk cannot be had (tier/away_disk.h).
+  void go_on_without_disk(const PoolOptions& spill, const Error& why);
+  AwayDisk* away() const { return away_.get(); }
   // Its catalog is being read while it serves: names appear.
   bool restoring() const { return restoring_; }
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
@@ -328,6 +328,7 @@ class Pool final : private Residency {
   Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                          uint64_t unit_bytes, const PoolOptions& spill);
   void use_disk(const PoolOptions& spill);
+  void adopt_mark(uint64_t ino, const std::string& name, uint64_t size_bytes, CopyMark mark);
   void name_disk(const PoolOptions& spill);
   Result<void> begin_restoring(const PoolOptions& spill);
   Result<void> restore(DiskTier& tier, const KnownNodes& there);
@@ -411,6 +412,7 @@ class Pool final : private Residency {
   std::atomic<uint64_t> growth_bytes_{0};
 
   // Of the disk tier.
+  std::unique_ptr<AwayDisk> away_;  // set before anybody else uses the pool
   std::unique_ptr<DiskTier> owned_disk_;
   std::atomic<DiskTier*> disk_{nullptr};
   std::atomic<bool> restoring_{false};  // ends after disk_ is there

@@ -160,7 +160,7 @@ std::unordered_set<uint64_t> Pool::end_restoring() {
 }
 
 void Pool::when_committed(Waiter waiter) {
-  if (disk() == nullptr) return waiter({});
+  if (disk() == nullptr) return waiter(durable_without_disk(away()));
   disk()->store->log().when_committed(std::move(waiter));
 }
 
@@ -171,7 +171,7 @@ std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
 }
 
 void Pool::sync(uint64_t ino, Waiter waiter) {
-  if (disk() == nullptr) return waiter({});
+  if (disk() == nullptr) return waiter(durable_without_disk(away()));
   EntryTable::Shard& shard = table_.shard(ino);
   std::optional<uint64_t> dirty_bytes;
   {
@@ -198,7 +198,7 @@ void Pool::sync_name(int directory, const char* name, Waiter waiter) {
 }
 
 void Pool::sync_directory(uint64_t ino, Waiter waiter) {
-  if (disk() == nullptr) return waiter({});
+  if (disk() == nullptr) return waiter(durable_without_disk(away()));
   auto fd = open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return waiter(pass(fd));
   disk()->names.keep_directory(fd->get());
@@ -274,6 +274,7 @@ SpillUsage Pool::spill_usage() const {
   usage.clean_bytes = bytes(Entry::Tier::kClean);
   usage.cold_entries = entries(Entry::Tier::kCold);
   usage.cold_bytes = bytes(Entry::Tier::kCold);
+  usage.away = away_ != nullptr;
   if (DiskTier* const tier = disk()) {
     const uint64_t unit = tier->store->unit_bytes();
     const ExtentAllocator& space = tier->store->space();
@@ -287,7 +288,7 @@ SpillUsage Pool::spill_usage() const {
 }
 
 Result<void> Pool::set_durability(Durability durability) {
-  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  if (disk() == nullptr) return refuse_without_disk(away(), name_);
   {
     MutexLock lock(settings_mutex_);
     options_.durability = durability;
@@ -300,7 +301,7 @@ Result<void> Pool::set_durability(Durability durability) {
 }
 
 Result<void> Pool::set_admission(Admission admission) {
-  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  if (disk() == nullptr) return refuse_without_disk(away(), name_);
   disk()->admission.set_kind(admission);
   MutexLock lock(settings_mutex_);
   options_.admission = admission;

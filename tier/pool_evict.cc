@@ -187,6 +187,10 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
     candidates_.park(*entry);
     return Attempt::kBusy;
   }
+  if (keeps_for_disk(away(), *entry, durability())) {
+    candidates_.park(*entry);
+    return Attempt::kBusy;
+  }
   const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
   if (!effort.even_recent && age_ms < kRecentMs) {
     park(*entry, true);

@@ -38,7 +38,8 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
       // Once somebody reads it from the disk, who comes later does too: a mapping of theirs and passthrough
       // do not go together on one inode.
       // Nameless, or of a disk that could not be read: it does not come back.
-      if (disk() == nullptr || (entry->removed && entry->direct_count == 0)) return fail(ESTALE);
+      if (entry->removed && entry->direct_count == 0) return fail(ESTALE);
+      if (disk() == nullptr) return fail(code_of_cold_open(away()));
       if (writer || (!from_disk && entry->direct_count == 0)) return fail(kColdEntry);
       opened.from_disk = true;
       count_direct(shard, *entry);
@@ -97,7 +98,8 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
     Accounted accounted(*this, *entry);
     if (from_disk && entry->direct_count > 0 && --entry->direct_count == 0)
       // Nothing is held of one that was adopted with its content in memory.
-      if (const auto held = shard.held.extract(ino)) disk()->store->let_go(held.mapped());
+      if (const auto held = shard.held.extract(ino); held && disk() != nullptr)
+        disk()->store->let_go(held.mapped());
     if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry, accounted);
     if (--entry->open_count > 0) return;
     --open_files_;
@@ -249,7 +251,8 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     Entry* entry = shard.find(ino);
     if (entry == nullptr) return fail(ESTALE);
     const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
-    if (lacks_content && (entry->removed || disk() == nullptr)) return fail(ESTALE);
+    if (lacks_content && entry->removed) return fail(ESTALE);
+    if (lacks_content && disk() == nullptr) return fail(code_of_cold_open(away()));
     if (entry->promoting || lacks_content) return fail(kColdEntry);
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);

@@ -11,6 +11,11 @@ namespace kvcachefs {
 PoolUsage Pool::usage() const {
   const ArenaUsage arena = arena_.usage();
   const uint64_t size = size_bytes_.load();
+  // What may leave memory.
+  const auto dirty = static_cast<size_t>(Entry::Tier::kDirty);
+  const uint64_t most_evictable = away_ == nullptr                    ? arena.used_bytes()
+                                  : durability() == Durability::kNone ? tier_bytes_[dirty].load()
+                                                                      : 0;
   unsigned pinned_max_percent;
   {
     MutexLock lock(settings_mutex_);
@@ -19,7 +24,7 @@ PoolUsage Pool::usage() const {
   return {.size_bytes = size,
           .used_bytes = arena.used_bytes(),
           .free_bytes = arena.free_bytes,
-          .evictable_bytes = std::min(evictable_bytes_.load(), arena.used_bytes()),
+          .evictable_bytes = std::min(evictable_bytes_.load(), most_evictable),
           .pinned_bytes = pinned_bytes_.load(),
           .pinned_max_bytes = size / 100 * pinned_max_percent + size % 100 * pinned_max_percent / 100,
           .entries = files_.load(),

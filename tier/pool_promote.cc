@@ -12,6 +12,7 @@ namespace kvcachefs {
 namespace {}  // namespace
 
 void Pool::promote(uint64_t ino, Waiter waiter) {
+  if (away_ != nullptr) return away_->wait(std::move(waiter));
   if (disk() == nullptr) return waiter({});
   count(counters_.promote_waits);
   (void)disk()->promoter.request(ino, Promoter::kOpenPriority, std::move(waiter));
@@ -110,8 +111,9 @@ void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::
     }
   }
   // Its open file keeps it held.
+  if (cold && disk() == nullptr) return waiter(fail(EIO));
   if (cold) return disk()->promoter.read(std::move(*cold), offset, size, std::move(waiter));
-  if (!file) return waiter(fail(ESTALE));
+  if (!file) return waiter(fail(away_ != nullptr ? EIO : ESTALE));
   std::vector<char> bytes(size);
   auto count = sys::read_at(file.get(), bytes, offset);
   file.reset();
@@ -135,7 +137,7 @@ void Pool::open_ahead(uint64_t ino, uint64_t client) {
 }
 
 Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
-  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  if (disk() == nullptr) return refuse_without_disk(away(), name_);
   for (const PrefetchOrder& order : orders) {
     // A link on the way could lead to where a server thread waits for itself.
     auto named = sys::open_beneath(arena_.tree_fd(), order.name.c_str(), O_PATH | O_NOFOLLOW);

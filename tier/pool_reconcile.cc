@@ -145,10 +145,15 @@ class Pool::Reconciler final : public CatalogVisitor {
 
   void note(int fd, bool is_file, Place place) {
     auto mark = copy_mark_of(fd);
-    if (!mark || mark->node_id == 0 || mark->state == CopyMark::State::kUnreadable) return;
+    if (is_file && (!mark || mark->node_id == 0)) return;
     const auto handle = sys::handle_of(fd);
     const auto attributes = sys::stat_of(fd);
     if (!handle || !attributes) return;
+    if (!mark || mark->node_id == 0) {
+      if (S_ISDIR(attributes->st_mode)) unnumbered_[handle->ino] = {*handle, std::move(place)};
+      return;
+    }
+    if (mark->state == CopyMark::State::kUnreadable) return;
     const uint64_t id = mark->node_id;
     // Cut to nothing by one that died before the mark could tell: dirty (is_cold() of pool_adopt.cc).
     if (is_file && mark->state == CopyMark::State::kCold && attributes->st_size == 0 &&
@@ -285,11 +290,47 @@ class Pool::Reconciler final : public CatalogVisitor {
     for (const Place& place : marked.places) {
       if (place.parent_ino == pool_.root_ino()) {
         result.emplace(kCatalogRoot, place.name);
-      } else if (const auto parent = ids_.find(place.parent_ino); parent != ids_.end()) {
-        result.emplace(parent->second, place.name);
+      } else if (const uint64_t parent = id_of_directory(place.parent_ino); parent != 0) {
+        result.emplace(parent, place.name);
       }
     }
     return result;
+  }
+
+  // The catalog's number of a directory; one that was made while the disk was away (tier/away_disk.h) gets it
+  // now, with all above it, if what the catalog has is in it. 0: it cannot be looked at.
+  uint64_t id_of_directory(uint64_t ino) {
+    std::vector<uint64_t> way;  // from it upwards
+    uint64_t id = 0;
+    for (uint64_t above = ino; id == 0; above = unnumbered_.at(above).place.parent_ino) {
+      if (above == pool_.root_ino()) {
+        id = kCatalogRoot;
+      } else if (const auto known = ids_.find(above); known != ids_.end()) {
+        id = known->second;
+      } else if (unnumbered_.contains(above)) {
+        way.push_back(above);
+        continue;
+      } else {
+        return 0;
+      }
+      break;
+    }
+    for (; !way.empty() && id != 0; way.pop_back()) id = number(way.back(), id);
+    return id;
+  }
+
+  uint64_t number(uint64_t ino, uint64_t parent_id) {
+    const Unnumbered& directory = unnumbered_.at(ino);
+    auto fd = pool_.arena_.open(directory.handle, O_RDONLY | O_DIRECTORY);
+    if (!fd) return 0;
+    const uint64_t id = tier_.store->new_id();
+    auto node = describe_inode(fd->get(), id, false);
+    if (!node) return 0;
+    changes_.push_back(PutNode{std::move(*node)});
+    changes_.push_back(PutName{parent_id, directory.place.name, id});
+    tier_.names.known(ino, id, fd->get());
+    ids_[ino] = id;
+    return id;
   }
 
   // What the catalog was about to hear of.
@@ -366,6 +407,12 @@ class Pool::Reconciler final : public CatalogVisitor {
   std::unordered_map<uint64_t, Marked> marked_;  // by the catalog's number
   std::unordered_map<uint64_t, Kept> kept_;      // likewise
   std::unordered_map<uint64_t, uint64_t> ids_;   // of directories, by inode number
+  struct Unnumbered {
+    sys::Handle handle;
+    Place place;
+  };
+  std::unordered_map<uint64_t, Unnumbered>
+      unnumbered_;  // directories that the catalog does not have, likewise
   std::vector<CatalogChange> changes_;
   uint64_t lost_ = 0;
 };

@@ -13,14 +13,14 @@ constexpr uint64_t kDamagedSize = UINT64_MAX;  // no file's: nothing is found to
 }  // namespace
 
 Result<void> Pool::start_scrub(uint64_t rate_bytes_per_s) {
-  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  if (disk() == nullptr) return refuse_without_disk(away(), name_);
   if (auto started = disk()->scrubber.start(rate_bytes_per_s); !started)
     return fail(started.error().code, fmt::format("pool {}: {}", name_, started.error().message));
   return {};
 }
 
 Result<void> Pool::stop_scrub() {
-  if (disk() == nullptr) return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+  if (disk() == nullptr) return refuse_without_disk(away(), name_);
   disk()->scrubber.stop();
   return {};
 }

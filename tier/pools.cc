@@ -89,11 +89,12 @@ void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
 Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
   if (!pool)
-    return fail(pool.error().code,
-                fmt::format("pool {} cannot be taken over: {} ({})", options.name, pool.error().message,
-                            sys::error_text(pool.error().code)));
+    return fail(pool.error().code, fmt::format("pool {} cannot be taken over: {} ({})", options.name,
+                                               pool.error().message, sys::error_text(pool.error().code)));
+  // A disk is no condition for a takeover: what is in memory, and all other pools, need none.
   if (!options.spill_path.empty())
-    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached) return attached;
+    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
+      (*pool)->go_on_without_disk(options, attached.error());
   put(number, std::move(*pool));
   return {};
 }
@@ -135,7 +136,7 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
 
 Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
   std::lock_guard change(change_mutex_);
-  if (pool->disk() != nullptr)
+  if (pool->disk() != nullptr || pool->away() != nullptr)
     return fail(EBUSY,
                 fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
                             "the next start",

@@ -56,6 +56,10 @@ inline bool is_disk_error(int code) {
          code != ESHUTDOWN && code != EINTR && code != ECANCELED;
 }
 
+// What an open of a cold entry, or a truncation of one, is told: it is to be promoted first. No system call
+// here says that.
+inline constexpr int kColdEntry = EUNATCH;
+
 class Residency {
  public:
   virtual ~Residency() = default;

@@ -71,6 +71,7 @@ struct SpillUsage {
   uint64_t cold_entries = 0;
   uint64_t cold_bytes = 0;
   bool failed = false;  // it gets nothing more until the pool starts again
+  bool away = false;    // it cannot be had, and is tried again
 };
 
 }  // namespace kvcachefs

@@ -34,6 +34,8 @@ class Opening {
  public:
   explicit Opening(const SpillTargetOptions& options) : options_(options), path_(options.path) {}
   Result<SpillTarget> run();
+  Result<void> probe();
+  Result<void> look();
 
  private:
   template <class... Values>
@@ -63,6 +65,7 @@ class Opening {
   Result<void> read_first_unit();
   Result<bool> is_ours();  // false: it may be made ours
   Result<void> check_foreign() const;
+  Result<void> check_whole() const;
   Result<void> resize();
   Result<void> make();
   Result<void> write_first_unit(const Superblock& superblock);
@@ -97,9 +100,10 @@ Result<SpillTarget> Opening::run() {
   if (ok) ok = read_first_unit();
   if (ok) {
     auto ours = is_ours();
+    if (ours && *ours) ok = check_whole();
     if (!ours) {
       ok = pass(ours);
-    } else {
+    } else if (ok) {
       ok = resize();
       if (ok && !*ours) ok = make();
     }
@@ -108,6 +112,39 @@ Result<SpillTarget> Opening::run() {
   // What was made for nothing is not left behind.
   if (!target && created_) static_cast<void>(sys::unlink_at(AT_FDCWD, path_.c_str(), 0));
   return target;
+}
+
+Result<void> Opening::probe() {
+  const auto found = sys::open_at(AT_FDCWD, path_.c_str(), O_PATH | O_CLOEXEC);
+  if (!found) return refuse_call(found.error(), "cannot be opened");
+  Result<void> ok = open();
+  if (ok) ok = lock();
+  if (ok) ok = measure();
+  if (ok) ok = read_first_unit();
+  if (!ok) return ok;
+  auto ours = is_ours();
+  if (!ours) return pass(ours);
+  if (!*ours) return refuse(ENODATA, "has no superblock");
+  return check_whole();
+}
+
+Result<void> Opening::look() {
+  auto fd = sys::open_at(AT_FDCWD, path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (!fd) return refuse_call(fd.error(), "cannot be opened");
+  fd_ = std::move(*fd);
+  const auto status = sys::stat_of(fd_.get());
+  if (!status) return refuse_call(status.error(), "cannot be looked at");
+  device_ = S_ISBLK(status->st_mode);
+  Result<void> ok = measure();
+  if (ok) ok = read_first_unit();
+  if (!ok) return ok;
+  Superblock superblock;
+  uint32_t version = 0;
+  if (read_superblock(first_unit(), superblock, version) != SuperblockFound::kOurs)
+    return refuse(EUCLEAN, "has no superblock that can be read (version {}, this kvcachefs knows {})",
+                  version, kSuperblockVersion);
+  found_ = superblock;
+  return check_whole();
 }
 
 Result<void> Opening::open() {
@@ -271,6 +308,12 @@ Result<void> Opening::check_foreign() const {
   return refuse(EEXIST, "carries {}, which kvcachefs did not make; spill_force=on overwrites it", *content);
 }
 
+Result<void> Opening::check_whole() const {
+  const uint64_t made_bytes = found_ ? found_->size_units * found_->unit_bytes : 0;
+  if (!options_.whole || present_bytes_ >= made_bytes) return {};
+  return refuse(EIO, "has {}, and was made with {}", format_size(present_bytes_), format_size(made_bytes));
+}
+
 // Allocated always, so that a file with holes cannot run out of space later.
 Result<void> Opening::resize() {
   if (device_) return {};
@@ -338,6 +381,14 @@ Result<SpillTarget> Opening::finish() {
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options) {
   return Opening(options).run();
+}
+
+Result<void> probe_spill_target(const SpillTargetOptions& options) {
+  return Opening(options).probe();
+}
+
+Result<void> look_at_spill_target(const SpillTargetOptions& options) {
+  return Opening(options).look();
 }
 
 }  // namespace kvcachefs

@@ -39,6 +39,8 @@ struct SpillTargetOptions {
   // one.
   std::optional<Uuid> uuid = {};
   std::optional<Uuid> new_uuid = {};
+  // It has to have the size that its superblock says: one that was cut is not what it was (EIO).
+  bool whole = false;
 };
 
 struct SpillTarget {
@@ -51,5 +53,10 @@ struct SpillTarget {
 };
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options);
+// Whether that would succeed with what is there, which stays as it is: nothing is made, and all is let go of
+// again.
+Result<void> probe_spill_target(const SpillTargetOptions& options);
+// The same while somebody has it: without its locks, and whatever its superblock's UUID.
+Result<void> look_at_spill_target(const SpillTargetOptions& options);
 
 }  // namespace kvcachefs

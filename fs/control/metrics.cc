@@ -106,6 +106,8 @@ constexpr std::array kSpillMetrics = {
            "Transactions of the catalog that failed."},
     Metric{"disk_failed", "kvcachefs_disk_failed", Kind::kGauge,
            "1 if the disk tier gets nothing more until the pool starts again."},
+    Metric{"disk_away", "kvcachefs_disk_away", Kind::kGauge,
+           "1 while the pool is served without its disk, which is tried again."},
 };
 
 // Prometheus' own escapes for a label's value.

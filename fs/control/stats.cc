@@ -42,6 +42,7 @@ Stats spill_stats(const SpillUsage& usage, const PoolCounters& counters) {
       {"catalog_commits", value_of(counters.catalog_commits)},
       {"catalog_errors", value_of(counters.catalog_errors)},
       {"disk_failed", uint64_t{usage.failed}},
+      {"disk_away", uint64_t{usage.away}},
   };
 }
 

@@ -70,6 +70,7 @@ const std::vector<std::string> kPoolStats = {"size_bytes",
                                              "catalog_commits",
                                              "catalog_errors",
                                              "disk_failed",
+                                             "disk_away",
                                              "io_mode"};
 const std::vector<std::string> kWritable = {"size",      "policy",        "watermarks", "entry_size",
                                             "evict",     "pinned_max",    "spill",      "durability",

@@ -120,6 +120,7 @@ TEST(ControlStats, TextHasEveryPoolStatInOrder) {
       "disk_discards 122\noverrun_discards 123\nadmitted_bytes 124\nrefused_bytes 125\n"
       "prefetch_useful 126\nprefetch_wasted 127\ncatalog_commits 128\ncatalog_errors 129\n"
       "disk_failed 1\n"
+      "disk_away 0\n"
       "io_mode passthrough\n");
 }
 

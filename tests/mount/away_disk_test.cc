@@ -1,0 +1,429 @@
+// A pool that is taken over while its disk cannot be had: it is served from memory, nothing is lost that the
+// disk has, and all of it is there again as soon as the disk is; nobody else notices.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/disk_tier.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+#include "tests/support/programs.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+
+double seconds_of(const std::function<void()>& act) {
+  const auto begun = std::chrono::steady_clock::now();
+  act();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+int open_error(const std::string& name) {
+  std::string content;
+  return load(name, &content);
+}
+
+class AwayDiskTest : public DiskTierTest {
+ protected:
+  // Entries cold-0.. and clean-0.. of a pool that spills to a file.
+  void start_with_entries(const std::string& more = "") {
+    start({.more = more});
+    store_entries();
+  }
+  void store_entries() {
+    fill_pool("cold", 8, kBytes);
+    make_all_cold();
+    fill_pool("clean", 4, kBytes);
+    EXPECT_TRUE(becomes("dirty_entries", 0));
+    EXPECT_EQ(error_name(sync_pool()), "ok");
+  }
+  int sync_pool() {
+    const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
+    return error_of(::fsync(directory.fd()));
+  }
+  void kill_server() {
+    const pid_t serving = mount().serving_pid();
+    ASSERT_GT(serving, 0);
+    ASSERT_EQ(::kill(serving, SIGKILL), 0);
+    ASSERT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != serving; }));
+  }
+  std::string named(const std::string& name, int i) { return path(name + "-" + std::to_string(i)); }
+  void expect_in_memory(const std::string& name, int count) {
+    for (int i = 0; i < count; ++i) EXPECT_EQ(difference(i, read_file(named(name, i))), "") << name << i;
+  }
+  // Names are there, contents are not, and no wrong ones.
+  void expect_away(int count) {
+    EXPECT_EQ(stat("disk_away"), 1);
+    EXPECT_EQ(stat("cold_entries"), count);
+    for (int i = 0; i < count; ++i) {
+      EXPECT_TRUE(exists(named("cold", i)));
+      EXPECT_EQ(error_name(open_error(named("cold", i))), "EIO");
+      EXPECT_EQ(error_of(::truncate(named("cold", i).c_str(), 10)), EIO);
+    }
+  }
+  void expect_back() {
+    EXPECT_TRUE(becomes("disk_away", 0));
+    expect_in_memory("cold", 8);
+    expect_in_memory("clean", 4);
+    EXPECT_EQ(stat("discards") + stat("checksum_errors") + stat("promote_errors"), 0);
+  }
+  void expect_sound_disk(const std::string& spill) {
+    EXPECT_TRUE(becomes("dirty_entries", 0));
+    stop();
+    const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
+  }
+  std::string hidden() const { return spill_file() + ".away"; }
+  void hide() { ASSERT_EQ(::rename(spill_file().c_str(), hidden().c_str()), 0); }
+  void show() { ASSERT_EQ(::rename(hidden().c_str(), spill_file().c_str()), 0); }
+};
+
+TEST_F(AwayDiskTest, AFileThatIsGoneIsMissedByColdEntriesAlone) {
+  start_with_entries();
+  hide();
+  kill_server();
+  expect_in_memory("clean", 4);
+  EXPECT_EQ(error_name(store(path("new"), pattern(7, kBytes))), "ok");
+  EXPECT_EQ(difference(7, read_file(path("new"))), "");
+  // Whoever opens one early waits for the disk a little.
+  const double waited = seconds_of([&] { EXPECT_EQ(error_name(open_error(named("cold", 0))), "EIO"); });
+  EXPECT_LT(waited, 8);
+  EXPECT_LT(seconds_of([&] { expect_away(8); }), 2);
+  EXPECT_EQ(error_name(sync_pool()), "EIO") << "not durable, and said to be";
+  // What leaves memory meanwhile is nothing that the disk has, or is to have.
+  order(mount(), "100%");
+  expect_in_memory("clean", 4);
+  EXPECT_EQ(stat("discards"), 0);
+  EXPECT_NE(error_name(write_once(mount().control("spill"), "/nowhere/else")), "ok");
+  EXPECT_NE(mount().log().find("without its disk"), std::string::npos);
+
+  // Names and contents change as ever.
+  ASSERT_EQ(::unlink(named("cold", 1).c_str()), 0);
+  ASSERT_EQ(::rename(named("cold", 2).c_str(), path("moved").c_str()), 0);
+  ASSERT_EQ(::rename(path("new").c_str(), named("cold", 3).c_str()), 0);
+  ASSERT_EQ(error_name(store(named("clean", 1), pattern(11, kBytes))), "ok");
+  {
+    const File part(named("clean", 2), O_WRONLY);
+    ASSERT_EQ(::pwrite(part.fd(), "changed", 7, 100), 7);
+  }
+  std::string changed = pattern(2, kBytes);
+  changed.replace(100, 7, "changed");
+  ASSERT_EQ(::truncate(named("cold", 4).c_str(), 0), 0);
+  ASSERT_EQ(::link(named("cold", 5).c_str(), path("linked").c_str()), 0);
+  make_directory(path("directory"));
+  ASSERT_EQ(::rename(named("cold", 6).c_str(), path("directory/moved").c_str()), 0);
+  kill_server();
+  EXPECT_EQ(stat("disk_away"), 1);
+  show();
+  EXPECT_TRUE(becomes("disk_away", 0));
+  const auto expect_changes = [&] {
+    EXPECT_EQ(difference(0, read_file(named("cold", 0))), "");
+    EXPECT_FALSE(exists(named("cold", 1)));
+    EXPECT_FALSE(exists(named("cold", 2)));
+    EXPECT_EQ(difference(2, read_file(path("moved"))), "");
+    EXPECT_EQ(difference(7, read_file(named("cold", 3))), "");
+    EXPECT_EQ(read_file(named("cold", 4)), "");
+    EXPECT_EQ(difference(5, read_file(named("cold", 5))), "");
+    EXPECT_EQ(difference(5, read_file(path("linked"))), "");
+    EXPECT_EQ(difference(6, read_file(path("directory/moved"))), "");
+    EXPECT_EQ(difference(7, read_file(named("cold", 7))), "");
+    EXPECT_EQ(difference(11, read_file(named("clean", 1))), "");
+    EXPECT_TRUE(read_file(named("clean", 2)) == changed);
+    EXPECT_EQ(stat("checksum_errors") + stat("discards"), 0);
+  };
+  expect_changes();
+  expect_sound_disk(spill_file());
+  start();
+  expect_changes();
+}
+
+TEST_F(AwayDiskTest, AnOpenWaitsForALockThatIsHeldStill) {
+  const std::string faults = disk() / "fault";
+  ::setenv("KVCACHEFS_FAULT_FILE", faults.c_str(), 1);
+  start_with_entries();
+  ::unsetenv("KVCACHEFS_FAULT_FILE");
+  for (const std::string& held : {spill_file(), spill_file() + ".catalog/lock"}) {
+    SCOPED_TRACE(held);
+    ASSERT_TRUE(exists(held));
+    make_all_cold();
+    ASSERT_EQ(store(faults, "hang taken over\n"), 0);
+    kill_server();
+    // Before the next one comes for it.
+    File lock(held, O_RDWR);
+    ASSERT_TRUE(eventually([&] { return !exists(faults); }));
+    ASSERT_TRUE(eventually([&] { return ::flock(lock.fd(), LOCK_EX | LOCK_NB) == 0; }));
+    ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+    EXPECT_TRUE(becomes("disk_away", 1));
+    EXPECT_NE(mount().log().find("in use by another"), std::string::npos);
+    ASSERT_TRUE(exists(named("cold", 3)));
+    // It waits, and is answered by the process that has the disk again.
+    const pid_t opener = ::fork();
+    if (opener == 0) {
+      const int fd = ::open(named("cold", 3).c_str(), O_RDONLY | O_CLOEXEC);
+      ::_exit(fd >= 0 ? 0 : errno);
+    }
+    const std::string in_open = "/proc/" + std::to_string(opener) + "/wchan";
+    ASSERT_TRUE(eventually([&] {
+      return read_file(in_open).find("fuse") != std::string::npos ||
+             read_file(in_open).find("request_wait_answer") != std::string::npos;
+    }));
+    ASSERT_EQ(::flock(lock.fd(), LOCK_UN), 0);  // the opener has a copy of the descriptor
+    int status = 0;
+    ASSERT_EQ(::waitpid(opener, &status, 0), opener);
+    EXPECT_EQ(error_name(WEXITSTATUS(status)), "ok");
+    expect_back();
+  }
+  expect_sound_disk(spill_file());
+}
+
+TEST_F(AwayDiskTest, ADeviceThatFails) {
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
+  constexpr uint64_t kDeviceBytes = 64 * kMiB;
+  const std::string image = disk().make_file("image", kDeviceBytes);
+  const LoopDevice device(image);
+  start_pool("p:size=32M,spill=" + device.path() + ",catalog=" + (disk() / "catalog"));
+  store_entries();
+  std::filesystem::copy_file(image, image + ".copy");
+  ASSERT_EQ(::truncate(image.c_str(), 0), 0);  // reads are EIO from now on
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  expect_in_memory("clean", 4);
+  EXPECT_EQ(stat("cold_entries"), 8);
+  {
+    const File from(image + ".copy", O_RDONLY);
+    const File to(image, O_WRONLY);
+    std::string bytes = read_at(from.fd(), 0, kDeviceBytes);
+    // The superblock last: with it the device is whole.
+    ASSERT_EQ(::ftruncate(to.fd(), kDeviceBytes), 0);
+    ASSERT_EQ(::pwrite(to.fd(), bytes.data() + kMiB, bytes.size() - kMiB, kMiB),
+              static_cast<ssize_t>(bytes.size() - kMiB));
+    ASSERT_EQ(::pwrite(to.fd(), bytes.data(), kMiB, 0), static_cast<ssize_t>(kMiB));
+  }
+  expect_back();
+  stop();
+}
+
+TEST_F(AwayDiskTest, ACatalogThatIsGone) {
+  const std::string catalog = disk() / "state";
+  start_with_entries("catalog=" + catalog);
+  ASSERT_EQ(::rename(catalog.c_str(), (catalog + ".away").c_str()), 0);
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  expect_in_memory("clean", 4);
+  EXPECT_FALSE(exists(catalog)) << "another was made, which would know of nothing";
+  ASSERT_EQ(::rename((catalog + ".away").c_str(), catalog.c_str()), 0);
+  expect_back();
+  stop();
+}
+
+TEST_F(AwayDiskTest, AnotherFileInItsPlaceIsNotIt) {
+  start_with_entries();
+  hide();
+  const std::string other = disk().make_file("spill", 4 * kMiB);
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  ASSERT_EQ(::truncate(hidden().c_str(), 128 * kMiB), 0) << "one that was cut is not it, either";
+  ASSERT_EQ(::rename(hidden().c_str(), other.c_str()), 0);
+  EXPECT_TRUE(eventually([&] { return mount().log().find("was made with 256") != std::string::npos; }))
+      << mount().log();
+  EXPECT_EQ(stat("disk_away"), 1);
+  expect_in_memory("clean", 4);
+  EXPECT_EQ(stat("discards"), 0);
+  stop();
+}
+
+TEST_F(AwayDiskTest, DeathsWhileItIsAway) {
+  start_with_entries();
+  hide();
+  for (int i = 0; i < 12; ++i) {
+    kill_server();
+    EXPECT_EQ(difference(i % 4, read_file(named("clean", i % 4))), "");
+    ASSERT_EQ(error_name(store(named("new", i), pattern(i, kBytes))), "ok");
+  }
+  EXPECT_EQ(stat("disk_away"), 1);
+  EXPECT_EQ(stat("cold_entries"), 8);
+  EXPECT_EQ(stat("clean_entries"), 4);
+  show();
+  expect_back();
+  expect_in_memory("new", 12);
+  expect_sound_disk(spill_file());
+}
+
+TEST_F(AwayDiskTest, DeathsAtEachPlace) {
+  const std::string faults = disk() / "fault";
+  ::setenv("KVCACHEFS_FAULT_FILE", faults.c_str(), 1);
+  start_with_entries();
+  ::unsetenv("KVCACHEFS_FAULT_FILE");
+  const auto fired = [&] { return eventually([&] { return !exists(faults); }); };
+  for (const char* place :
+       {"taken over", "adopted the tree", "without its disk", "pools adopted", "resumed"}) {
+    SCOPED_TRACE(place);
+    if (!exists(hidden())) hide();
+    ASSERT_EQ(store(faults, std::string(place) + "\n"), 0);
+    kill_server();
+    EXPECT_TRUE(fired());
+    EXPECT_EQ(stat("disk_away"), 1);
+    expect_in_memory("clean", 4);
+  }
+  for (const char* places : {"handing over", "handing over\nclaimed what the disk has",
+                             "handing over\nmade up for the catalog\npools adopted"}) {
+    SCOPED_TRACE(places);
+    if (!exists(hidden())) {
+      hide();
+      kill_server();
+    }
+    EXPECT_TRUE(becomes("disk_away", 1));
+    ASSERT_EQ(::rename(named("cold", 0).c_str(), path("other").c_str()), 0);
+    ASSERT_EQ(store(faults, std::string(places) + "\n"), 0);
+    show();
+    EXPECT_TRUE(fired());
+    EXPECT_TRUE(becomes("disk_away", 0));
+    ASSERT_EQ(::rename(path("other").c_str(), named("cold", 0).c_str()), 0);
+    expect_back();
+    if (HasFailure()) return;
+    make_all_cold();
+    EXPECT_EQ(check_whole({named("clean", 0), named("clean", 1), named("clean", 2), named("clean", 3)}), 4);
+  }
+  expect_sound_disk(spill_file());
+}
+
+TEST_F(AwayDiskTest, APowerCutLosesNothingThatWasCommitted) {
+  start_with_entries();
+  hide();
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  ASSERT_EQ(error_name(store(named("clean", 0), pattern(11, kBytes))), "ok");
+  ASSERT_EQ(::rename(named("cold", 2).c_str(), path("moved").c_str()), 0);
+  ASSERT_EQ(error_name(store(path("new"), pattern(12, kBytes))), "ok");
+  kill();  // supervisor and all
+  show();
+  start();
+  EXPECT_EQ(stat("disk_away"), 0);
+  expect_in_memory("cold", 8);
+  expect_in_memory("clean", 4);
+  EXPECT_FALSE(exists(path("new")));
+  stop();
+}
+
+TEST_F(AwayDiskTest, WithoutDurabilityNewEntriesMakeRoomForNewer) {
+  start({.more = "durability=none"});
+  fill_pool("e", 8, kBytes);
+  make_all_cold();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(difference(i, read_file(named("e", i))), "");
+  hide();
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  const auto names = fill_pool("new", 48);
+  EXPECT_GT(stat("discards"), 0);
+  EXPECT_EQ(stat("cold_entries"), 4);
+  EXPECT_EQ(stat("clean_entries"), 4);
+  EXPECT_EQ(check_whole(names), static_cast<int>(survivors(names).size()));
+  show();
+  EXPECT_TRUE(becomes("disk_away", 0));
+  expect_in_memory("e", 8);
+  stop();
+}
+
+TEST_F(AwayDiskTest, WithDurabilityAFullPoolTakesNoMore) {
+  start_with_entries();
+  hide();
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  int stored = 0;
+  while (stored < 64 && store(named("new", stored), pattern(stored, kMiB)) == 0) ++stored;
+  EXPECT_GE(stored, 20);
+  EXPECT_LT(stored, 32);
+  (void)::unlink(named("new", stored).c_str());
+  EXPECT_EQ(stat("discards"), 0);
+  expect_in_memory("new", stored);
+  expect_in_memory("clean", 4);
+  show();
+  expect_back();
+  expect_in_memory("new", stored);
+  stop();
+}
+
+TEST_F(AwayDiskTest, AFirstStartRefusesWhatItCannotHave) {
+  start_with_entries();
+  stop();
+  hide();
+  const std::string said = refusal({"p:size=32M,spill_size=256M,spill=" + spill_file()});
+  EXPECT_NE(said.find("does not exist; the pool's catalog expects"), std::string::npos) << said;
+  show();
+  start();
+  expect_in_memory("cold", 8);
+}
+
+TEST_F(AwayDiskTest, AnUpgradeSeesItBefore) {
+  Programs programs;
+  start_with_entries();
+  const auto upgrade = [&] { return run({"kvcachefs", "--mount", mount().root(), "upgrade"}); };
+  const pid_t serving = mount().serving_pid();
+  hide();
+  const Outcome refused = upgrade();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.error.find("the next process would be without a disk"), std::string::npos)
+      << refused.error;
+  EXPECT_EQ(mount().serving_pid(), serving);
+  expect_in_memory("cold", 8);
+  make_all_cold();
+  // One that is away already is no reason: what is installed may be what finds it.
+  kill_server();
+  EXPECT_TRUE(becomes("disk_away", 1));
+  const Outcome done = upgrade();
+  EXPECT_EQ(done.exit_code, 0) << done.error;
+  EXPECT_EQ(stat("disk_away"), 1);
+  show();
+  expect_back();
+  EXPECT_EQ(upgrade().exit_code, 0);
+  expect_back();
+  stop();
+}
+
+TEST_F(AwayDiskTest, OtherPoolsAreNotDisturbed) {
+  const std::string near = disk() / "near";
+  Mount both({.pools = {"p:size=32M,spill_size=64M,spill=" + spill_file(),
+                        "q:size=32M,spill_size=64M,spill=" + near, "r:size=16M"}});
+  for (const char* pool : {"p", "q", "r"}) (void)fill(both.path(pool), "e", 8, kBytes);
+  for (const char* pool : {"p", "q"})
+    ASSERT_TRUE(eventually([&] {
+      (void)write_once(both.control("evict", pool), "1000000 entries");
+      return both.stat_value("cold_entries", pool) == 8;
+    }));
+  hide();
+  const pid_t serving = both.serving_pid();
+  ASSERT_EQ(::kill(serving, SIGKILL), 0);
+  // At once: none of them waits for what the other lacks.
+  EXPECT_LT(seconds_of([&] {
+              for (const char* pool : {"q", "r"})
+                for (int i = 0; i < 8; ++i)
+                  EXPECT_EQ(difference(i, read_file(both.path(pool) + "/e-" + std::to_string(i))), "")
+                      << pool;
+            }),
+            4);
+  EXPECT_EQ(both.stat_value("disk_away", "p"), 1);
+  EXPECT_EQ(both.stat_value("disk_away", "q"), 0);
+  EXPECT_EQ(both.stat_value("disk_away", "r"), 0);
+  show();
+  EXPECT_TRUE(eventually([&] { return both.stat_value("disk_away", "p") == 0; }));
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(difference(i, read_file(both.path("p") + "/e-" + std::to_string(i))), "");
+  if (HasFailure()) report_daemon_log(both);
+  both.stop();
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

@@ -1,0 +1,66 @@
+#include "tier/away_disk.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "tier/residency.h"
+
+namespace kvcachefs {
+
+void AwayDisk::wait(Waiter waiter) {
+  int code = EIO;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) {
+      code = ESHUTDOWN;
+    } else if (may_be_waited_for()) {
+      waiting_.push_back(std::move(waiter));
+      return;
+    }
+  }
+  waiter(fail(code));
+}
+
+void AwayDisk::step() {
+  if (!may_be_waited_for()) answer(EIO);
+}
+
+void AwayDisk::close() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+  }
+  answer(ESHUTDOWN);
+}
+
+void AwayDisk::answer(int code) {
+  std::vector<Waiter> answered;
+  {
+    MutexLock lock(mutex_);
+    answered.swap(waiting_);
+  }
+  for (Waiter& waiter : answered) waiter(fail(code));
+}
+
+bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability) {
+  return away != nullptr &&
+         (entry.tier != Entry::Tier::kDirty || entry.node_id != 0 || durability != Durability::kNone);
+}
+
+int code_of_cold_open(const AwayDisk* away) {
+  if (away == nullptr) return ESTALE;
+  return away->may_be_waited_for() ? kColdEntry : EIO;
+}
+
+Result<void> durable_without_disk(const AwayDisk* away) {
+  return away == nullptr ? Result<void>() : fail(EIO);
+}
+
+std::unexpected<Error> refuse_without_disk(const AwayDisk* away, const std::string& pool) {
+  if (away != nullptr) return fail(EIO, fmt::format("pool {}: its disk is away", pool));
+  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool));
+}
+
+}  // namespace kvcachefs

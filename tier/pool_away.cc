@@ -1,0 +1,69 @@
+// A pool that was taken over and whose disk cannot be had: it goes on with what is in memory. The marks of
+// its files (tier/copy_mark.h) say what the disk has, and stay true to it: what is written is marked dirty,
+// and nothing becomes cold. So whoever finds the disk again reconciles as after any death: names, contents
+// and removals of meanwhile are in the tmpfs.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "tier/children.h"
+#include "tier/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+
+}  // namespace
+
+void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
+  away_ = std::make_unique<AwayDisk>();
+  durability_ = durability_of(spill);
+  // What is to come back with the rest of its catalog is kept: whoever goes on with that would bring it
+  // again.
+  restoring_ = is_restoring(arena_.tree_fd());
+  walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
+    if (!child.is_regular) return;
+    const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
+    if (!fd) return;
+    const auto attributes = sys::stat_of(fd->get());
+    auto mark = copy_mark_of(fd->get());
+    if (mark && attributes)
+      adopt_mark(child.ino, child.name, static_cast<uint64_t>(attributes->st_size), std::move(*mark));
+  });
+  fault_point("without its disk");
+  const SpillUsage usage = spill_usage();
+  log_error(
+      "pool {}: without its disk: {}; served from memory, and tried again: {} dirty entries, {} clean, {} "
+      "cold, "
+      "which cannot be opened meanwhile",
+      name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
+}
+
+void Pool::adopt_mark(uint64_t ino, const std::string& name, uint64_t size_bytes, CopyMark mark) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* const entry = shard.find(ino);
+  if (entry == nullptr || entry->removed || entry->node_id != 0) return;  // another name of it
+  Accounted accounted(*this, *entry);
+  entry->node_id = mark.node_id;
+  entry->emptied = mark.emptied;
+  if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
+  // Cut to nothing by one that died before the mark could tell: dirty.
+  if (size_bytes == 0 && mark.content.size_bytes > 0) {
+    entry->emptied = true;
+    return;
+  }
+  // One that is open other than from the disk has all its pages.
+  const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
+  entry->version = mark.content.version;
+  entry->name_hash = static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(std::string_view(name)))).low);
+  // Whoever copied the pages of a cold one back and died: they are the next one's to drop, with its times.
+  if (cold) entry->charged_bytes = (mark.content.size_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  candidates_.moved(*entry, cold ? Entry::Tier::kCold : Entry::Tier::kClean);
+  if (entry->direct_count > 0) shard.held.emplace(ino, mark.content);
+  shard.copies[ino] = std::move(mark.content);
+}
+
+}  // namespace kvcachefs
