@@ -13,9 +13,8 @@ namespace kvcachefs {
 extern const bool fault_points_are_on;
 void reached(const char* place, uint64_t number);
 
-// A line is a place, `hang PLACE`, `pause PLACE` (until the test takes FILE.paused away, whose appearance says
-// that it has begun), or `PLACE NUMBER` where several things come by it: requests, by their
-// opcode.
+// A line is a place, `hang PLACE`, `pause PLACE` (until the test takes FILE.paused away, whose appearance
+// says that it has begun), or `PLACE NUMBER` where several things come by it: requests, by their opcode.
 inline void fault_point(const char* place, uint64_t number = 0) {
   if (fault_points_are_on) [[unlikely]]
     reached(place, number);

@@ -9,6 +9,10 @@
 
 namespace kvcachefs {
 
+std::string log_path(const std::string& runtime_dir) {
+  return runtime_dir + "/kvcachefsd.log";
+}
+
 void log_to(const std::string& path) {
   if (auto file = sys::open_at(AT_FDCWD, path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0640))
     (void)dup2(file->get(), STDERR_FILENO);

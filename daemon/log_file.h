@@ -10,6 +10,7 @@ namespace kvcachefs {
 
 inline constexpr uint64_t kMostLogBytes = uint64_t{16} << 20;
 
+std::string log_path(const std::string& runtime_dir);
 // Makes stderr lead there.
 void log_to(const std::string& path);
 // Several times a second. Nothing if stderr leads elsewhere.

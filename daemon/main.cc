@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/sys.h"
+#include "daemon/announcement.h"
 #include "daemon/child.h"
 #include "daemon/command_line.h"
 #include "daemon/handovers.h"
@@ -52,30 +53,6 @@ uint64_t memory_bytes() {
   sysinfo(&info);
   return static_cast<uint64_t>(info.totalram) * info.mem_unit;
 }
-
-std::string log_path(const std::string& runtime_dir) {
-  return runtime_dir + "/kvcachefsd.log";
-}
-
-// Tells who waits for a daemonized start that it serves, and lets go of that one's terminal or pipes: whoever
-// reads them to the end would wait for the daemon's.
-class Announcement {
- public:
-  explicit Announcement(int fd) : fd_(fd) {}
-  void ready(const std::string& runtime_dir) {
-    if (!fd_) return;
-    log_to(log_path(runtime_dir));
-    if (auto null = sys::open_at(AT_FDCWD, "/dev/null", O_RDWR)) {
-      (void)dup2(null->get(), STDIN_FILENO);
-      (void)dup2(null->get(), STDOUT_FILENO);
-    }
-    (void)!write(fd_.get(), "1", 1);
-    fd_.reset();
-  }
-
- private:
-  UniqueFd fd_;
-};
 
 sigset_t ending_signals() {
   sigset_t signals;

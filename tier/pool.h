@@ -36,6 +36,7 @@
 #include "tier/disk_tier.h"
 #include "tier/entry_size.h"
 #include "tier/entry_table.h"
+#include "tier/kernel_side.h"
 #include "tier/pool_options.h"
 #include "tier/pool_reports.h"
 #include "tier/residency.h"
@@ -43,29 +44,6 @@
 #include "tier/spill_orders.h"
 
 namespace kvcachefs {
-
-// What an open file rests on: a passthrough backing id, or in daemon I/O a descriptor. Any thread.
-class BackingStore {
- public:
-  virtual ~BackingStore() = default;
-  // Of a descriptor of that inode, which the caller closes afterwards.
-  virtual Result<int32_t> acquire(int fd, PoolInode inode) = 0;
-  virtual void give_back(int32_t backing) = 0;
-  virtual bool needs_write_access() const = 0;  // of the descriptor given to acquire
-};
-
-// Is told what the daemon made vanish or appear, so that the kernel hears of it.
-class DiscardListener {
- public:
-  virtual ~DiscardListener() = default;
-  // Called with a shard held: must only queue. The second: the blocks it takes are others now.
-  virtual void changed(uint16_t pool, uint64_t ino) = 0;
-  virtual void discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) = 0;
-  virtual void appeared(uint16_t pool, uint64_t parent_ino, std::string name) = 0;
-  // Returns when the kernel has heard of all that was queued, or after that time. Not to be called from a
-  // request that the kernel holds a directory for: it could not hear.
-  virtual void wait_until_told(std::chrono::milliseconds at_most) = 0;
-};
 
 // A directory to work in: borrowed for the pool's root, which most clients' names are in, owned otherwise.
 struct Directory {
@@ -328,7 +306,7 @@ class Pool final : private Residency {
   Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                          uint64_t unit_bytes, const PoolOptions& spill);
   void use_disk(const PoolOptions& spill);
-  void adopt_mark(uint64_t ino, const std::string& name, uint64_t size_bytes, CopyMark mark);
+  void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
   void name_disk(const PoolOptions& spill);
   Result<void> begin_restoring(const PoolOptions& spill);
   Result<void> restore(DiskTier& tier, const KnownNodes& there);

@@ -60,6 +60,12 @@ bool is_cold(const std::optional<CopyMark>& mark, const struct stat& attributes,
   return mark->state == CopyMark::State::kCold && (size > 0 || mark->content.size_bytes == 0);
 }
 
+// By a process that died before the mark could tell: what is written from now on is its content.
+bool was_cut(const std::optional<CopyMark>& mark, const struct stat& attributes) {
+  return mark && mark->state == CopyMark::State::kCold && attributes.st_size == 0 &&
+         mark->content.size_bytes > 0;
+}
+
 int number_in(std::string_view text) {
   int number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
@@ -160,6 +166,12 @@ class Pool::Adopter {
     const bool cold = is_cold(mark, attributes, opens);
     if (cold) entry.tier = Entry::Tier::kCold;
     entry.synced_nameless = nameless && mark && mark->synced_nameless;
+    if (was_cut(mark, attributes)) {
+      entry.node_id = mark->node_id;
+      entry.first_version = mark->content.version + 1;
+      pool_.mark_dirty(entry);
+      entry.node_id = 0;  // for whoever looks at the mark
+    }
     entry.stage = Entry::Stage::kWritten;
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
     const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;

@@ -27,10 +27,8 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
     if (!child.is_regular) return;
     const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
     if (!fd) return;
-    const auto attributes = sys::stat_of(fd->get());
     auto mark = copy_mark_of(fd->get());
-    if (mark && attributes)
-      adopt_mark(child.ino, child.name, static_cast<uint64_t>(attributes->st_size), std::move(*mark));
+    if (mark) adopt_mark(child.ino, child.name, std::move(*mark));
   });
   fault_point("without its disk");
   const SpillUsage usage = spill_usage();
@@ -41,20 +39,15 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
       name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
 }
 
-void Pool::adopt_mark(uint64_t ino, const std::string& name, uint64_t size_bytes, CopyMark mark) {
+void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
   EntryTable::Shard& shard = table_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
   if (entry == nullptr || entry->removed || entry->node_id != 0) return;  // another name of it
   Accounted accounted(*this, *entry);
   entry->node_id = mark.node_id;
-  entry->emptied = mark.emptied;
+  entry->first_version = mark.first_version;
   if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
-  // Cut to nothing by one that died before the mark could tell: dirty.
-  if (size_bytes == 0 && mark.content.size_bytes > 0) {
-    entry->emptied = true;
-    return;
-  }
   // One that is open other than from the disk has all its pages.
   const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
   entry->version = mark.content.version;

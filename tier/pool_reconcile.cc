@@ -155,13 +155,6 @@ class Pool::Reconciler final : public CatalogVisitor {
     }
     if (mark->state == CopyMark::State::kUnreadable) return;
     const uint64_t id = mark->node_id;
-    // Cut to nothing by one that died before the mark could tell: dirty (is_cold() of pool_adopt.cc).
-    if (is_file && mark->state == CopyMark::State::kCold && attributes->st_size == 0 &&
-        mark->content.size_bytes > 0)
-      mark = CopyMark{.state = CopyMark::State::kNone,
-                      .node_id = id,
-                      .first_version = mark->content.version + 1,
-                      .content = {}};
     tier_.store->saw_id(id);
     Marked& marked = marked_[id];
     if (marked.places.empty()) {

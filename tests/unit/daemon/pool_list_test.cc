@@ -12,7 +12,8 @@ constexpr uint64_t kMemoryBytes = uint64_t{64} << 30;
 
 TEST(PoolListTest, WhatIsWrittenIsRead) {
   const auto listed = parse_pool_list(
-      "pool 3 llama\nsize 1G\nsize_max 2G\npolicy lfu\npinned_max 10%\npool 5 a b\nsize 16M\nspill /disk/with space\n"
+      "pool 3 llama\nsize 1G\nsize_max 2G\npolicy lfu\npinned_max 10%\npool 5 a b\nsize 16M\nspill "
+      "/disk/with space\n"
       "spill_size 1G\n",
       kMemoryBytes);
   ASSERT_TRUE(listed) << listed.error().message;
