@@ -55,11 +55,12 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   }
   // Opened with O_SYNC or O_DSYNC, or written with RWF_DSYNC. What is written and not durable is an error;
   // the kernel asks for the size again in any case.
-  node->pool->sync(node->ino, [request, written = *count](Result<void> durable) {
+  auto reply = [request, written = *count](Result<void> durable) {
     if (!durable) return reply_error(request, std::move(durable.error()));
     about_to_answer();
     (void)fuse_reply_write(request, written);
-  });
+  };
+  node->pool->sync(node->ino, for_this_request(std::move(reply)));
 }
 
 void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {

@@ -74,16 +74,15 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   auto renamed =
       done ? Result<void>() : from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
   if (!renamed || !durable) return reply_outcome(request, renamed);
-  to->pool->sync_name(new_directory->fd, new_name,
-                      [request, from = *from, to = *to, old_name = std::string(name),
-                       name = std::string(new_name)](const Result<void>& outcome) {
-                        if (outcome) return reply_done(request);
-                        // Of the names that it has, the kernel drops those that stand for something; the
-                        // others go by this.
-                        from.pool->look_again(from.ino, old_name);
-                        to.pool->look_again(to.ino, name);
-                        reply_error(request, in_effect(outcome.error()));
-                      });
+  auto reply = [request, from = *from, to = *to, old_name = std::string(name),
+                name = std::string(new_name)](const Result<void>& outcome) {
+    if (outcome) return reply_done(request);
+    // Of the names that it has, the kernel drops those that stand for something; the others go by this.
+    from.pool->look_again(from.ino, old_name);
+    to.pool->look_again(to.ino, name);
+    reply_error(request, in_effect(outcome.error()));
+  };
+  to->pool->sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
 }
 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {

@@ -132,8 +132,7 @@ class Pool final : private Residency {
     int node;
   };
   Result<int32_t> created(const Created& file);  // the backing when open
-  // Removes a file that a process that died has made for an open and that nobody was told of: an empty one
-  // that is not open.
+  // Removes an empty file, not open, that a process that died has made and that nobody was told of.
   void undo_create(int directory, const char* name);
 
   // A directory or other inode without content has been made: it is kept as entries are.
@@ -154,8 +153,7 @@ class Pool final : private Residency {
   void end_open(uint64_t ino, bool writer, bool from_disk = false);
   // A writer closed a descriptor, perhaps not its last: what is stored may be whole.
   void flushed(uint64_t ino);
-  // I/O on an open file that comes to the daemon. A write that meets a full pool waits for the evictor, as a
-  // create does.
+  // I/O that comes to the daemon. In a full pool a write waits for the evictor, as a create does.
   Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
   Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
   // Into a file of this pool, in every mode; waits as a write does. Both by descriptor.
@@ -184,8 +182,7 @@ class Pool final : private Residency {
   // is left to wait for (ESHUTDOWN); with no lock held.
   void promote(uint64_t ino, Waiter waiter);
   void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
-  // When the entry, or all that is closed in the directory (in the pool's root: in the pool), is on the disk
-  // and in the catalog.
+  // When the entry, or all that is closed in the directory (the root: in the pool), is in the catalog.
   void sync(uint64_t ino, Waiter waiter);
   void sync_directory(uint64_t ino, Waiter waiter);
   // When what the name has become, by a rename, is durable with it.
@@ -279,9 +276,6 @@ class Pool final : private Residency {
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
-  // With passthrough, where an open file rests on the kernel's own and writes of O_SYNC come here all the
-  // same; else none.
-  Result<UniqueFd> own_descriptor(uint64_t ino, int access);
   void io_done(uint64_t ino);                       // orders the I/O before the close of its descriptor
   void settle(Entry& entry, Accounted& accounted);  // its last writer has closed it
   // Gives back the reservation, returns the size. While nobody can write: what comes between its look at the
@@ -314,8 +308,7 @@ class Pool final : private Residency {
   // has.
   Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
   bool root_is_known();  // to the kernel
-  // What the catalog has, or what has several names, while the catalog cannot be told of any: it keeps them.
-  // The entry's shard is held.
+  // With its shard held: what the catalog has, or has several names, while the catalog cannot be told of any.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
   // Of what was there before the disk tier. `with_links`: a file's several names too, which only then nobody
   // has told of.

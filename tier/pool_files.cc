@@ -23,6 +23,13 @@ constexpr auto kRoomPatience = std::chrono::milliseconds(100);
 // Of a range that is copied, which may be as long as its asker likes: some of it is enough for him to go on.
 constexpr uint64_t kCopyDemandBytes = uint64_t{4} << 20;
 
+// With passthrough an open file rests on the kernel's own, and writes of O_SYNC come here all the same; else
+// none.
+Result<UniqueFd> own_descriptor(Pool& pool, const BackingStore& backing, uint64_t ino, int access) {
+  if (backing.needs_write_access()) return UniqueFd();
+  return pool.open_inode(ino, access);
+}
+
 }  // namespace
 
 Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk) {
@@ -189,17 +196,12 @@ Result<int> Pool::io_descriptor(uint64_t ino) {
   return entry->backing;
 }
 
-Result<UniqueFd> Pool::own_descriptor(uint64_t ino, int access) {
-  if (surroundings_.backing_store->needs_write_access()) return UniqueFd();
-  return open_inode(ino, access);
-}
-
 void Pool::io_done(uint64_t ino) {
   MutexLock lock(table_.shard(ino).mutex);
 }
 
 Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) {
-  auto own = own_descriptor(ino, O_RDONLY);
+  auto own = own_descriptor(*this, *surroundings_.backing_store, ino, O_RDONLY);
   if (!own) return pass(own);
   auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
   if (!fd) return pass(fd);
@@ -209,7 +211,7 @@ Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) 
 }
 
 Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t offset) {
-  auto own = own_descriptor(ino, O_RDWR);
+  auto own = own_descriptor(*this, *surroundings_.backing_store, ino, O_RDWR);
   if (!own) return pass(own);
   auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
   if (!fd) return pass(fd);
