@@ -18,8 +18,6 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
-
 struct Place {
   uint64_t parent_ino = 0;
   std::string name;
@@ -76,6 +74,7 @@ class Pool::Reconciler final : public CatalogVisitor {
     for (auto& [id, marked] : marked_)
       if (!marked.seen && !marked.is_dirty()) introduce(id, marked);
     for (const Stray& stray : strays_) keep_shadowed(stray);
+    for (const auto& place : lost_names_) keep_or_drop(place);
     if (!changes_.empty() || !dropped_.empty()) {
       // Data is durable before the catalog names it.
       if (auto flushed = tier_.store->device().flush(); !flushed) return pass(flushed);
@@ -121,9 +120,14 @@ class Pool::Reconciler final : public CatalogVisitor {
     if (auto now = described(node.id, marked); now && !same_node(*now, node))
       changes_.push_back(PutNode{std::move(*now)});
     std::set<CatalogNames::Place> wanted = names_of(marked);
-    for (const CatalogName& name : names)
-      if (wanted.erase({name.parent, std::string(name.name)}) == 0 && !unfinished_)
-        dropped_.push_back(DropName{name.parent, std::string(name.name)});
+    for (const CatalogName& name : names) {
+      CatalogNames::Place place{name.parent, std::string(name.name)};
+      if (wanted.erase(place) > 0 || unfinished_) continue;
+      if (marked.is_file)
+        lost_names_.push_back(std::move(place));
+      else
+        dropped_.push_back(DropName{place.first, place.second});
+    }
     // Until it has its new content it gets no new name there (tier/catalog_names.h).
     if (marked.emptied) return tier_.names.known_links(marked.handle.ino, std::move(wanted));
     for (const auto& [parent, name] : wanted) changes_.push_back(PutName{parent, name, node.id});
@@ -228,6 +232,14 @@ class Pool::Reconciler final : public CatalogVisitor {
       }
     }
     if (claimed && (!held || kept->second.is_named)) tier_.store->expect_back(stray.content.extents);
+  }
+
+  // The same where the older one has other names: it stays with all of its content.
+  void keep_or_drop(const CatalogNames::Place& place) {
+    if (is_replaced(place))
+      tier_.names.known_shadowed(place);
+    else
+      dropped_.push_back(DropName{place.first, place.second});
   }
 
   // By a regular file that the catalog does not have, or not by this name.
@@ -396,6 +408,7 @@ class Pool::Reconciler final : public CatalogVisitor {
   DiskTier& tier_;
   const bool unfinished_;
   std::vector<Stray> strays_;
+  std::vector<CatalogNames::Place> lost_names_;  // of files that the tree has by others
   std::vector<CatalogChange> dropped_;
   std::unordered_map<uint64_t, Marked> marked_;  // by the catalog's number
   std::unordered_map<uint64_t, Kept> kept_;      // likewise
