@@ -96,8 +96,8 @@ TEST_F(SupervisorTest, RefusesWhatCouldNotGoOn) {
   programs.install("no program\n");
   expect_refusal("it ends with status");
   // The real one, to whom what is there would be of a newer one.
-  programs.install("#!/bin/sh\nshift\nexec " + programs.real() + " --can-succeed=1.1.9 \"$@\"\n");
-  expect_refusal("formats 1.1.9 (memory, disk, catalog) of what is there, this program's are 1.1.1");
+  programs.install("#!/bin/sh\nshift\nexec " + programs.real() + " --can-succeed=2.1.9 \"$@\"\n");
+  expect_refusal("formats 2.1.9 (memory, disk, catalog) of what is there, this program's are 2.1.1");
   EXPECT_NE(read_file(mount().root() + "/.kvcachefs/upgrades").find("refused 5\n"), std::string::npos);
   EXPECT_EQ(daemon_stat("pid"), pid);
   expect_entry();
