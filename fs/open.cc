@@ -117,7 +117,13 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   const auto opened = server.survivors.opened_by(identity.unique);
   if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
   const auto adopted = node.pool->adopted_open(node.ino, opened->from_disk);
-  if (!adopted) return false;
+  if (!adopted) {
+    // Begun anew: what is written down of the first time would stay open for ever.
+    fuse_file_info first = *file;
+    first.fh = opened->handle << kHandleShift | (opened->from_disk ? kFromDisk : 0);
+    close_handle(server, node, first);
+    return false;
+  }
   fill_in(request, *node.pool, *adopted, opened->handle, file);
   about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);

@@ -256,7 +256,13 @@ Result<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
   if (entry == nullptr || entry->open_count == 0) return fail(ESTALE);
-  if (from_disk) return Opened{.backing = -1, .from_disk = true};
+  if (from_disk) {
+    // There may be memory for it now, or it is there already: then others have it open with passthrough,
+    // which does not go together with an open that is answered from the disk. Nameless it could not be opened
+    // again.
+    if (!entry->removed) return fail(kColdEntry);
+    return Opened{.backing = -1, .from_disk = true};
+  }
   if (auto backed = back(*entry); !backed) return pass(backed);
   return Opened{.backing = entry->backing, .from_disk = false};
 }

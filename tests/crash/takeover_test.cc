@@ -3,13 +3,18 @@
 // the pool, and what was acknowledged as durable when the power goes after the takeover.
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "tests/support/faults.h"
 #include "tests/support/files.h"
 
@@ -111,6 +116,36 @@ TEST_F(TakeoverTest, ReadersFromTheDiskSeeWhatIsWrittenAfterATakeover) {
   reader.close();
   EXPECT_TRUE(becomes("open_entries", 0));
   EXPECT_EQ(read_file(cold[0]).substr(0, 3), "new");
+}
+
+// Its server died before it answered that it serves it from the disk; meanwhile there is memory, and a writer
+// has it open.
+TEST_F(TakeoverTest, AnOpenFromTheDiskThatWasNotAnsweredIsBegunAnew) {
+  start();
+  const auto cold = fill_pool("cold", 1, kMiB + 777);
+  make_all_cold();
+  std::vector<File> holders = hold_memory();
+  const std::string paused = fault_file() + ".paused";
+  arm("open written down\npause " + at_request("begun", FUSE_OPEN));
+  std::thread reader([&] {
+    const UniqueFd file(::open(cold[0].c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return void(ADD_FAILURE() << std::strerror(errno));
+    EXPECT_TRUE(read_at(file.get(), 0, 2 * kMiB) == pattern(0, kMiB + 777));
+    void* const view = ::mmap(nullptr, kMiB, PROT_READ, MAP_SHARED, file.get(), 0);
+    EXPECT_NE(view, MAP_FAILED) << std::strerror(errno);
+    if (view != MAP_FAILED) ::munmap(view, kMiB);
+  });
+  EXPECT_TRUE(eventually([&] { return exists(paused); }));
+  holders.clear();
+  EXPECT_TRUE(becomes("open_entries", 1));
+  {
+    const File writer(cold[0], O_RDWR);
+    ::unlink(paused.c_str());
+    reader.join();
+  }
+  EXPECT_TRUE(becomes("open_entries", 0));
+  make_all_cold();
+  EXPECT_EQ(tier_of(cold[0]), "cold");
 }
 
 TEST_F(TakeoverTest, OthersThatWaitForTheDiskAreAnsweredOnce) {
