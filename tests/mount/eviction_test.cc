@@ -189,7 +189,9 @@ TEST_F(EvictionTest, RemovedWhileInUseIsNoVictimAgain) {
   readers.clear();
   ASSERT_TRUE(all_closed(mount()));
   const auto more = fill_pool("more", 2 * kPoolMiB);
-  EXPECT_EQ(check_whole(more), static_cast<int>(survivors(more).size()));
+  // In this order: the evictor may still be at work, but a name that is there can be read.
+  const int whole = check_whole(more);
+  EXPECT_GE(whole, static_cast<int>(survivors(more).size()));
 }
 
 TEST_F(EvictionTest, TemporaryFileClosedButNotYetRenamedSurvives) {
