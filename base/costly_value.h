@@ -36,6 +36,12 @@ class CostlyValue {
     return value_;
   }
 
+  // As it was found last; Value{} if it never was.
+  Value last() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return value_;
+  }
+
  private:
   Mutex mutex_;
   Value value_ GUARDED_BY(mutex_){};

@@ -22,7 +22,9 @@ namespace {
 
 constexpr std::string_view kHang = "hang ";
 constexpr std::string_view kPause = "pause ";
+constexpr std::string_view kSlow = "slow ";
 constexpr useconds_t kLookAgainUs = 1000;
+constexpr useconds_t kSlowUs = 25'000;
 constexpr std::string_view kFail = "fail ";
 constexpr std::string_view kFailing = "failing ";
 
@@ -73,9 +75,11 @@ void reached(const char* place, uint64_t number) {
   const size_t end = std::min(wanted->find('\n'), wanted->size());
   const bool hangs = wanted->starts_with(kHang);
   const bool pauses = wanted->starts_with(kPause);
-  const size_t begin = hangs ? kHang.size() : pauses ? kPause.size() : 0;
+  const bool slows = wanted->starts_with(kSlow);
+  const size_t begin = hangs ? kHang.size() : pauses ? kPause.size() : slows ? kSlow.size() : 0;
   const std::string line = wanted->substr(begin, end - begin);
   if (line != (number == 0 ? std::string(place) : fmt::format("{} {}", place, number))) return;
+  if (slows) return static_cast<void>(usleep(kSlowUs));
   if (!take_line(*wanted, end)) return;
   if (pauses) return wait_for_the_test();
   if (hangs)

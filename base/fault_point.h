@@ -14,7 +14,8 @@ extern const bool fault_points_are_on;
 void reached(const char* place, uint64_t number);
 
 // A line is a place, `hang PLACE`, `pause PLACE` (until the test takes FILE.paused away, whose appearance
-// says that it has begun), or `PLACE NUMBER` where several things come by it: requests, by their opcode.
+// says that it has begun), `slow PLACE` (which stays, and costs whoever comes by 25 ms), or `PLACE NUMBER`
+// where several things come by it: requests, by their opcode.
 inline void fault_point(const char* place, uint64_t number = 0) {
   if (fault_points_are_on) [[unlikely]]
     reached(place, number);

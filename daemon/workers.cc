@@ -27,6 +27,7 @@ constexpr auto kIdlePause = std::chrono::milliseconds(100);
 constexpr auto kLullPause = std::chrono::milliseconds(10);
 // Writers that keep their files open without writing must not cost a processor a thousand wake-ups a second.
 constexpr int kQuietRounds = 256;
+constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A stop has to end: systemd's patience is 90 s.
@@ -78,12 +79,21 @@ void Workers::start(unsigned server_threads) {
     become_helper("invalidator");
     session_.notify();
   });
+  start_reader("gatherer", &ControlFiles::gather);
+  start_reader("surveyor", &ControlFiles::survey);
   threads_.emplace_back([this] {
     become_helper("evictor");
     evict();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pools_.on_disk_tier([this](const std::shared_ptr<Pool>& pool) { run_disk(pool); });
+}
+
+void Workers::start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds)) {
+  threads_.emplace_back([this, name, step] {
+    pthread_setname_np(pthread_self(), name);
+    while (!stopping_) (session_.control().*step)(kReadPause);
+  });
 }
 
 void Workers::watch(AwayDisks& disks) {
@@ -220,6 +230,7 @@ void Workers::stop() {
   finish_disks();
   stopping_ = true;
   session_.stop_notifying();
+  session_.control().end_reads();
   evictor_wakeup_.wake();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ class Workers {
 
  private:
   void evict();
+  void start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds));
   // Starts the threads of a pool that has got a disk tier: one that spills, one that commits, those that
   // promote, and one that scrubs.
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);

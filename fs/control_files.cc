@@ -27,6 +27,14 @@ Authority authority_of(NodeId id) {
   return id.is_administrators() ? Authority::kAdministrator : Authority::kOwner;
 }
 
+ReadCost cost_of(NodeId id) {
+  if (!is_file(id)) return ReadCost::kNone;
+  const size_t index = id.control_index() - 1;
+  if (id.is_mount_control())
+    return index < server_files().size() ? server_files()[index].cost : ReadCost::kNone;
+  return index < pool_files().size() ? pool_files()[index].cost : ReadCost::kNone;
+}
+
 const PoolFile* writable_file(NodeId id) {
   if (id.is_mount_control() || !is_file(id) || id.control_index() > pool_files().size()) return nullptr;
   const PoolFile& file = pool_files()[id.control_index() - 1];
@@ -53,8 +61,11 @@ bool is_opened_by(uint64_t process, uint64_t handle) {
 
 }  // namespace
 
-ControlFiles::ControlFiles(Pools& pools, const Survivors& survivors, uint32_t generation)
-    : pools_(pools), survivors_(survivors), next_handle_((uint64_t{generation} << kGenerationShift) + 1) {
+ControlFiles::ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring)
+    : pools_(pools),
+      survivors_(survivors),
+      over_io_uring_(over_io_uring),
+      next_handle_((uint64_t{generation} << kGenerationShift) + 1) {
   describe({});
 }
 
@@ -200,12 +211,39 @@ Result<uint64_t> ControlFiles::handle_for(fuse_req_t request, NodeId id) {
   return process ? administrators_handle(*process, number) : number;
 }
 
+void ControlFiles::run(ReadCost cost, fuse_req_t request, ControlReads::Job job) {
+  if (cost == ReadCost::kNone || over_io_uring_) return job();
+  (cost == ReadCost::kSurveys ? surveying_ : gathering_).run(request, std::move(job));
+}
+
+void ControlFiles::gather(std::chrono::milliseconds at_most) {
+  gathering_.step(survivors_, at_most);
+}
+
+void ControlFiles::survey(std::chrono::milliseconds at_most) {
+  surveying_.step(survivors_, at_most);
+  for (const auto& pool : pools_.list()) {
+    survivors_.begin_request(0, false);
+    pool->numa_survey().step();
+    survivors_.end_request();
+  }
+}
+
+void ControlFiles::end_reads() {
+  gathering_.end();
+  surveying_.end();
+}
+
 void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
   auto handle = handle_for(request, id);
   if (!handle) return reply_error(request, std::move(handle.error()));
+  file->fh = *handle;
+  run(cost_of(id), request, [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
+}
+
+void ControlFiles::open_now(fuse_req_t request, NodeId id, fuse_file_info* file) {
   auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
   if (!opened) return reply_error(request, std::move(opened.error()));
-  file->fh = *handle;
   {
     MutexLock lock(mutex_);
     open_files_[file->fh] = std::move(*opened);
@@ -216,12 +254,14 @@ void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
   open_files_.erase(file->fh);
 }
 
+std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file_info* file) {
+  MutexLock lock(mutex_);
+  const auto found = open_files_.find(file->fh);
+  return found == open_files_.end() ? nullptr : found->second;
+}
+
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const fuse_file_info* file) {
-  {
-    MutexLock lock(mutex_);
-    const auto found = open_files_.find(file->fh);
-    if (found != open_files_.end()) return found->second->id.value == id.value ? found->second : nullptr;
-  }
+  if (auto known = known_open(file)) return known->id.value == id.value ? known : nullptr;
   // A process that died had it open. The text is another by now, for who reads on in it.
   auto opened = open_file(id, true);
   if (!opened) opened = open_file(id, false);  // one that is only written to
@@ -232,10 +272,14 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
 
 void ControlFiles::read(fuse_req_t request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
-  const std::shared_ptr<OpenFile> open = find_open(id, file);
-  if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
-  const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
-  (void)fuse_reply_buf(request, text.data(), text.size());
+  const auto known = known_open(file);
+  const bool is_gathered = known != nullptr && known->reader != nullptr && known->reader->is_gathered();
+  run(is_gathered ? ReadCost::kNone : cost_of(id), request, [this, request, id, size, offset, copy = *file] {
+    const std::shared_ptr<OpenFile> open = find_open(id, &copy);
+    if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
+    const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
+    (void)fuse_reply_buf(request, text.data(), text.size());
+  });
 }
 
 Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle,
@@ -267,6 +311,8 @@ Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view
 
 void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t,
                          const fuse_file_info* file) {
+  // First: to open it anew for what it shows may cost a lot.
+  if (writable_file(id) == nullptr) return reply_error(request, {EACCES, {}});
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);
@@ -276,8 +322,10 @@ void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, o
 }
 
 void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* file) {
-  const std::shared_ptr<OpenFile> open = find_open(id, file);
-  const std::string line = open == nullptr ? std::string() : open->lines.finish();
+  // What nobody knows has no unfinished line.
+  const std::shared_ptr<OpenFile> open = known_open(file);
+  const bool is_its = open != nullptr && open->id.value == id.value;
+  const std::string line = is_its ? open->lines.finish() : std::string();
   if (!line.empty()) {
     takes_long(request);
     auto done = order(request, id, line + '\n', file->fh, *open);

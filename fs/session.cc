@@ -135,7 +135,7 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
 Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
                  Options options)
     : options_(std::move(options)),
-      control_(pools, survivors, options_.generation),
+      control_(pools, survivors, options_.generation, options_.io_uring),
       server_{.pools = pools,
               .backing = backing,
               .survivors = survivors,

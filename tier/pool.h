@@ -27,7 +27,6 @@
 
 #include "alloc/memory_arena.h"
 #include "alloc/numa_topology.h"
-#include "base/costly_value.h"
 #include "base/mutex.h"
 #include "tier/away_disk.h"
 #include "tier/candidates.h"
@@ -37,6 +36,7 @@
 #include "tier/entry_size.h"
 #include "tier/entry_table.h"
 #include "tier/kernel_side.h"
+#include "tier/numa_survey.h"
 #include "tier/pool_options.h"
 #include "tier/pool_reports.h"
 #include "tier/residency.h"
@@ -96,9 +96,7 @@ class Pool final : private Residency {
 
   // --- insight (pool_insight.cc) ---
   PoolUsage usage() const;
-  std::vector<NodeUsage> numa_usage();  // looks at every entry
-  // The same, perhaps somewhat old: for statistics that are asked for often.
-  std::vector<NodeUsage> recent_numa_usage();
+  NumaSurvey& numa_survey() { return numa_survey_; }
   ArenaUsage inode_usage() const { return arena_.usage(); }
   // Entries of one shard; shards are numbered from 0, and the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
@@ -397,7 +395,8 @@ class Pool final : private Residency {
   };
   const std::shared_ptr<PrefetchCounters> prefetches_ = std::make_shared<PrefetchCounters>();
 
-  CostlyValue<std::vector<NodeUsage>> recent_numa_usage_;
+  std::vector<NodeUsage> numa_usage();  // looks at every entry
+  NumaSurvey numa_survey_{[this] { return numa_usage(); }};
 
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);

@@ -4,9 +4,18 @@
 
 #include "alloc/placement.h"
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "tier/pool.h"
 
 namespace kvcachefs {
+namespace {
+
+// By whoever looks at many entries: that takes as long as it takes, and is no hang.
+void get_on(Survivors* survivors) {
+  if (survivors != nullptr) survivors->still_at_it();
+}
+
+}  // namespace
 
 PoolUsage Pool::usage() const {
   const ArenaUsage arena = arena_.usage();
@@ -39,6 +48,8 @@ std::vector<NodeUsage> Pool::numa_usage() {
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    fault_point("survey");
+    get_on(surroundings_.survivors);
     std::vector<sys::Handle> handles;
     {
       EntryTable::Shard& shard = table_.shard_at(index);
@@ -47,6 +58,7 @@ std::vector<NodeUsage> Pool::numa_usage() {
         if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
     }
     for (const sys::Handle handle : handles) {
+      get_on(surroundings_.survivors);
       // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
       auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
       if (!fd) continue;
@@ -63,13 +75,11 @@ std::vector<NodeUsage> Pool::numa_usage() {
   return result;
 }
 
-std::vector<NodeUsage> Pool::recent_numa_usage() {
-  return recent_numa_usage_.get([this] { return numa_usage(); });
-}
-
 std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
   std::vector<EntryListing> result;
   if (shard_index >= EntryTable::kShards) return result;
+  fault_point("survey");
+  get_on(surroundings_.survivors);
   std::vector<std::pair<sys::Handle, EntryListing>> found;
   {
     EntryTable::Shard& shard = table_.shard_at(shard_index);
@@ -88,6 +98,7 @@ std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
     }
   }
   for (auto& [handle, listing] : found) {
+    get_on(surroundings_.survivors);
     auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
     if (!fd) continue;
     auto name = arena_.name_of(fd->get());

@@ -268,7 +268,8 @@ void Survivors::end_request() {
 }
 
 void Survivors::still_at_it() {
-  if (supervised() && own_request != kNoRequest) layout_->requests[own_request].begun_ns = now_ns();
+  if (!supervised() || own_request == kNoRequest) return;
+  if (auto& begun_ns = layout_->requests[own_request].begun_ns; begun_ns != 0) begun_ns = now_ns();
 }
 
 void Survivors::told_stale(int32_t thread) {

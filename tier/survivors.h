@@ -158,7 +158,7 @@ class Survivors {
   // The calling thread begins with one; whether somebody before it has attempted it stays to be known.
   void begin_request(uint64_t unique, bool attempted);
   void end_request();  // it waits for the next
-  void still_at_it();  // it waits, with a bound of its own, for what others have to do first
+  void still_at_it();  // it gets on, or waits, with a bound of its own, for what others have to do first
   // What it asks for is possible, as was just looked at (the kernel has one change of a directory's names or
   // an inode's attributes at a time come here), and comes next: whoever is asked the same again may find it
   // done. By a thread that has no request, nothing.

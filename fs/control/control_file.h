@@ -26,6 +26,7 @@ class ControlReader {
   virtual ~ControlReader() = default;
   // Short only at the end.
   virtual std::string read(uint64_t offset, size_t size) = 0;
+  virtual bool is_gathered() const { return false; }  // all of it, so that a read costs nothing
 };
 
 class TextReader final : public ControlReader {
@@ -35,10 +36,14 @@ class TextReader final : public ControlReader {
   std::string read(uint64_t offset, size_t size) override {
     return offset < text_.size() ? text_.substr(offset, size) : std::string();
   }
+  bool is_gathered() const override { return true; }
 
  private:
   const std::string text_;
 };
+
+// What it takes to show one: kGathers looks at many entries, kSurveys at the memory of all.
+enum class ReadCost { kNone, kGathers, kSurveys };
 
 template <class Target>
 struct ControlFile {
@@ -55,6 +60,7 @@ struct ControlFile {
   bool of_administrator = false;
   bool owner_only_reads = false;  // writing it is the administrator's alone
   bool only_owner_reads = false;  // what it shows is not for everyone's eyes
+  ReadCost cost = ReadCost::kNone;
 
   mode_t mode(Authority authority = Authority::kOwner) const {
     if (authority == Authority::kAdministrator) return write != nullptr ? 0600 : 0400;

@@ -3,8 +3,9 @@
 namespace kvcachefs {
 
 PoolReport PoolAdapter::report() {
-  return make_pool_report(pool_->options(), pool_->usage(), pool_->counters(), pool_->expected_entry_bytes(),
-                          pool_->recent_numa_usage(), pool_->spill_usage(), io_mode_);
+  const PoolUsage usage = pool_->usage();
+  return make_pool_report(pool_->options(), usage, pool_->counters(), pool_->expected_entry_bytes(),
+                          pool_->numa_survey().known(usage.entries), pool_->spill_usage(), io_mode_);
 }
 
 Result<void> PoolAdapter::set_spill(const PoolOptions& wanted) {

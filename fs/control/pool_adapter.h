@@ -27,7 +27,7 @@ class PoolAdapter final : public ControlledPool {
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
   uint64_t learned_entry_bytes() override { return pool_->learned_entry_bytes(); }
-  std::vector<NodeUsage> numa_usage() override { return pool_->numa_usage(); }
+  std::vector<NodeUsage> numa_usage() override { return pool_->numa_survey().recent(); }
   EvictResult last_evict() override { return pool_->last_evict(); }
   size_t listing_shards() override { return Pool::kListingShards; }
   std::vector<EntryListing> list_entries(size_t shard) override { return pool_->list_entries(shard); }

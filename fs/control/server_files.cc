@@ -38,9 +38,17 @@ Result<std::string> show_upgrades(const ControlledServer& server) {
 constexpr std::array kFiles = {
     ServerFile{.name = "version", .text = show_version, .stream = nullptr, .write = nullptr},
     ServerFile{.name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr},
-    ServerFile{.name = "stats.json", .text = show_stats_json, .stream = nullptr, .write = nullptr},
+    ServerFile{.name = "stats.json",
+               .text = show_stats_json,
+               .stream = nullptr,
+               .write = nullptr,
+               .cost = ReadCost::kGathers},
     ServerFile{.name = "upgrades", .text = show_upgrades, .stream = nullptr, .write = nullptr},
-    ServerFile{.name = "metrics", .text = show_metrics, .stream = nullptr, .write = nullptr},
+    ServerFile{.name = "metrics",
+               .text = show_metrics,
+               .stream = nullptr,
+               .write = nullptr,
+               .cost = ReadCost::kGathers},
 };
 
 }  // namespace

@@ -136,6 +136,8 @@ TEST_F(SurvivorsTest, TheOldestRequestInHand) {
     EXPECT_GT(survivors_->oldest_request_ns(), begun_ns);
     survivors_->end_request();
     EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
+    survivors_->still_at_it();
+    EXPECT_EQ(survivors_->oldest_request_ns(), 0u) << "what may take as long as it likes is watched again";
     survivors_->begin_request(4, false);
   }).join();
   EXPECT_NE(survivors_->oldest_request_ns(), 0u);

@@ -1,0 +1,114 @@
+// Reading what can only be told by looking at every entry: it takes as long as it takes, and neither is that
+// taken for a hang, nor does anybody wait for it who has not asked for it.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+constexpr int kServerThreads = 8;
+constexpr int kReaders = 2 * kServerThreads;
+constexpr int kLookups = 10'000;
+constexpr auto kPatience = std::chrono::seconds(10);
+
+class ControlReadsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    KVCACHEFS_NEED_DAEMON();
+    if (mode() == Mode::kIoUring) GTEST_SKIP() << "over io_uring nobody supervises, and nobody else answers";
+  }
+  void TearDown() override {
+    (void)::unlink(fault_file_.c_str());
+    (void)::unlink(paused_.c_str());
+    for (const pid_t reader : readers_) {
+      (void)::kill(reader, SIGKILL);
+      (void)::waitpid(reader, nullptr, 0);
+    }
+    if (mount_ && HasFailure()) report_daemon_log(*mount_);
+  }
+  void start(std::vector<std::string> pools, const std::string& option) {
+    ::setenv("KVCACHEFS_FAULT_FILE", fault_file_.c_str(), 1);
+    mount_ = std::make_unique<Mount>(MountOptions{.pools = std::move(pools), .options = {option}});
+    ::unsetenv("KVCACHEFS_FAULT_FILE");
+    for (int i = 0; i < 10; ++i)
+      ASSERT_EQ(error_name(store(mount_->path() + "/entry" + std::to_string(i), "content")), "ok");
+  }
+  // Goes on by itself; has ended with 0 if it could read the file.
+  void start_reader(const std::string& file) {
+    const pid_t reader = ::fork();
+    if (reader == 0) {
+      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+      std::string content;
+      ::_exit(load(file, &content));
+    }
+    readers_.push_back(reader);
+  }
+  bool can_be_read(const std::string& file) {
+    std::string content;
+    return in_child([&] { return load(file, &content); }, kPatience) == 0;
+  }
+
+  const std::string fault_file_ = "/tmp/kv-fault-" + std::to_string(::getpid());
+  const std::string paused_ = fault_file_ + ".paused";
+  std::unique_ptr<Mount> mount_;
+  std::vector<pid_t> readers_;
+};
+
+TEST_F(ControlReadsTest, WhatGetsOnIsNoHang) {
+  start({"p:size=64M", "q:size=64M", "r:size=64M"}, "hang_after=1");
+  // For each of the 64 parts of a pool's entries: what is not known yet takes 1.6 s.
+  ASSERT_EQ(store(fault_file_, "slow survey\n"), 0);
+  const pid_t serving = mount_->serving_pid();
+  for (const std::string& file : {mount_->control("numa"), mount_->control("stats", "q"),
+                                  mount_->root() + "/.kvcachefs/metrics", mount_->control("entries")}) {
+    EXPECT_TRUE(can_be_read(file)) << file;
+    EXPECT_EQ(mount_->serving_pid(), serving) << file;
+  }
+  // Of one that does not get on there is another to be had.
+  ASSERT_EQ(store(fault_file_, "hang survey\n"), 0);
+  EXPECT_TRUE(can_be_read(mount_->control("entries")));
+  EXPECT_NE(mount_->serving_pid(), serving);
+}
+
+TEST_F(ControlReadsTest, OthersDoNotWaitForThem) {
+  start({"p:size=64M", "q:size=64M"}, "threads=" + std::to_string(kServerThreads));
+  std::string orders;
+  for (int i = 0; i < kServerThreads; ++i) orders += "pause survey\n";
+  ASSERT_EQ(store(fault_file_, orders), 0);
+  for (int i = 0; i < kReaders; ++i) start_reader(mount_->control("numa"));
+  ASSERT_TRUE(eventually([&] { return exists(paused_); }));
+  const auto look_up = [&] {
+    struct stat status {};
+    for (int i = 0; i < kLookups; ++i)
+      if (::stat((mount_->path("q") + "/" + std::to_string(i)).c_str(), &status) == 0) return 1;
+    return 0;
+  };
+  EXPECT_EQ(in_child(look_up, kPatience), 0);
+  EXPECT_TRUE(can_be_read(mount_->control("size")));
+  ASSERT_EQ(::unlink(fault_file_.c_str()), 0);
+  EXPECT_TRUE(can_be_read(mount_->control("stats", "q")));
+  ASSERT_EQ(::unlink(paused_.c_str()), 0);
+  for (const pid_t reader : readers_) {
+    int status = -1;
+    EXPECT_EQ(::waitpid(reader, &status, 0), reader);
+    EXPECT_EQ(status, 0);
+  }
+  readers_.clear();
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
