@@ -131,6 +131,9 @@ Result<int> Supervisor::run() {
 Result<void> Supervisor::start_child() {
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     std::fflush(nullptr);
+    // What the last one said of itself is not this one's: it would be taken for hung before it has said
+    // anything.
+    survivors_.ending();
     child_ = fork_sharing_descriptors();
     if (child_ == 0) {
       prctl(PR_SET_NAME, "kvcachefsd");

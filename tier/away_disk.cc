@@ -54,8 +54,9 @@ int code_of_cold_open(const AwayDisk* away) {
   return away->may_be_waited_for() ? kColdEntry : EIO;
 }
 
-Result<void> durable_without_disk(const AwayDisk* away) {
-  return away == nullptr ? Result<void>() : fail(EIO);
+void durable_without_disk(AwayDisk* away, Waiter waiter) {
+  if (away == nullptr) return waiter({});
+  away->wait(std::move(waiter));
 }
 
 std::unexpected<Error> refuse_without_disk(const AwayDisk* away, const std::string& pool) {

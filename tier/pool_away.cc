@@ -18,7 +18,7 @@ constexpr uint64_t kBlockBytes = 4096;
 }  // namespace
 
 void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
-  away_ = std::make_unique<AwayDisk>();
+  away_ = std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience);
   durability_ = durability_of(spill);
   // What is to come back with the rest of its catalog is kept: whoever goes on with that would bring it
   // again.

@@ -160,7 +160,7 @@ std::unordered_set<uint64_t> Pool::end_restoring() {
 }
 
 void Pool::when_committed(Waiter waiter) {
-  if (disk() == nullptr) return waiter(durable_without_disk(away()));
+  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
   disk()->store->log().when_committed(std::move(waiter));
 }
 
@@ -171,7 +171,7 @@ std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
 }
 
 void Pool::sync(uint64_t ino, Waiter waiter) {
-  if (disk() == nullptr) return waiter(durable_without_disk(away()));
+  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
   EntryTable::Shard& shard = table_.shard(ino);
   std::optional<uint64_t> dirty_bytes;
   {
@@ -198,7 +198,7 @@ void Pool::sync_name(int directory, const char* name, Waiter waiter) {
 }
 
 void Pool::sync_directory(uint64_t ino, Waiter waiter) {
-  if (disk() == nullptr) return waiter(durable_without_disk(away()));
+  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
   auto fd = open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return waiter(pass(fd));
   disk()->names.keep_directory(fd->get());

@@ -169,9 +169,13 @@ TEST_F(AwayDiskTest, AnOpenWaitsForALockThatIsHeldStill) {
     EXPECT_TRUE(becomes("disk_away", 1));
     EXPECT_NE(mount().log().find("in use by another"), std::string::npos);
     ASSERT_TRUE(exists(named("cold", 3)));
-    // It waits, and is answered by the process that has the disk again.
+    // It waits, and is answered by the process that has the disk again. So does an fsync.
+    const bool syncs = held != spill_file();
+    const File fresh(path("fresh-" + std::to_string(syncs)), O_CREAT | O_WRONLY);
+    ASSERT_EQ(::write(fresh.fd(), "x", 1), 1);
     const pid_t opener = ::fork();
     if (opener == 0) {
+      if (syncs) ::_exit(::fsync(fresh.fd()) == 0 ? 0 : errno);
       const int fd = ::open(named("cold", 3).c_str(), O_RDONLY | O_CLOEXEC);
       ::_exit(fd >= 0 ? 0 : errno);
     }
