@@ -23,7 +23,7 @@ namespace {
 
 constexpr uid_t kOwner = 1234;
 constexpr uid_t kOther = 4321;
-const std::string kPrecious = "/tmp/kv-precious";  // of the host's root
+const std::string kPrecious = "/tmp/kv-precious-" + std::to_string(::getpid());  // of the host's root
 
 // `owned` belongs to kOwner, `roots` to root: root of a container is the owner of that.
 class AuthorityTest : public SharedMount<AuthorityTest> {
@@ -86,6 +86,9 @@ int orders(const std::string& place) {
   return write_once(place + kFile.text_, kOrder.text_);
 }
 
+int spills(const std::string& place) {
+  return write_once(place + "/.pool/spill", kPrecious + " 1M\nspill_force=on");
+}
 int resizes(const std::string& place) {
   const int smaller = write_once(place + "/.pool/size", "32M");
   return smaller != 0 ? smaller : write_once(place + "/.pool/size", "64M");
@@ -151,7 +154,7 @@ constexpr Line kLines[] = {
      kEACCES, kEPERM, kEPERM, kEPERM, kEPERM, kEACCES, kEPERM},
     {"size_max", orders<"/.pool/size_max", "128M">,
      kEACCES, kEACCES, kEACCES, kEACCES, kEACCES, kEACCES, kEACCES},
-    {"spill to a file of the host", orders<"/.pool/spill", "/tmp/kv-precious 1M\nspill_force=on">,
+    {"spill to a file of the host", spills,
      kEACCES, kEPERM, kEPERM, kEPERM, kEPERM, kEACCES, kEPERM},
     {"scrub at a higher rate", orders<"/.pool/scrub", "start 10G">,
      kEACCES, kEPERM, kEPERM, kEPERM, kEPERM, kEACCES, kEPERM},
