@@ -235,7 +235,7 @@ TEST_F(AuthorityTest, OfTheWholeMountToo) {
 
 TEST(RuntimeDirectory, ThatIsAnothersIsRefused) {
   KVCACHEFS_NEED_DAEMON();
-  const std::string directory = "/tmp/kv-runtime-of-another";
+  const std::string directory = "/tmp/kv-runtime-of-another-" + std::to_string(::getpid());
   make_directory(directory, 0755);
   ASSERT_EQ(::chown(directory.c_str(), kOwner, kOwner), 0);
   EXPECT_THROW(Mount({.runtime_dir = directory}), MountError);
