@@ -24,6 +24,10 @@ class AttackerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "ThreadSanitizer has a thread in each process: unshare(2) makes a user namespace for one "
+                    "with none";
+#endif
     pool_ = std::make_unique<PlainTmpfs>("size=16M,mode=1777");
     ASSERT_EQ(::chown(pool_->path().c_str(), 1234, 1235), 0);
     write_file(pool_->path() + "/of_root", "x", 0600);
