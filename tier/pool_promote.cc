@@ -9,7 +9,6 @@
 #include "tier/pool.h"
 
 namespace kvcachefs {
-namespace {}  // namespace
 
 void Pool::promote(uint64_t ino, Waiter waiter) {
   if (away_ != nullptr) return away_->wait(std::move(waiter));
