@@ -63,7 +63,7 @@ std::optional<uint64_t> BlockBitmap::find_next(uint64_t from) const {
     if (index >= level.size()) return std::nullopt;
     const uint64_t word = level[index] & ~(bit_of(from) - 1);
     if (word == 0) {
-      // Nothing more in this word: go on one level up, with the next word.
+      // This word has no further member: the search goes on one level up, with the next word.
       from = index + 1;
       continue;
     }

@@ -1,7 +1,7 @@
-// A set of numbers below a fixed size as a bitmap with 64-ary summaries above it: every level has a bit for
-// each word of the level below that is not zero. So each operation touches one word a level: four for 2^24
-// numbers. Thread safety: none; the owner locks. Failure: none; a number beyond the size is a programmer's
-// error and stops the process.
+// A set of numbers below a fixed size, kept as a bitmap with 64-ary summaries above it: every level has a bit
+// for each word of the level below that is not zero. So each operation touches one word on each level, four
+// words for 2^24 numbers. Thread safety: none; the owner locks. Failure: none; a number beyond the size is a
+// programmer's error and stops the process.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ class BlockBitmap {
   bool test(uint64_t number) const;
   void set(uint64_t number);
   void clear(uint64_t number);
-  // The first member at or after `from`, which may be beyond the size.
+  // The first member at or after `from`. `from` may be beyond the size; the answer is then nothing.
   std::optional<uint64_t> find_next(uint64_t from) const;
-  // The same, going on from 0 where there is none up to the end.
+  // The same, but the search goes on from 0 if there is no member up to the end.
   std::optional<uint64_t> find_next_around(uint64_t from) const;
 
  private:
   uint64_t size_;
-  // The numbers themselves first, one word last.
+  // The numbers themselves come first, the level of one word last.
   std::vector<std::vector<uint64_t>> levels_;
 };
 

@@ -1,5 +1,4 @@
-// A run of units of a device. A unit is the grain of allocation (64 KiB where nothing else is said). A value;
-// any thread.
+// A run of units of a device. A unit is the grain of allocation, 64 KiB by default. A value; any thread.
 #pragma once
 
 #include <compare>

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kWordBits = RunClasses::kWordBits;
 constexpr uint64_t kAll = ~uint64_t{0};
 
-// The bits of a word from `first` on, `count` of them (1..64).
+// A mask of `count` bits (1..64) of a word, from bit `first` on.
 constexpr uint64_t mask_of(uint64_t first, uint64_t count) {
   return (kAll >> (kWordBits - count)) << first;
 }
@@ -28,7 +28,7 @@ uint64_t starts_of_runs(uint64_t word, uint64_t length) {
   return word;
 }
 
-// The class of a word that is not 0.
+// The class of a word, which must not be 0.
 unsigned class_of(uint64_t word) {
   if (word == kAll) return RunClasses::kClasses - 1;
   unsigned result = 0;
@@ -40,21 +40,12 @@ unsigned class_of(uint64_t word) {
   return result;
 }
 
-uint64_t longest_run(uint64_t word) {
-  uint64_t length = 0;
-  while (word != 0) {
-    word &= word >> 1;
-    ++length;
-  }
-  return length;
-}
-
 Extent longer(const Extent& a, const Extent& b) {
   return a.count < b.count ? b : a;
 }
 
-// Calls visit(index, mask) for each word that the extent touches until it answers false; whether it never
-// did.
+// Calls visit(index, mask) for each word that the extent touches, until visit answers false. The answer is
+// whether it never did.
 template <class Visit>
 bool for_each_word(const Extent& extent, Visit&& visit) {
   uint64_t unit = extent.start;
@@ -190,66 +181,17 @@ Extent FreeUnits::run_at(unsigned number, uint64_t place, uint64_t wanted) const
   if (fitting != 0) return run_of(static_cast<uint64_t>(std::countr_zero(fitting)));
   const uint64_t longest = starts_of_runs(bits, uint64_t{1} << class_of(bits));
   Extent best = run_of(static_cast<uint64_t>(std::countr_zero(longest)));
-  // The runs over the two ends may be longer than the longest inside.
+  // A run that crosses an end of the place may be longer than the longest run inside.
   const auto at_end = static_cast<uint64_t>(std::countl_one(bits));
   if (best.count < wanted && (bits & 1) != 0) best = longer(best, run_of(0));
   if (best.count < wanted && at_end != 0) best = longer(best, run_of(kWordBits - at_end));
   return best;
 }
 
-uint64_t FreeUnits::largest_run_with_whole_words() const {
-  const std::vector<uint64_t>& groups = whole_.words();
-  uint64_t best = 0;
-  uint64_t words = 0;  // whole ones without a gap, up to the one looked at
-  const auto ends_before = [&](uint64_t word) {
-    if ((words + 2) * kWordUnits > best && words > 0) {
-      const uint64_t after = word < free_.words().size() ? run_from(word * kWordUnits, 1) : 0;
-      best = std::max(best, run_before(word - words, 1) + words * kWordUnits + after);
-    }
-    words = 0;
-  };
-  for (uint64_t group = 0; group < groups.size(); ++group) {
-    uint64_t bit = 0;
-    while (bit < kWordBits) {
-      const auto set = static_cast<uint64_t>(std::countr_one(groups[group] >> bit));
-      words += std::min(set, kWordBits - bit);
-      bit += set;
-      if (bit >= kWordBits) break;
-      ends_before(group * kWordBits + bit);
-      const uint64_t rest = groups[group] >> bit;
-      bit = rest == 0 ? kWordBits : bit + static_cast<uint64_t>(std::countr_zero(rest));
-    }
-  }
-  ends_before(free_.words().size());
-  return best;
-}
-
-uint64_t FreeUnits::largest_run_of_class(unsigned number) const {
-  const std::vector<uint64_t>& words = free_.words();
-  const BlockBitmap& places = free_.of_class(number);
-  uint64_t best = 0;
-  for (std::optional<uint64_t> at = places.find_next(0); at; at = places.find_next(*at + 1)) {
-    const uint64_t word = words[*at];
-    const uint64_t before = (word & 1) != 0 ? run_before(*at, 1) : 0;
-    best = std::max(best, before + static_cast<uint64_t>(std::countr_one(word)));
-    if (word >> (kWordBits - 1) != 0) {
-      const auto at_end = static_cast<uint64_t>(std::countl_one(word));
-      best = std::max(best, at_end + (*at + 1 < words.size() ? run_from((*at + 1) * kWordUnits, 1) : 0));
-    }
-    if (best < kWordBits && starts_of_runs(word, best + 1) != 0) best = longest_run(word);
-  }
-  return best;
-}
-
-uint64_t FreeUnits::largest_run() const {
-  const uint64_t best = largest_run_with_whole_words();
-  // A run without a whole word in it has 63 units on each side of a word's end at most.
-  if (best >= 2 * (kWordUnits - 1)) return best;
-  // One that beats the longest inside of a word has more than half of that in one of its words: in that class
-  // or the next lower.
-  unsigned number = kWholeWord - 1;
-  while (number > 0 && !free_.of_class(number).any()) --number;
-  return std::max({best, largest_run_of_class(number), number > 0 ? largest_run_of_class(number - 1) : 0});
+uint64_t FreeUnits::long_run() const {
+  for (unsigned number = kClasses; number-- > 0;)
+    if (const auto place = place_of_class(number, 0)) return run_at(number, *place, units_).count;
+  return 0;
 }
 
 }  // namespace kvcachefs

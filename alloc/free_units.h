@@ -1,8 +1,8 @@
-// Which units of a disk are free, one bit a unit, and where to find a run of a given length: words of 64
-// units, and groups of 64 words, are in classes by the longest run inside of them (1, 2, 4 .. 4096 units and
-// more). A place of a class is found in next to O(1), whatever the disk's size and fill. Thread safety: none;
-// the owner (ExtentAllocator) locks. Failure: none; units beyond the end are a programmer's error and stop
-// the process.
+// FreeUnits keeps one bit for each unit of a disk, set if the unit is free, and finds a run of a given
+// length. Words of 64 units, and groups of 64 words, are in classes by the longest run inside them (1, 2, 4
+// .. 4096 units and more). Finding a place of a class is next to O(1), whatever the disk's size and fill.
+// Thread safety: none; the owner (ExtentAllocator) locks. Failure: none; units beyond the end are a
+// programmer's error and stop the process.
 #pragma once
 
 #include <array>
@@ -15,13 +15,14 @@
 
 namespace kvcachefs {
 
-// A bitmap whose words are in classes: class c has those with 2^c adjacent bits or more, but not 2^(c+1).
+// A bitmap whose words are in classes: class c has the words with 2^c adjacent bits or more, but fewer than
+// 2^(c+1).
 class RunClasses {
  public:
   static constexpr uint64_t kWordBits = 64;
   static constexpr unsigned kClasses = 7;
 
-  // All bits are set.
+  // All bits are set at first.
   explicit RunClasses(uint64_t bits);
 
   const std::vector<uint64_t>& words() const { return words_; }
@@ -36,11 +37,11 @@ class RunClasses {
 
 class FreeUnits {
  public:
-  // Class c: a word (below 6) or a group of words with a run of 2^c units or more, but not 2^(c+1) by its
-  // own.
+  // Class c has the words (c below 6) or groups of words whose own longest run has 2^c units or more, but
+  // fewer than 2^(c+1).
   static constexpr unsigned kClasses = 13;
 
-  // All are free.
+  // All units are free at first.
   explicit FreeUnits(uint64_t units);
 
   uint64_t units() const { return units_; }
@@ -51,15 +52,16 @@ class FreeUnits {
   void take(const Extent& extent);
   void give(const Extent& extent);
 
-  // The next place (a word or a group) of the class, from that place on and around.
+  // The next place (a word or a group) of the class, searched from place `from` to the end and then from the
+  // start.
   std::optional<uint64_t> place_of_class(unsigned number, uint64_t from) const;
-  // The place of that class that has the unit.
+  // The place of that class in which the unit lies.
   static uint64_t place_with(unsigned number, uint64_t unit) { return unit / place_units(number); }
-  // The best run at a place of that class: one that has `wanted` units if there is one, else the longest.
-  // Runs go on into the neighbouring words; what exceeds `wanted` is cut off at the end.
+  // The best run at a place of that class: a run of `wanted` units if there is one, else the longest. A run
+  // may go on into the neighbouring words; its end is cut off so that it has at most `wanted` units.
   Extent run_at(unsigned number, uint64_t place, uint64_t wanted) const;
-  // Looks only at places that may have it, which are many where much is free in pieces.
-  uint64_t largest_run() const;
+  // The length of a run at the first place of the highest class: a quarter of the longest run or more.
+  uint64_t long_run() const;
 
  private:
   static constexpr uint64_t kWordUnits = RunClasses::kWordBits;
@@ -70,18 +72,16 @@ class FreeUnits {
   }
 
   void change_word(uint64_t index, uint64_t value);
-  // The run that this unit, the first of one in its word or of a whole word, is in; from `at_most` units
-  // before on.
+  // The whole run around this unit, which must be the first of a run in its word, or begin a whole free word.
+  // The run begins at most `at_most` units earlier.
   Extent run_around(uint64_t unit, uint64_t at_most) const;
   uint64_t run_before(uint64_t word, uint64_t at_most) const;
   uint64_t run_from(uint64_t unit, uint64_t at_most) const;
-  uint64_t largest_run_with_whole_words() const;
-  uint64_t largest_run_of_class(unsigned number) const;
 
   uint64_t units_;
   uint64_t count_;
   RunClasses free_;
-  // One bit a word: all of its units are free.
+  // One bit for each word: set if all of the word's units are free.
   RunClasses whole_;
 };
 

@@ -7,15 +7,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include "base/fault_point.h"
 
+#include "base/fault_point.h"
+#include "base/log.h"
 #include "base/sys_beneath.h"
 
 namespace kvcachefs {
 namespace {
 
-// Inodes and xattrs are kernel memory that size= does not count: a budget of one 1 KiB inode for every 2 KiB
-// of the pool bounds them, and lets a pool be filled with 4 KiB entries and their directories.
+// The inodes of a pool are limited because inodes and xattrs are kernel memory that size= does not count. One
+// inode of 1 KiB for every 2 KiB of the pool lets a pool be filled with 4 KiB entries and their directories.
 uint64_t inode_budget(uint64_t size_bytes) {
   return size_bytes / 2048 + 4096;
 }
@@ -25,12 +26,6 @@ std::string size_options(uint64_t size_bytes) {
 }
 
 constexpr unsigned long kMountFlags = MS_NOSUID | MS_NODEV;
-
-bool is_mounted_noswap(const std::string& path) {
-  const auto table = sys::read_text("/proc/self/mountinfo");
-  const size_t at = table ? table->find(" " + path + " ") : std::string::npos;
-  return at != std::string::npos && table->substr(at, table->find('\n', at) - at).contains(",noswap");
-}
 
 bool is_same(int a, int b) {
   const auto first = sys::stat_of(a), second = sys::stat_of(b);
@@ -46,8 +41,9 @@ Result<MemoryArena> MemoryArena::create(const Options& options) {
   auto mounted = sys::mount("kvcachefs", options.path.c_str(), "tmpfs", kMountFlags, data.c_str());
   if (!mounted && mounted.error().code == EINVAL) {
     data.resize(data.rfind(",noswap"));
-    arena.swappable_ = true;
     mounted = sys::mount("kvcachefs", options.path.c_str(), "tmpfs", kMountFlags, data.c_str());
+    if (mounted)
+      log_info("{}: without noswap, which needs Linux 6.4: the kernel may swap the memory out", options.path);
   }
   if (!mounted) return pass(mounted);
   arena.path_ = options.path;
@@ -62,24 +58,34 @@ Result<MemoryArena> MemoryArena::create(const Options& options) {
   return arena;
 }
 
-Result<MemoryArena> MemoryArena::adopt(const std::string& path) {
+Result<MemoryArena> MemoryArena::adopt(const std::string& path, std::span<const int> nameless) {
   auto root = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
   if (!root) return pass(root);
   const auto system = sys::statfs_of(root->get());
   if (!system || system->f_type != TMPFS_MAGIC) return fail(ENOENT, path + " is no pool's memory");
   MemoryArena arena;
   arena.mount_ = std::move(*root);
-  if (auto opened = arena.open_tree(); !opened) return pass(opened);
-  // From here on it is unmounted with the object.
+  auto opened = arena.open_tree();
+  if (!opened && opened.error().code == ENOENT) {
+    arena.removed_ = true;
+    const auto is_tree = [&](int fd) { return sys::path_of(fd) == path + "/tree (deleted)"; };
+    const auto tree = std::ranges::find_if(nameless, is_tree);
+    auto copy = sys::duplicate(tree == nameless.end() ? arena.mount_.get() : *tree);
+    opened = copy ? arena.use_tree(std::move(*copy)) : pass(copy);
+  }
+  if (!opened) return pass(opened);
+  // The destructor unmounts the tmpfs from here on.
   arena.path_ = path;
-  arena.swappable_ = !is_mounted_noswap(path);
   return arena;
 }
 
 Result<void> MemoryArena::open_tree() {
   auto tree = sys::open_at(mount_.get(), "tree", O_RDONLY | O_DIRECTORY);
-  if (!tree) return pass(tree);
-  tree_ = std::move(*tree);
+  return tree ? use_tree(std::move(*tree)) : pass(tree);
+}
+
+Result<void> MemoryArena::use_tree(UniqueFd tree) {
+  tree_ = std::move(tree);
   auto handle = sys::handle_of(tree_.get());
   if (!handle) return pass(handle);
   tree_handle_ = *handle;
@@ -90,7 +96,7 @@ MemoryArena::~MemoryArena() {
   if (path_.empty()) return;
   tree_.reset();
   mount_.reset();
-  // An arena outlives its name only through open files; both calls may fail only when an administrator was
+  // Only open files keep the tmpfs alive after this. Both calls fail only if an administrator unmounted it
   // first.
   (void)sys::unmount(path_.c_str(), MNT_DETACH);
   (void)sys::remove_directory(path_.c_str());
@@ -107,7 +113,7 @@ Result<std::string> MemoryArena::name_of(int fd) const {
   const std::string prefix = path_ + "/tree/";
   if (!path->starts_with(prefix)) return fail(ENOENT);
   std::string name = path->substr(prefix.size());
-  // A live name may end like that too: then it is found by it.
+  // A live name may end with " (deleted)" too; such a name leads to the same inode.
   if (name.ends_with(" (deleted)")) {
     const auto found = sys::open_beneath(tree_.get(), name.c_str(), O_PATH | O_NOFOLLOW);
     if (!found || !is_same(fd, found->get())) return fail(ENOENT);
@@ -119,13 +125,11 @@ Result<void> MemoryArena::drop_pages(int fd) const {
   auto attributes = sys::stat_of(fd);
   if (!attributes) return pass(attributes);
   if (attributes->st_blocks == 0) return {};
-  // The rest of the last page goes too, and what was allocated beyond it.
+  // The punched range includes the rest of the last page and the memory allocated beyond the file's size.
   constexpr uint64_t kBlockBytes = 512;
   const uint64_t pages = static_cast<uint64_t>(attributes->st_blocks) * kBlockBytes;
-  const uint64_t length = static_cast<uint64_t>(attributes->st_size) + pages;
-  if (auto done = sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, length); !done)
-    return done;
-  return sys::change_times(fd, {attributes->st_atim, attributes->st_mtim});
+  const uint64_t length = std::min<uint64_t>(static_cast<uint64_t>(attributes->st_size) + pages, INT64_MAX);
+  return sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, length);
 }
 
 ArenaUsage MemoryArena::usage() const {
@@ -136,7 +140,7 @@ ArenaUsage MemoryArena::usage() const {
 }
 
 Result<void> MemoryArena::resize(uint64_t size_bytes) {
-  // Inodes may stay above a smaller budget: the wall that matters is size=.
+  // A smaller pool may keep more inodes than its limit, because only size= has to hold exactly.
   const ArenaUsage now = usage();
   const uint64_t inodes =
       std::max(inode_budget(size_bytes) + extra_inodes_, now.inodes - now.free_inodes + 1);

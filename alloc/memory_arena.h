@@ -1,10 +1,11 @@
-// A pool's memory: one tmpfs whose `tree` directory is the pool's name tree. Any thread; the object is
-// immutable but for resize and allow_inodes, which are one thread's at a time. The mount's size= is the last
-// wall of the pool's promise. Failure: errno and a message that names the path. The destructor unmounts
-// (lazily: files that somebody still has open keep their bytes until they close).
+// A pool's memory: one tmpfs whose `tree` directory is the pool's name tree. Because of the mount's size=,
+// the pool cannot exceed its size even if all else fails. Any thread; the object is immutable except for
+// resize() and allow_inodes(), which one thread at a time may call. Failure: errno and a message that names
+// the path. The destructor unmounts lazily: open files keep their bytes until they close.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -32,12 +33,15 @@ class MemoryArena {
     gid_t gid = 0;
   };
 
-  // huge=within_size: a 64 KiB file takes 64 KiB, a 32 MiB one takes 2 MiB pages (spikes/README.md). noswap
-  // needs Linux 6.4; an older kernel gets the mount without it, said by swappable().
+  // The mount has huge=within_size: a 64 KiB file takes 64 KiB, a 32 MiB one takes 2 MiB pages (docs/facts.md
+  // "tmpfs with huge=within_size"). Because noswap needs Linux 6.4, an older kernel gets the mount without
+  // it, and the log says so.
   static Result<MemoryArena> create(const Options& options);
 
-  // The one that is mounted there already. ENOENT when none is.
-  static Result<MemoryArena> adopt(const std::string& path);
+  // adopt() takes over the tmpfs that is mounted at `path` already; ENOENT when none is. If its tree was
+  // removed, the tree is found in `nameless`, descriptors of inodes without a name; if it is not there, an
+  // empty directory stands for it.
+  static Result<MemoryArena> adopt(const std::string& path, std::span<const int> nameless = {});
 
   MemoryArena(MemoryArena&&) noexcept = default;
   MemoryArena& operator=(MemoryArena&&) = delete;
@@ -45,31 +49,33 @@ class MemoryArena {
 
   int tree_fd() const { return tree_.get(); }
   sys::Handle tree() const { return tree_handle_; }
-  bool swappable() const { return swappable_; }
+  bool tree_is_removed() const { return removed_; }  // true if it was when it was adopted
   const std::string& path() const { return path_; }
 
   // ESTALE when the inode is gone.
   Result<UniqueFd> open(sys::Handle handle, int flags) const;
 
-  // The path below the tree of a descriptor's name, without a leading slash; ENOENT when it has none any
-  // more.
+  // The path below the tree of a descriptor's name, without a leading slash; ENOENT when the inode has no
+  // name any more.
   Result<std::string> name_of(int fd) const;
 
-  // Gives the file's memory back and leaves its size and its times as they are.
+  // drop_pages() gives the file's memory back and leaves its size unchanged.
   Result<void> drop_pages(int fd) const;
 
   ArenaUsage usage() const;
-  Result<void> resize(uint64_t size_bytes);  // EINVAL when more than that is in use
-  // Room for so many inodes that take no memory of the pool's, beside those that its size allows.
+  Result<void> resize(uint64_t size_bytes);  // EINVAL when more is in use
+  // allow_inodes() allows this many inodes beside those that the pool's size allows; they take no memory of
+  // the pool.
   Result<void> allow_inodes(uint64_t count);
-  Result<void> remove_tree();  // ENOTEMPTY when it holds anything
+  Result<void> remove_tree();  // ENOTEMPTY when the tree holds anything
 
  private:
   MemoryArena() = default;
   Result<void> open_tree();
+  Result<void> use_tree(UniqueFd tree);
 
   std::string path_;
-  bool swappable_ = false;
+  bool removed_ = false;
   uint64_t extra_inodes_ = 0;
   UniqueFd mount_;
   UniqueFd tree_;

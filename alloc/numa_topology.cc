@@ -22,11 +22,12 @@
 namespace kvcachefs {
 namespace {
 
-// Asking sysfs costs tens of microseconds a node, which is too much for every create.
+// Free bytes are remembered because asking sysfs takes tens of microseconds a node, too much for every
+// create.
 constexpr uint64_t kFreeBytesAgeMaxMs = 100;
 
-// More than any entry, so that what grows beyond its expected size stays on its node: a policy costs the same
-// for a page and for all of these.
+// The placed range is longer than any entry, so that an entry which outgrows its expected size stays on its
+// node. A policy for the whole range costs as much as one for a page.
 constexpr uint64_t kPlacedBytes = uint64_t{64} << 30;
 
 uint64_t system_free_bytes(int node) {
@@ -38,7 +39,7 @@ uint64_t system_free_bytes(int node) {
   return static_cast<uint64_t>(std::max(0LL, free_bytes));
 }
 
-// A processor whose own node has no memory belongs to the nearest one that has.
+// The listed node nearest to a processor's own node, which may have no memory.
 size_t nearest_listed(const std::vector<NumaNode>& nodes, int node) {
   size_t nearest = 0;
   for (size_t index = 0; index < nodes.size(); ++index) {
@@ -133,7 +134,7 @@ int NumaTopology::node_of_calling_thread() const {
 int NumaTopology::node_of_thread(pid_t tid) const {
   if (ids_.size() == 1) return ids_.front();
   if (tid <= 0) return node_of_calling_thread();
-  // The task's own file: the one of the process would add up all of its threads' times.
+  // The task's stat file is read, because the process's stat file adds up the times of all its threads.
   std::array<char, 64> path{};
   fmt::format_to_n(path.data(), path.size() - 1, "/proc/{}/task/{}/stat", tid, tid);
   const UniqueFd stat(::open(path.data(), O_RDONLY | O_CLOEXEC));
@@ -155,7 +156,7 @@ uint64_t NumaTopology::free_bytes(int node) const {
   if (asked_ms != 0 && free_bytes_age_max_ms_ != 0 && now_ms - asked_ms <= free_bytes_age_max_ms_) {
     return remembered.free_bytes.load(std::memory_order_relaxed);
   }
-  // Several threads may ask at once; each stores an answer of now.
+  // Several threads may ask at once; each stores a fresh answer.
   const uint64_t answer = free_bytes_(node);
   remembered.free_bytes.store(answer, std::memory_order_relaxed);
   remembered.asked_ms.store(now_ms, std::memory_order_release);

@@ -15,10 +15,10 @@ namespace {
 
 constexpr uint64_t kHugeBytes = uint64_t{2} << 20;
 constexpr uint64_t kPageBytes = 4096;
-// Larger files are looked at in windows of this size.
+// A larger file is looked at in windows of this size.
 constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
 
-// linux/fs.h of Debian 12 does not have these; values from the kernel's include/uapi/linux/fs.h.
+// Debian 12's linux/fs.h lacks these; the values are from the kernel's include/uapi/linux/fs.h.
 struct PageRegion {
   uint64_t start, end, categories;
 };
@@ -29,7 +29,7 @@ struct PagemapScan {
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScan);
 constexpr uint64_t kPageIsHuge = 1 << 6;
 
-// A shared mapping at a 2 MiB boundary, so that a huge page can be mapped as one.
+// A shared mapping that begins at a 2 MiB boundary, so that a huge page can be mapped as one.
 class Window {
  public:
   Window(int fd, uint64_t offset, uint64_t length) : span_(length + kHugeBytes) {
@@ -86,7 +86,7 @@ std::vector<PlacedBytes> measure_placement(int fd) {
   const auto size = static_cast<uint64_t>(attributes->st_size);
   uint64_t offset = 0;
   while (offset < size) {
-    // Holes are skipped: reading one through a mapping would fill it.
+    // Holes are skipped, because reading one through a mapping would fill it.
     auto data = sys::seek(fd, offset, SEEK_DATA);
     if (!data) break;
     auto hole = sys::seek(fd, *data, SEEK_HOLE);

@@ -1,6 +1,6 @@
-// Where a file's pages lie: on which memory nodes, and how much of it in huge pages. Any thread. Never fails:
-// what cannot be found out is left out. Maps the file for the duration of the call and touches each of its
-// pages.
+// The places of a file's pages: on which memory nodes they lie, and how much of the file is in huge pages.
+// Any thread. Never fails: an error ends the survey early, and a page whose node is unknown counts for node
+// 0. The call maps the file while it runs and touches each of its pages.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,8 @@ struct PlacedBytes {
   uint64_t huge_bytes = 0;
 };
 
-// The nodes come from move_pages(2) asked for without a target; huge means mapped by a PMD, which
-// PAGEMAP_SCAN tells (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst). On older kernels nothing counts
-// as huge.
+// The nodes come from move_pages(2) without target nodes. A huge page is one mapped by a PMD, as PAGEMAP_SCAN
+// tells (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst); on older kernels no page counts as huge.
 std::vector<PlacedBytes> measure_placement(int fd);
 
 }  // namespace kvcachefs

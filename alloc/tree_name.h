@@ -1,6 +1,6 @@
-// A name of an inode in a pool's tree, found by a descriptor and proven: users rename and exchange
-// directories at any time. Any thread. Failure: ENOENT when it has no name any more; ENAMETOOLONG when its
-// path has more than PATH_MAX; ESTALE when it was renamed each time.
+// A name of an inode in a pool's tree, found by a descriptor and proven, because users rename and exchange
+// directories at any time. Any thread. Failure: ENOENT when the inode has no name any more; ENAMETOOLONG when
+// its path is longer than PATH_MAX; ESTALE when the path was renamed during each of three tries.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace kvcachefs {
 
 struct TreeName {
-  std::string directory;  // path below the tree, empty for its root
+  std::string directory;  // path below the tree; empty: the tree's root
   std::string name;
-  UniqueFd parent;  // O_PATH; the name was that inode's in it
+  UniqueFd parent;  // O_PATH; the name was proven to be the inode's in this directory
 };
 
 Result<TreeName> find_name(const MemoryArena& arena, int fd);

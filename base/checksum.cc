@@ -1,6 +1,6 @@
 #include "base/checksum.h"
 
-// The library as Debian builds it is SSE2 code; through this header it takes the widest vectors the processor
+// Debian builds the library as SSE2 code; through this header it uses the widest vectors that the processor
 // has.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>

@@ -1,6 +1,6 @@
-// The checksum of an entry's content: XXH3, 128 bits. Made while content goes to the disk, verified as it
-// comes back. Thread safety: checksum_of from any thread; a Hasher belongs to one thread at a time. Failure:
-// none (memory that runs out stops the process).
+// The checksum of an entry's content: XXH3, 128 bits. It is made while content goes to the disk and verified
+// as the content comes back. Thread safety: checksum_of() from any thread; a Hasher belongs to one thread at
+// a time. Failure: none (running out of memory stops the process).
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,14 @@ struct Checksum {
   bool operator==(const Checksum&) const = default;
 };
 
-// Content that comes in pieces: the digest depends on the bytes alone, not on where they were cut.
+// A Hasher hashes content that comes in pieces: the digest depends on the bytes alone, not on where they were
+// cut.
 class Hasher {
  public:
   Hasher();
 
   void update(std::span<const std::byte> bytes);
-  // Of all that came since the start or the last reset; more may follow.
+  // The checksum of the bytes since the start or the last reset(); further bytes may follow.
   Checksum digest() const;
   void reset();
 

@@ -13,7 +13,7 @@ inline uint64_t now_ns() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// Good to the timer tick (1-4 ms) at a quarter of the cost; for ages, not for latencies.
+// Exact to the timer tick (1-4 ms) at a quarter of the cost of now_ns(); for ages, not for latencies.
 inline uint64_t now_coarse_ms() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &t);

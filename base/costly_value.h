@@ -1,8 +1,7 @@
-// A value that is dear to find out: found out anew only when it is asked for and more than kRest times the
-// time that the last finding took has passed. So asking often costs two percent of one processor at most, and
-// a cheap value is always fresh.
-// Thread safety: any thread; one finds out while the others get the last value, Value{} if there is none yet.
-// Failure: none.
+// A CostlyValue is costly to find and is therefore remembered. It is found anew only when it is asked for and
+// more than kRest times the duration of the last search has passed. So frequent calls cost two percent of one
+// processor at most, and a cheap value is always fresh. Thread safety: any thread; one thread searches while
+// the others get the last value, or Value{} if there is none yet. Failure: none.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ class CostlyValue {
     return value_;
   }
 
-  // As it was found last; Value{} if it never was.
+  // The value found last; Value{} if none was found yet.
   Value last() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return value_;

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/progress.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -21,6 +22,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kHang = "hang ";
+constexpr std::string_view kSpin = "spin ";
 constexpr std::string_view kPause = "pause ";
 constexpr std::string_view kSlow = "slow ";
 constexpr useconds_t kLookAgainUs = 1000;
@@ -33,7 +35,7 @@ const std::string& fault_file() {
   return file;
 }
 
-// The first line, by one thread alone.
+// take_line() removes the first line; of several threads only one succeeds.
 bool take_line(const std::string& text, size_t end) {
   const std::string taken = fault_file() + ".taken";
   if (std::rename(fault_file().c_str(), taken.c_str()) != 0) return false;  // another thread was first
@@ -48,10 +50,13 @@ bool take_line(const std::string& text, size_t end) {
 void wait_for_the_test() {
   const std::string paused = fault_file() + ".paused";
   std::ofstream(paused).close();
-  while (access(paused.c_str(), F_OK) == 0) usleep(kLookAgainUs);
+  while (access(paused.c_str(), F_OK) == 0) {
+    count_step();  // the thread waits for the test, and does not hang
+    usleep(kLookAgainUs);
+  }
 }
 
-// What stands behind `KIND PLACE `; none in another line.
+// What follows `KIND PLACE ` in a line; none in a line of another kind or place.
 struct Failure {
   int error = 0;
   int passes = 0;
@@ -74,9 +79,14 @@ void reached(const char* place, uint64_t number) {
   if (!wanted) return;
   const size_t end = std::min(wanted->find('\n'), wanted->size());
   const bool hangs = wanted->starts_with(kHang);
+  const bool spins = wanted->starts_with(kSpin);
   const bool pauses = wanted->starts_with(kPause);
   const bool slows = wanted->starts_with(kSlow);
-  const size_t begin = hangs ? kHang.size() : pauses ? kPause.size() : slows ? kSlow.size() : 0;
+  const size_t begin = hangs    ? kHang.size()
+                       : spins  ? kSpin.size()
+                       : pauses ? kPause.size()
+                       : slows  ? kSlow.size()
+                                : 0;
   const std::string line = wanted->substr(begin, end - begin);
   if (line != (number == 0 ? std::string(place) : fmt::format("{} {}", place, number))) return;
   if (slows) return static_cast<void>(usleep(kSlowUs));
@@ -84,6 +94,7 @@ void reached(const char* place, uint64_t number) {
   if (pauses) return wait_for_the_test();
   if (hangs)
     for (;;) pause();
+  for (volatile bool goes_on = spins; goes_on;) continue;
   std::abort();
 }
 

@@ -1,8 +1,8 @@
-// Places where a test has the process die, a thread hang or a call fail, to see what comes of it.
-// Any thread; fault_point() does not return where it was asked to. The environment variable
-// KVCACHEFS_FAULT_FILE names a file of lines: whoever comes to the place that the first names takes that line
-// away, so that it happens once, and aborts; the next line is for a successor. Without the variable, read
-// once, a place costs one branch.
+// Places where a test makes the process die, a thread hang or a call fail, to check what follows. Any thread;
+// fault_point() does not return where the test asks for that. The environment variable KVCACHEFS_FAULT_FILE
+// names a file of lines. A thread that comes to the place in the first line removes that line, so that it
+// takes effect once, and aborts the process; the next line is then for a successor. Without the variable,
+// which is read once, a place costs one branch.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,13 @@ namespace kvcachefs {
 extern const bool fault_points_are_on;
 void reached(const char* place, uint64_t number);
 
-// A line is a place, `hang PLACE`, `pause PLACE` (until the test takes FILE.paused away, whose appearance
-// says that it has begun), `slow PLACE` (which stays, and costs whoever comes by 25 ms), or `PLACE NUMBER`
-// where several things come by it: requests, by their opcode.
+// Each line is one of these:
+//   `PLACE`         aborts the process
+//   `PLACE NUMBER`  the same, at a place with several numbers (requests, by their opcode)
+//   `hang PLACE`    the thread sleeps for ever
+//   `spin PLACE`    the thread loops for ever without sleeping
+//   `pause PLACE`   the thread waits until the test removes FILE.paused, whose appearance says that it waits
+//   `slow PLACE`    every thread that comes by waits 25 ms; the line stays
 inline void fault_point(const char* place, uint64_t number = 0) {
   if (fault_points_are_on) [[unlikely]]
     reached(place, number);
@@ -23,9 +27,9 @@ inline void fault_point(const char* place, uint64_t number = 0) {
 
 int wanted_error(std::string_view place);
 
-// The errno that is to come of what is done here; 0: what comes of it. A line `fail PLACE ERRNO [N]` is for
-// whoever comes after N others, and is taken away as above; `failing PLACE ERRNO`, anywhere, is for all as
-// long as it stands.
+// The errno with which the call at this place is to fail; 0: the call is to be made. A line `fail PLACE ERRNO
+// [N]` is for the thread that comes after N others, and is removed as above; `failing PLACE ERRNO`, anywhere
+// in the file, is for every thread as long as the line stands.
 inline int injected_error(std::string_view place) {
   return fault_points_are_on ? wanted_error(place) : 0;
 }

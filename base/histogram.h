@@ -62,7 +62,7 @@ class Histogram {
     return std::min(index, HistogramSnapshot::kBucketCount - 1);
   }
 
-  // Relaxed throughout: the counters order nothing else.
+  // Relaxed order suffices, because the counters order no other memory.
   std::array<std::atomic<uint64_t>, HistogramSnapshot::kBucketCount> buckets_{};
   std::atomic<uint64_t> sum_ns_{0};
 };

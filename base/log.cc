@@ -8,7 +8,7 @@
 namespace kvcachefs {
 namespace {
 
-// Messages quote what somebody has written.
+// Longer messages are cut, because a message may quote text of any length from a user.
 constexpr size_t kMostMessageBytes = 2048;
 
 void append_escaped(fmt::memory_buffer& line, std::string_view message) {
@@ -45,7 +45,7 @@ void log_line(LogLevel level, std::string_view message) {
   append_escaped(line, message.substr(0, kMostMessageBytes));
   if (message.size() > kMostMessageBytes) line.append(std::string_view("..."));
   line.push_back('\n');
-  // Nobody is left to tell if stderr is gone.
+  // An error is ignored, because a failed stderr leaves no place to report it.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,5 +1,5 @@
-// The daemon's log: one line on stderr a message, with the priority prefix that the journal understands.
-// Thread safety: any thread; a line is one write(2), so lines of several threads do not mix.
+// The daemon's log: each message is one line on stderr, with the priority prefix that the journal
+// understands. Thread safety: any thread; a line is one write(2), so lines of several threads do not mix.
 // Failure: a line that cannot be written is lost; logging never fails its caller.
 #pragma once
 

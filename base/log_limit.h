@@ -1,10 +1,10 @@
-// How often a message of one kind is logged, where a user, a client or a broken disk could have it logged as
-// fast as it likes: `burst` lines an interval. What came meanwhile is counted, and the next line says how
-// many. One object a kind of message: a static beside the call, or a member where it is a kind for each disk
-// or pool:
+// A LogLimit limits how often a message of one kind is logged, where a user, a client or a broken disk could
+// cause it at any rate: `burst` lines an interval. Lines suppressed meanwhile are counted, and the next line
+// gives their count. Each kind of message has its object: a static beside the call, or a member where each
+// disk or pool has its own kind:
 //   static LogLimit limit;
 //   limit.warning("pool {}: {} cannot be restored", pool, name);
-// Thread safety: any thread. A message that is not due costs a lock and is not even formatted. Never fails.
+// Thread safety: any thread. A suppressed message costs a lock and is not even formatted. Never fails.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class LogLimit {
   LogLimit(const LogLimit&) = delete;
   LogLimit& operator=(const LogLimit&) = delete;
 
-  // If a line is due: how many were not since the last that was. Counts the caller's line in.
+  // If a line is due, the answer is how many lines were suppressed since the last one; else nothing. The call
+  // counts the caller's line.
   std::optional<uint64_t> due(uint64_t now = now_ns()) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (said_ == 0 || now - interval_began_ns_ >= interval_ns_) {

@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -23,11 +26,33 @@ Result<Mapping> Mapping::of_file(int fd, uint64_t size_bytes, Access access) {
   return Mapping({static_cast<std::byte*>(mapped), length});
 }
 
+Result<Mapping> Mapping::of_range(int fd, uint64_t offset_bytes, uint64_t size_bytes) {
+  const size_t length = whole_pages(size_bytes);
+  void* mapped = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset_bytes));
+  if (mapped == MAP_FAILED) return std::unexpected(sys::last_error("mmap of an entry"));
+  return Mapping({static_cast<std::byte*>(mapped), length});
+}
+
 Result<Mapping> Mapping::of_memory(uint64_t size_bytes) {
   const size_t length = whole_pages(size_bytes);
   void* mapped = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return std::unexpected(sys::last_error("mmap of a buffer"));
   return Mapping({static_cast<std::byte*>(mapped), length});
+}
+
+bool Mapping::is_resident(size_t offset_bytes, size_t size_bytes) const {
+  const size_t first = offset_bytes / kPageBytes;
+  const size_t end = (offset_bytes + size_bytes + kPageBytes - 1) / kPageBytes;
+  std::vector<unsigned char> pages(end - first);
+  if (::mincore(bytes_.data() + first * kPageBytes, pages.size() * kPageBytes, pages.data()) != 0)
+    return false;
+  return std::ranges::all_of(pages, [](unsigned char page) { return (page & 1) != 0; });
+}
+
+bool Mapping::populate(size_t offset_bytes, size_t size_bytes) const {
+  const size_t first = offset_bytes / kPageBytes * kPageBytes;
+  return ::madvise(bytes_.data() + first, whole_pages(offset_bytes + size_bytes) - first,
+                   MADV_POPULATE_READ) == 0;
 }
 
 Mapping::~Mapping() {

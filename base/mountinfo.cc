@@ -6,6 +6,9 @@
 namespace kvcachefs {
 namespace {
 
+constexpr std::string_view kShared = "shared:";
+constexpr std::string_view kMaster = "master:";
+
 bool octal(char c) {
   return c >= '0' && c <= '7';
 }
@@ -44,8 +47,13 @@ std::vector<MountPoint> parse_mountinfo(std::string_view text) {
     if (fields.size() < 9) continue;
     const auto dash = std::find(fields.begin() + 6, fields.end(), "-");
     if (fields.end() - dash < 3) continue;
-    mounts.push_back({std::string(fields[2]), unescape_octal(fields[3]), unescape_octal(fields[4]),
-                      std::string(fields[5]), unescape_octal(dash[1]), unescape_octal(dash[2])});
+    MountPoint& mount =
+        mounts.emplace_back(std::string(fields[2]), unescape_octal(fields[3]), unescape_octal(fields[4]),
+                            std::string(fields[5]), unescape_octal(dash[1]), unescape_octal(dash[2]));
+    for (auto field = fields.begin() + 6; field != dash; ++field) {
+      if (field->starts_with(kShared)) mount.peer_group = field->substr(kShared.size());
+      if (field->starts_with(kMaster)) mount.master_group = field->substr(kMaster.size());
+    }
   }
   return mounts;
 }
@@ -61,7 +69,7 @@ std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mou
   std::set<std::string> devices;
   for (const MountPoint& mount : mounts) {
     if (mount.type != kFileSystemType || mount.root != "/") continue;
-    // Hidden below another mount: a path does not lead there.
+    // Another mount hides this one: a path does not lead to it.
     if (find_mount(mounts, mount.directory) != &mount) continue;
     if (devices.insert(mount.device).second) roots.push_back(mount.directory);
   }

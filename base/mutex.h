@@ -42,7 +42,7 @@ class SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// A condition variable for Mutex. Waits give the lock up meanwhile and hold it again when they return.
+// A condition variable for Mutex. A wait gives the lock up and holds it again when it returns.
 class Condition {
  public:
   void notify_one() { condition_.notify_one(); }

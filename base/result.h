@@ -1,6 +1,6 @@
 // Errors as values. Any thread. An Error carries the errno that the caller of a file-system call would get
-// and a sentence for the log; it is made from errno in base/sys.cc alone and turned back into errno in
-// fs/reply.h alone.
+// and a sentence for the log. Only base/sys*.cc make an Error from errno; only fs/server.h (reply_error)
+// turns it back into one.
 #pragma once
 
 #include <expected>
@@ -11,7 +11,7 @@ namespace kvcachefs {
 
 struct Error {
   int code = 0;         // an errno value, never 0 in an error that is returned
-  std::string message;  // for the log; may be empty on hot paths, where the code says it all
+  std::string message;  // for the log; may be empty on hot paths, where the code says enough
 };
 
 template <class T>

@@ -20,7 +20,7 @@ bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// The unit's factor, 1 without one, 0 where the letter is none.
+// take_unit() removes the unit and answers its factor; 1 without a unit, 0 for an unknown letter.
 uint64_t take_unit(std::string_view& text) {
   if (text.empty() || (text.back() >= '0' && text.back() <= '9')) return 1;
   const char letter = static_cast<char>(text.back() & ~0x20);
@@ -51,7 +51,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   if (const size_t point = digits.find('.'); point != std::string_view::npos) {
     const std::string_view fraction = digits.substr(point + 1);
     if (unit == 1 || !all_digits(fraction)) return not_a_size(text);
-    // From the last digit on, so that nothing grows past 10 units: 10 * 2^60 still fits.
+    // The sum runs from the last digit on, so that no value grows past 10 units: 10 * 2^60 still fits.
     for (size_t i = fraction.size(); i-- > 0;) {
       fraction_bytes = (fraction_bytes + static_cast<uint64_t>(fraction[i] - '0') * unit) / 10;
     }
@@ -88,7 +88,7 @@ std::string format_size_exact(uint64_t bytes) {
   for (size_t index = kUnits.size(); index-- > 0;) {
     const uint64_t unit = uint64_t{1} << (10 * (index + 1));
     if (bytes < unit) continue;
-    // Only halves are exact tenths of a power of two.
+    // Among the tenths of a power of two, only halves are exact.
     if (bytes % unit == 0) return fmt::format("{}{}", bytes / unit, kUnits[index]);
     if (bytes % unit == unit / 2) return fmt::format("{}.5{}", bytes / unit, kUnits[index]);
   }

@@ -15,7 +15,7 @@
 namespace kvcachefs::sys {
 namespace {
 
-// The layout of struct file_handle with tmpfs's three words (mm/shmem.c, shmem_encode_fh).
+// The layout of struct file_handle with tmpfs' three words (mm/shmem.c, shmem_encode_fh).
 struct RawHandle {
   unsigned handle_bytes = 12;
   int handle_type = 1;
@@ -53,14 +53,14 @@ Result<UniqueFd> owned(int fd) {
   return UniqueFd(fd);
 }
 
-// The magic link of a descriptor: the way to calls that take no O_PATH descriptor.
+// The magic link of a descriptor, for calls that take no O_PATH descriptor.
 struct ProcPath {
   explicit ProcPath(int fd) { std::snprintf(text, sizeof text, "/proc/self/fd/%d", fd); }
   char text[32];
 };
 
-// Paths are for sys_beneath.h. One of the working directory comes from the administrator or is the program's
-// own.
+// Only sys_beneath.h resolves longer paths in a directory. A path in the working directory comes from the
+// administrator or from the program itself.
 bool is_one_component(int directory, const char* name) {
   return directory == AT_FDCWD || (std::strchr(name, '/') == nullptr && std::strcmp(name, "..") != 0);
 }
@@ -163,7 +163,7 @@ Result<void> change_owner(int fd, uid_t uid, gid_t gid) {
 }
 
 Result<void> change_times(int fd, const std::array<timespec, 2>& times) {
-  // By the path only where it has to be (O_PATH): to resolve it costs 3 us.
+  // The path is used only for an O_PATH descriptor, because resolving it costs 3 us.
   const int rc = futimens(fd, times.data());
   if (rc == 0 || errno != EBADF) return done(rc);
   return done(utimensat(AT_FDCWD, ProcPath(fd).text, times.data(), 0));

@@ -1,6 +1,6 @@
-// System calls as values: the only place that reads errno (with sys.cc). Any thread. Every function returns
-// an Error with the call's errno; the message is empty where the caller is a hot path and knows the name
-// already. EINTR is retried. Nothing here blocks but on the file system it is pointed at.
+// System calls as values: base/sys*.cc alone read errno. Any thread. Every function returns an Error with the
+// call's errno; the message is empty where the caller is a hot path and knows the name already. EINTR is
+// retried. A function blocks only on the file system of its arguments.
 #pragma once
 
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 
 namespace kvcachefs::sys {
 
-// What names a tmpfs inode for open_by_handle_at: the kernel's shmem_encode_fh (mm/shmem.c) writes
-// generation, then the inode number's low and high halves.
+// A Handle identifies a tmpfs inode for open_by_handle_at: the kernel's shmem_encode_fh (mm/shmem.c) writes
+// the generation, then the inode number's low and high halves.
 struct Handle {
   uint64_t ino = 0;
   uint32_t generation = 0;
@@ -44,12 +44,12 @@ Result<void> unlink_at(int directory, const char* name, int flags);
 Result<void> rename_at(int old_directory, const char* old_name, int new_directory, const char* new_name,
                        unsigned flags);
 
-// These take O_PATH descriptors too, of any file type.
+// These functions take O_PATH descriptors too, of any file type.
 Result<void> change_mode(int fd, mode_t mode);
 Result<void> change_owner(int fd, uid_t uid, gid_t gid);
 Result<void> change_times(int fd, const std::array<timespec, 2>& times);
 Result<std::string> read_link(int fd);
-Result<std::string> path_of(int fd);  // what /proc says; ends with " (deleted)" for a name that is gone
+Result<std::string> path_of(int fd);  // as /proc says; ends with " (deleted)" for a removed name
 Result<size_t> get_xattr(int fd, const char* name, std::span<char> value);
 Result<size_t> list_xattr(int fd, std::span<char> names);
 Result<void> set_xattr(int fd, const char* name, std::string_view value, int flags);
@@ -58,15 +58,16 @@ Result<void> remove_xattr(int fd, const char* name);
 Result<void> truncate(int fd, uint64_t size_bytes);
 Result<void> allocate(int fd, int mode, uint64_t offset, uint64_t length);
 Result<uint64_t> seek(int fd, uint64_t offset, int whence);
-// Whole reads and writes: short only at end of file, or with an error when nothing at all could be moved.
+// read_at() and write_at() move all bytes. The count is smaller at the end of the file, or if an error came
+// after the first bytes; an error is returned only if no byte was moved.
 Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset);
-Result<size_t> read_some(int fd, std::span<std::byte> bytes);  // one read(2), EINTR included
+Result<size_t> read_some(int fd, std::span<std::byte> bytes);  // one read(2); EINTR is returned
 Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset);
 Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t length);
 Result<size_t> read_directory(int fd, std::span<char> buffer);  // linux_dirent64 records; 0 at the end
 
-// F_SETLEASE with F_RDLCK, F_WRLCK or F_UNLCK (spikes/lease.c: what each proves). EAGAIN: somebody has it
-// open.
+// `type` is F_RDLCK, F_WRLCK or F_UNLCK; docs/facts.md "F_SETLEASE tells whether a file is in use" says what
+// each lease proves. EAGAIN: another descriptor or mapping conflicts with the lease.
 Result<void> set_lease(int fd, int type);
 
 Result<void> mount(const char* source, const char* target, const char* type, unsigned long flags,
@@ -75,9 +76,9 @@ Result<void> unmount(const char* target, int flags);
 Result<void> send_signal(pid_t process, int signal);
 Result<void> make_directories(const std::string& path, mode_t mode);
 Result<void> remove_directory(const char* path);
-Result<std::string> read_text(const char* path);                     // small files of /proc and /sys
-Result<int> control(int fd, unsigned long request, void* argument);  // ioctl
+Result<std::string> read_text(const char* path);                     // for small files of /proc and /sys
+Result<int> control(int fd, unsigned long request, void* argument);  // ioctl(2)
 
-Error last_error(std::string_view what);  // errno as it stands, for calls of libraries that set it
+Error last_error(std::string_view what);  // the present errno, for calls of libraries that set it
 
 }  // namespace kvcachefs::sys

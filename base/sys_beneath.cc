@@ -10,7 +10,7 @@
 namespace kvcachefs::sys {
 namespace {
 
-constexpr int kTries = 16;  // EAGAIN: a rename anywhere on the machine was first; EINTR
+constexpr int kTries = 16;  // for EAGAIN, a rename anywhere on the machine, and for EINTR
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// The one way to resolve a path of several components that lie in users' hands. Any thread. Nothing here
-// waits: no link is followed, no mount is entered, nothing above `directory` is reached, whatever is renamed
+// The only way to resolve a path of several components that users can change. Any thread. The call never
+// waits: it follows no link, enters no mount and reaches nothing above `directory`, whatever is renamed
 // meanwhile.
 #pragma once
 
@@ -8,8 +8,9 @@
 
 namespace kvcachefs::sys {
 
-// openat2(2). ELOOP: a link is on the way. EXDEV: it leads out. ENAMETOOLONG: more than PATH_MAX. EAGAIN:
-// renamed under it too often.
+// open_beneath() calls openat2(2). ELOOP: the path has a link. EXDEV: it leads out of `directory` or into
+// another mount. ENAMETOOLONG: it is longer than PATH_MAX. EAGAIN or EINTR: renames or signals interrupted
+// each of 16 tries.
 Result<UniqueFd> open_beneath(int directory, const char* path, int flags);
 
 }  // namespace kvcachefs::sys

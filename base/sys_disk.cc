@@ -77,7 +77,7 @@ Result<UniqueFd> make_event() {
 
 void raise_event(int fd) {
   const uint64_t one = 1;
-  // Fails only where the counter is full, and then the event is raised already.
+  // The write fails only when the counter is full, and then the event is raised already.
   [[maybe_unused]] const ssize_t ignored = ::write(fd, &one, sizeof one);
 }
 
@@ -88,7 +88,7 @@ void wait_readable(int fd, int at_most_ms) {
 
 Result<std::array<std::byte, 16>> random_uuid() {
   std::array<std::byte, 16> uuid{};
-  // Up to 256 bytes come whole, uninterrupted (getrandom(2)).
+  // getrandom(2) returns up to 256 bytes whole and uninterrupted.
   if (::getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size())) return failed();
   // RFC 9562: version 4, variant 10.
   uuid[6] = (uuid[6] & std::byte{0x0f}) | std::byte{0x40};
@@ -101,7 +101,7 @@ int disk_node(dev_t device, const std::string& sysfs) {
   std::error_code error;
   const std::string number = std::to_string(major(device)) + ":" + std::to_string(minor(device));
   files::path at = files::canonical(sysfs + "/dev/block/" + number, error);
-  // A partition lies below its disk, the disk below its controller, which knows the node.
+  // A partition lies below its disk, and the disk below its controller, which knows the node.
   for (; !error && at.has_relative_path() && at.filename() != "devices"; at = at.parent_path()) {
     const auto text = read_text((at / "numa_node").c_str());
     if (!text) continue;

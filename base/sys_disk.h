@@ -1,6 +1,5 @@
-// System calls of the disk tier as values, beside base/sys.h and with the same rules: any thread; an Error
-// carries the call's errno; EINTR is retried. Only sync_data, sync_whole and the directory walk of
-// disk_node touch a disk.
+// System calls of the disk tier as values, with the rules of base/sys.h: any thread; an Error carries the
+// call's errno; EINTR is retried. Only sync_data() and sync_whole() wait for a disk; disk_node() reads sysfs.
 #pragma once
 
 #include <sys/types.h>
@@ -20,28 +19,28 @@ struct DirectAlignment {
   uint32_t offset_bytes = 0;
 };
 
-// What O_DIRECT asks for on this file. ENODATA: kernel or file system do not say (STATX_DIOALIGN, Linux 6.1);
-// EINVAL: the file cannot be read and written by O_DIRECT.
+// What O_DIRECT requires on this file. ENODATA: the kernel or the file system does not say (STATX_DIOALIGN,
+// Linux 6.1); EINVAL: the file cannot be read and written by O_DIRECT.
 Result<DirectAlignment> direct_alignment(int fd);
 
 Result<void> sync_data(int fd);   // fdatasync
-Result<void> sync_whole(int fd);  // fsync: what a directory's new names need
+Result<void> sync_whole(int fd);  // fsync, which a directory's new names need
 Result<void> lock_whole(int fd);  // flock, exclusive; EWOULDBLOCK if another open file has it
 Result<uint64_t> device_size_bytes(int fd);
 Result<uint32_t> device_sector_bytes(int fd);
 
-Result<UniqueFd> make_event();  // an eventfd whose read waits
+Result<UniqueFd> make_event();  // an eventfd whose read(2) waits
 void raise_event(int fd);
-// Waits until the descriptor can be read; early for a signal.
+// wait_readable() waits until the descriptor is readable; a signal ends the wait early.
 void wait_readable(int fd, int at_most_ms);
 
 Result<std::array<std::byte, 16>> random_uuid();
 
 // The NUMA node of the block device with that number; -1 where the kernel does not say (virtual devices,
-// machines with one node). `sysfs` is /sys but in tests.
+// machines with one node). `sysfs` is /sys except in tests.
 int disk_node(dev_t device, const std::string& sysfs = "/sys");
 
-// The sentence strerror has for an errno.
+// The text of strerror(3) for an errno.
 std::string error_text(int code);
 
 }  // namespace kvcachefs::sys

@@ -1,5 +1,5 @@
-// An allocator that looks like that of a disk in use: 1 TiB in units of 64 KiB, filled wholly, freed at
-// random down to a part, then used for a while. One thread; nothing fails.
+// An AgedSpace is an allocator in the state of a disk in use: 1 TiB in units of 64 KiB, filled wholly, freed
+// at random down to a part, then used for a while. One thread; nothing fails.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace kvcachefs::bench {
 
 constexpr uint64_t kSpaceUnits = uint64_t{1} << 24;
-// Sizes of entries in units; 0: any of the others.
+// The sizes of entries in units; 0 means any of the others at random.
 constexpr uint64_t kMixed = 0;
 constexpr uint64_t kSizes[] = {1, 32, 512};
 
@@ -24,7 +24,8 @@ inline uint64_t next_random(uint64_t& state) {
   return state >> 33;
 }
 
-// What one allocation gave, without a vector of its own where it is one extent: 2^24 of them are held.
+// A Held is the result of one allocation, without a vector if it is one extent, because 2^24 of them are
+// held.
 class Held {
  public:
   explicit Held(std::vector<Extent> extents) {
@@ -52,8 +53,8 @@ class AgedSpace {
  public:
   explicit AgedSpace(uint64_t size) : allocator_(kSpaceUnits), size_(size) {}
 
-  // Filled wholly, then freed at random down to that part, then used for a while: a disk that has been in
-  // use.
+  // The call brings the space into the state of a disk in use: filled wholly, freed at random down to
+  // `percent`, then used for a while.
   void age(uint64_t percent) {
     while (store()) continue;
     while (allocator_.used_units() * 100 > kSpaceUnits * percent) remove();
@@ -61,7 +62,7 @@ class AgedSpace {
     extents_ = stored_ = 0;
   }
 
-  // Answers what the two calls took. Stays as full as it is.
+  // The result is the time of the two calls in ns. The space stays as full as it is.
   uint64_t replace() {
     Held& leaving = held_[next_random(random_) % held_.size()];
     const uint64_t wanted = leaving.units();

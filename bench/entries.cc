@@ -12,7 +12,8 @@
 namespace kvcachefs::bench {
 
 std::span<std::byte> payload(uint64_t size_bytes) {
-  // The largest entry of all rows; kept, so that no row pays for its first touch.
+  // The memory is as large as the largest entry of all rows, and is kept, so that no row pays for its first
+  // touch.
   constexpr uint64_t kLargest = uint64_t{32} << 20;
   static std::byte* const memory = [] {
     auto* const bytes = static_cast<std::byte*>(std::aligned_alloc(uint64_t{2} << 20, kLargest));

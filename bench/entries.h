@@ -12,21 +12,21 @@
 
 namespace kvcachefs::bench {
 
-// Page-aligned bytes that are no zeros.
+// The bytes are page-aligned and not zero.
 std::span<std::byte> payload(uint64_t size_bytes);
 
-// Temporary name, one write, close, rename: as engines store.
+// An entry is stored as engines do it: temporary name, one write, close, rename.
 void store_entry(const std::string& directory, const std::string& name, std::span<const std::byte> bytes);
 
-// `count` entries named `prefix0`, `prefix1`, ...
+// The entries are named `prefix0`, `prefix1`, ...
 void store_entries(const std::string& directory, const std::string& prefix, uint64_t count,
                    std::span<const std::byte> bytes);
 void remove_entries(const std::string& directory, const std::string& prefix, uint64_t count);
 std::vector<UniqueFd> open_entries(const std::string& directory, const std::string& prefix, uint64_t count);
 
-// In pieces of 1 MiB from the start to the end.
+// The entry is read from the start to the end, in pieces of the size of `piece`.
 void read_entry(int fd, uint64_t size_bytes, std::span<std::byte> piece);
-// Maps, adds up all words, unmaps.
+// The call maps the entry, adds up all its words, and unmaps it.
 uint64_t scan_entry(int fd, uint64_t size_bytes);
 
 }  // namespace kvcachefs::bench

@@ -34,7 +34,8 @@ const char* mode_of(FioJob::Kind kind) {
 }
 
 std::string command_of(const FioJob& job) {
-  // The laps are the caller's: one pass, each block once, and no look at what the page cache has.
+  // The caller repeats the job. One job is one pass over the file, each block once, and does not ask what the
+  // page cache has.
   return fmt::format(
       "exec fio --name=job '--filename={}' --size={} --rw={} --bs={} --iodepth={} --ioengine=io_uring "
       "--direct=1 "
@@ -62,7 +63,7 @@ std::string output_of(const std::string& command) {
 
 double fio_rate(const FioJob& job) {
   const std::string output = output_of(command_of(job));
-  // Warnings come before the object.
+  // Warnings come before the JSON object.
   const auto result =
       nlohmann::json::parse(output.substr(std::min(output.find('{'), output.size())), nullptr, false);
   const auto side =

@@ -1,5 +1,5 @@
-// The least that a FUSE server can do for one file: no table, no policy, no lock. What kvcachefs adds to an
-// open is measured against it. Usage: minimal_server MOUNTPOINT BACKING-FILE THREADS dev_fuse|io_uring
+// The least that a FUSE server can do for one file: no table, no policy, one lock. The cost of an open in
+// kvcachefs is compared with it. Usage: minimal_server MOUNTPOINT BACKING-FILE THREADS dev_fuse|io_uring
 #define FUSE_USE_VERSION 318
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
@@ -23,7 +23,7 @@ constexpr char kName[] = "big";
 struct Backing {
   std::string path;
   std::mutex mutex;
-  int id = 0;  // while open_count > 0
+  int id = 0;  // valid while opens > 0
   int opens = 0;
 };
 Backing backing;

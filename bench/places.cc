@@ -19,7 +19,7 @@
 namespace kvcachefs::bench {
 namespace {
 
-// A start that misses its bound is to be in the table, not an error.
+// The deadline is long, because a start that misses its bound belongs in the table and is not an error.
 constexpr uint64_t kStartDeadlineNs = 120'000'000'000;
 constexpr useconds_t kPauseUs = 2000;
 constexpr unsigned long kPlain = MS_NOSUID | MS_NODEV;
@@ -43,6 +43,7 @@ std::vector<std::string> kvcachefs_words(const std::string& pool_options, const 
   std::vector<std::string> words = {program("kvcachefsd"), "--pool", "p:" + pool_options, "-o",
                                     "runtime_dir=" + runtime_dir};
   if (transport == Transport::kIoUring) words.insert(words.end(), {"-o", "io_uring"});
+  if (transport == Transport::kDaemonIo) words.insert(words.end(), {"-o", "no_passthrough"});
   return words;
 }
 
@@ -54,7 +55,8 @@ WorkDirectory::WorkDirectory() : path_("/tmp/kv-bench-" + std::to_string(::getpi
 
 WorkDirectory::~WorkDirectory() {
   std::error_code ignored;
-  // Deepest first and only what is empty: a mount that is still there keeps its files.
+  // The deepest directories are removed first, and only empty ones: a mount that still exists keeps its
+  // files.
   for (const auto& entry : std::filesystem::directory_iterator(path_, ignored)) {
     for (const auto& below : std::filesystem::directory_iterator(entry.path(), ignored)) {
       std::filesystem::remove(below.path(), ignored);

@@ -1,5 +1,5 @@
-// What is compared: mounts of kvcachefs, tmpfs mounts, the minimal passthrough server. Each is made by its
-// constructor below one work directory and gone after its destructor. One thread; throws BenchError.
+// The contestants: mounts of kvcachefs, tmpfs mounts, the minimal passthrough server. A constructor makes one
+// below a work directory, and the destructor removes it. One thread; throws BenchError.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,8 @@
 
 namespace kvcachefs::bench {
 
-// /tmp/kv-bench-PID-XXXXXX; removed at the end, never through a mount that would not go.
+// The directory is /tmp/kv-bench-PID-XXXXXX. It is removed at the end, but never through a mount that could
+// not be unmounted.
 class WorkDirectory {
  public:
   WorkDirectory();
@@ -38,8 +39,8 @@ class Tmpfs {
   std::string directory_;
 };
 
-// A program that serves a mount point until it gets SIGTERM. What it says goes to MOUNTPOINT.log, and into
-// the error where it does not come to serve.
+// A Server is a program that serves a mount point until it gets SIGTERM. Its output goes to MOUNTPOINT.log,
+// and into the error if the program does not come to serve.
 class Server {
  public:
   Server(std::vector<std::string> words, const std::string& mount_point, const std::string& awaited_file);
@@ -55,11 +56,11 @@ class Server {
   pid_t pid_ = -1;
 };
 
-enum class Transport { kDevFuse, kIoUring };
+enum class Transport { kDevFuse, kIoUring, kDaemonIo };  // kDaemonIo: /dev/fuse, without passthrough
 const char* transport_name(Transport transport);
 bool io_uring_offered();
 
-// kvcachefsd with one pool, `p`.
+// A Kvcachefs is kvcachefsd with one pool, `p`.
 class Kvcachefs {
  public:
   Kvcachefs(const WorkDirectory& work, const std::string& name, const std::string& pool_options,
@@ -69,7 +70,7 @@ class Kvcachefs {
   std::string control(const std::string& file) const { return directory() + "/.pool/" + file; }
   double pool_stat(const std::string& name) const;
   std::map<std::string, std::string> mount_stats() const;
-  // Memory of the daemon that is not tmpfs (RssAnon).
+  // The daemon's memory that is not tmpfs (RssAnon).
   uint64_t private_bytes() const;
 
  private:
@@ -78,7 +79,8 @@ class Kvcachefs {
   Server server_;
 };
 
-// bench/minimal_server: one file, `big`, by passthrough, as little else as libfuse allows.
+// A MinimalServer is bench/minimal_server: it serves one file, `big`, by passthrough, with as little else as
+// libfuse allows.
 class MinimalServer {
  public:
   MinimalServer(const WorkDirectory& work, const std::string& name, const std::string& backing_file,

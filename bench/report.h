@@ -1,5 +1,5 @@
-// The table of the side-by-side runs: to the terminal, as JSON, and into bench/README.md. One thread; throws
-// BenchError where a file cannot be written.
+// The table of the side-by-side runs, for the terminal, as JSON, and in bench/README.md. One thread; throws
+// BenchError if a file cannot be written.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct Row {
   std::string what;
   std::string against;  // empty for a figure that is compared with nothing
   std::string measured;
-  std::string reference;  // what the other one did
+  std::string reference;  // the result of the other contestant
   double value = 0;       // the ratio, or the figure itself
   Bound bound = Bound::kNone;
   double bound_value = 0;
@@ -24,12 +24,12 @@ struct Row {
 class Report {
  public:
   explicit Report(bool quick) : quick_(quick) {}
-  // Also prints it, so that a long run shows where it is.
+  // The row is also printed, so that a long run shows how far it is.
   void add(Row row);
   void note(std::string text);  // a sentence below the table
   std::string table() const;    // Markdown
   std::string json() const;
-  // Replaces what lies between the lines `<!-- results -->` and `<!-- /results -->`.
+  // The table replaces the text between the lines `<!-- results -->` and `<!-- /results -->`.
   void write_into(const std::string& readme) const;
   size_t missed() const;
 

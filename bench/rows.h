@@ -1,5 +1,5 @@
-// The rows of the side-by-side table, a function a group. Each mounts what it compares and adds to the
-// report. Call from a process without other threads; throws BenchError.
+// The rows of the side-by-side table, one function for each group. Each function mounts what it compares and
+// adds its rows to the report. The calling process must have no other threads; throws BenchError.
 #pragma once
 
 #include "bench/places.h"
@@ -16,15 +16,16 @@ struct Bench {
 
 void read_rows(Bench& bench);         // reads, mmap scans, share of huge pages
 void write_rows(Bench& bench);        // create + write + close + rename
+void daemon_io_rows(Bench& bench);    // stores, reads and maps where the daemon moves the bytes
 void open_rows(Bench& bench);         // open + close and existence probes
 void fill_rows(Bench& bench);         // four writers and a pool too small for them
 void directory_rows(Bench& bench);    // a million entries in one directory
 void trace_rows(Bench& bench);        // requests of a chat service
-void spill_rows(Bench& bench);        // the seam to the disk, beside fio
+void spill_rows(Bench& bench);        // block I/O of the disk tier, beside fio
 void promote_rows(Bench& bench);      // cold entries through the mount, beside fio
-void spill_speed_rows(Bench& bench);  // entries to the disk beside fio, and what reads notice of it
-void allocator_rows(Bench& bench);    // space on a disk in use
+void spill_speed_rows(Bench& bench);  // the speed of spilling beside fio, and its effect on reads
+void allocator_rows(Bench& bench);    // finding and freeing space on a disk in use
 void catalog_rows(Bench& bench);      // a million entries on a disk
-void today_rows(Bench& bench);        // a pool with a disk beside a directory on it
+void today_rows(Bench& bench);        // a pool with a disk tier beside a directory on that disk
 
 }  // namespace kvcachefs::bench

@@ -1,4 +1,4 @@
-// What it costs to find a place on the disk and to give it back.
+// The cost of finding space on the disk and of giving it back.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ double p99_us(uint64_t percent) {
 
 void allocator_rows(Bench& bench) {
   for (const uint64_t percent : {10, 50, 95, 99}) {
-    if (bench.scale.quick && percent != 50) continue;  // to age it takes seconds
+    if (bench.scale.quick && percent != 50) continue;  // ageing takes seconds
     bench.report.add(
         {fmt::format("allocator: alloc and free, 1 TiB in units of 64 KiB, {} % full: p99 in µs", percent),
          "", "", "", p99_us(percent), percent <= 95 ? Row::Bound::kAtMost : Row::Bound::kNone, 2});

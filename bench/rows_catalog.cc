@@ -1,4 +1,4 @@
-// A catalog of many entries: how fast they are committed, in batches, and how soon a mount serves with them.
+// A catalog of many entries: how fast batches of them are committed, and how soon a mount serves them.
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 
 #include "base/clock.h"
 #include "bench/spill_pool.h"
-#include "tier/catalog.h"
-#include "tier/spill_orders.h"
-#include "tier/spill_target.h"
+#include "tier/catalog/catalog.h"
+#include "tier/disk/spill_orders.h"
+#include "tier/disk/spill_target.h"
 
 namespace kvcachefs::bench {
 namespace {
@@ -25,12 +25,13 @@ Value must_have(Result<Value> result) {
   return std::move(*result);
 }
 
-// Not full: a pool keeps up to a 32nd of its disk free and discards for it.
+// The disk is not full, because a pool keeps up to a 32nd of its disk free and would discard entries for
+// that.
 uint64_t disk_bytes(uint64_t entries) {
   return (entries + entries / 8 + 256) * kUnitBytes;
 }
 
-// Names as engines give them: a hash in hexadecimal digits, all in one directory.
+// The names are like those of engines: a hash in hexadecimal digits, all in one directory.
 void add_entry(std::vector<CatalogChange>& batch, uint64_t number) {
   const uint64_t id = kFirstId + number;
   const uint64_t hash = id * 0x9e3779b97f4a7c15;
@@ -40,12 +41,12 @@ void add_entry(std::vector<CatalogChange>& batch, uint64_t number) {
   node.accessed = node.modified = {1'700'000'000 + static_cast<time_t>(number / 1000), 5};
   batch.emplace_back(PutNode{std::move(node)});
   batch.emplace_back(PutName{kCatalogRoot, fmt::format("{:016x}{:016x}.safetensors", hash, ~hash), id});
-  // Unit 0 is the superblock's.
+  // Unit 0 belongs to the superblock.
   batch.emplace_back(PutContent{
       id, {.size_bytes = kUnitBytes, .checksum = {hash, id}, .version = 1, .extents = {{number + 1, 1}}}});
 }
 
-// A disk and its catalog as a daemon would leave them. Entries a second.
+// The call makes a disk and its catalog as a daemon would leave them. The result is in entries a second.
 double commit_all(const std::string& path, uint64_t entries) {
   const SpillTarget target = must_have(
       open_spill_target({.path = path, .size_bytes = disk_bytes(entries), .unit_bytes = kUnitBytes}));

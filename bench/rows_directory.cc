@@ -1,5 +1,5 @@
-// A flat directory of very many 4 KiB entries: create, stat, list, remove, and what each costs the daemon in
-// memory.
+// A flat directory of very many 4 KiB entries: create, stat, list, remove, and the daemon's memory for each
+// entry.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -100,7 +100,7 @@ void directory_rows(Bench& bench) {
   row("stat", &Run::stat);
   row("readdir of all, per entry", &Run::list);
   row("unlink", &Run::remove);
-  // A few entries share what the daemon takes once, so that a small run says nothing about the bound.
+  // The row of a quick run has no bound, because few entries share the memory that the daemon takes once.
   const auto bound = bench.scale.quick ? Row::Bound::kNone : Row::Bound::kAtMost;
   bench.report.add({"daemon memory per entry, bytes", "", "", "", bytes_an_entry, bound, kBytesAnEntryMax});
 }

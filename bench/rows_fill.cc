@@ -1,5 +1,5 @@
-// Four writers store four times the pool's size as fast as they can: nothing may fail, nothing may be short,
-// the pool may not grow, and the writers should not notice the eviction under them.
+// Four writers store four times the pool's size as fast as they can. No store may fail or be short, the pool
+// may not grow, and the writers should not notice the eviction.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/statvfs.h>
@@ -23,7 +23,7 @@ constexpr uint64_t kTimes = 4;
 constexpr uint64_t kEntryBytes = uint64_t{2} << 20;
 constexpr useconds_t kSampleUs = 2000;
 
-// mountinfo writes white space and backslashes as three octal digits.
+// The mountinfo file writes white space and backslashes as three octal digits.
 std::string unescaped(const std::string& word) {
   std::string text;
   for (size_t at = 0; at < word.size(); ++at) {
@@ -34,7 +34,8 @@ std::string unescaped(const std::string& word) {
   return text;
 }
 
-// Where the daemon keeps the pool: what is used there is what the pool really takes.
+// The result is the tmpfs in which the daemon keeps the pool: the bytes used there are what the pool really
+// takes.
 std::string memory_of(const Kvcachefs& mount) {
   std::istringstream lines(read_text("/proc/self/mountinfo"));
   for (std::string line; std::getline(lines, line);) {

@@ -1,6 +1,6 @@
 // Calls that carry no bytes: open and close beside the minimal passthrough server on the same transport,
-// existence probes of names that the kernel knows beside a tmpfs, and of unknown ones beside the minimal
-// server.
+// existence probes of names that the kernel knows beside a tmpfs, and probes of unknown names beside the
+// minimal server.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ Contestant known_probe(const std::string& path, uint64_t operations) {
   };
 }
 
-// A new name each time: the kernel remembers those it has asked for.
+// Each probe uses a new name, because the kernel remembers names that it has asked for.
 Contestant unknown_probe(const std::string& prefix, uint64_t operations) {
   return [=, next = std::make_shared<uint64_t>(0)] {
     const uint64_t begin_ns = now_ns();

@@ -22,7 +22,8 @@ struct Case {
 };
 
 void promote_row(Bench& bench, const DiskDirectory& disk, const Case& one) {
-  // At least what the largest entries have in flight; of small ones, not more than take a second.
+  // The amount is at least what the largest entries have in flight; of small entries it is no more than takes
+  // a second.
   const uint64_t bytes = one.entry_bytes < kMiB
                              ? std::min(bench.scale.working_set_bytes, 256 * kMiB)
                              : std::max(bench.scale.working_set_bytes, (bench.scale.quick ? 64 : 256) * kMiB);

@@ -91,8 +91,8 @@ std::vector<Case> cases_of(const Scale& scale, uint64_t entry_bytes) {
   return cases;
 }
 
-// The entries are stored anew a few times: which pages of the host's a file got would otherwise be in all
-// rounds.
+// Because a file keeps the pages of the host that it got, the entries are stored anew a few times: otherwise
+// the same pages would be in all rounds.
 void rows_for(Bench& bench, const Places& places, uint64_t entry_bytes) {
   constexpr unsigned kGenerations = 3;
   const uint64_t count = bench.scale.working_set_bytes / entry_bytes;
@@ -150,7 +150,7 @@ void read_rows(Bench& bench) {
   const Places places(bench);
   rows_for(bench, places, 2 * kMiB);
   rows_for(bench, places, 32 * kMiB);
-  // The 32 MiB entries of the last generation are still there; 2 MiB ones join them.
+  // The 32 MiB entries of the last generation still exist; entries of 2 MiB are added.
   store_entries(places.ours.directory(), "small", bench.scale.working_set_bytes / 2 / (2 * kMiB),
                 payload(2 * kMiB));
   huge_share_row(bench, places);

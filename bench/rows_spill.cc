@@ -1,5 +1,5 @@
-// The disk tier beside fio on a file of the same file system: the seam to the disk, between the disk and the
-// mapped huge pages of a tmpfs file, as entries lie in one.
+// The disk tier beside fio on a file of the same file system. The rows measure block I/O between the disk and
+// the mapped huge pages of a tmpfs file, which is where an entry's bytes lie.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include "base/unique_fd.h"
 #include "bench/fio.h"
 #include "bench/rows.h"
-#include "tier/uring_block_io.h"
+#include "tier/disk/uring_block_io.h"
 
 namespace kvcachefs::bench {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kKiB = uint64_t{1} << 10;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Pages of a tmpfs, all there, as those of a promoted entry will be.
+// The pages of a tmpfs file, all present, as those of a promoted entry are.
 class Pages {
  public:
   Pages(const std::string& file, uint64_t bytes) : bytes_(bytes) {
@@ -48,7 +48,7 @@ Value must_have(Result<Value> result) {
   return std::move(*result);
 }
 
-// The same job by the seam.
+// The call does the same job through the disk tier's block I/O.
 double seam_rate(BlockDevice& device, const Pages& pages, const FioJob& job) {
   const bool write = job.kind == FioJob::Kind::kWrite;
   const auto channel = must_have(device.channel(job.depth));
@@ -86,7 +86,7 @@ void spill_rows(Bench& bench) {
       {"disk reads of 64 KiB, random, 64 in flight", Kind::kRandomRead, 64 * kKiB, 64},
       {"disk writes of 2 MiB, 8 in flight, flush", Kind::kWrite, 2 * kMiB, 8},
       {"disk writes of 32 MiB, 8 in flight, flush", Kind::kWrite, 32 * kMiB, 8}};
-  // At least what the largest blocks have in flight.
+  // The amount is at least what the largest blocks have in flight.
   const uint64_t bytes = std::max(bench.scale.working_set_bytes, 256 * kMiB);
   const DiskDirectory disk;
   const std::string ours = disk.make_file("ours", bytes);

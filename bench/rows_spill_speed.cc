@@ -1,5 +1,5 @@
-// How fast what is only in memory comes to the disk, beside fio's sequential writes, and what clients notice
-// of it.
+// The speed at which dirty entries are spilled, beside fio's sequential writes, and the effect of spilling on
+// clients' reads.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Entries in memory that nothing has asked to be spilled.
+// The call stores entries that stay dirty, because the pool's durability is `none`.
 void store_dirty(const SpillPool& pool, uint64_t entries, uint64_t entry_bytes) {
   remove_entries(pool.directory(), "spilled", entries);
   pool.set_durability("none");
@@ -32,7 +32,7 @@ double spill_rate(const SpillPool& pool, uint64_t entries, uint64_t entry_bytes)
 }
 
 SpillPool::Shape shape_for(uint64_t bytes) {
-  // On the disk, what is to be written finds no room in what was freed only just now.
+  // The disk has room for two rounds, so that a round's writes do not need space that was freed just before.
   return {.memory_bytes = bytes / 4 * 5 + 64 * kMiB, .disk_bytes = bytes / 4 * 9 + 64 * kMiB};
 }
 
@@ -58,8 +58,7 @@ void throughput_row(Bench& bench, const DiskDirectory& disk, uint64_t entry_byte
                       rates.ratio(0, index + 1), Row::Bound::kAtLeast, 0.9});
 }
 
-// Reads of open entries, over and over, until `enough` says so, which is asked after each round over all of
-// them.
+// Open entries are read over and over, until `enough` is true; it is asked after each round over all entries.
 double hot_rate(const std::vector<UniqueFd>& entries, uint64_t entry_bytes,
                 const std::function<bool(uint64_t)>& enough) {
   static std::vector<std::byte> piece(kMiB);
@@ -73,8 +72,8 @@ double hot_rate(const std::vector<UniqueFd>& entries, uint64_t entry_bytes,
   return rate(bytes, begin_ns);
 }
 
-// What of it is the disk's doing: the same reads while fio writes, which makes no checksums, and reads
-// nothing with a processor.
+// The rate shows what the disk alone costs: the same reads while fio writes, which makes no checksums and
+// reads nothing with a processor.
 double beside_fio(const std::vector<UniqueFd>& hot, uint64_t entry_bytes, const FioJob& job) {
   std::atomic<bool> ended = false;
   std::exception_ptr failure;
@@ -125,7 +124,8 @@ void hot_row(Bench& bench, const DiskDirectory& disk) {
                                                   });
                                                 },
                                                 [&] {
-                                                  // It asks the same question, whose answer costs a moment.
+                                                  // The reads alone ask the same question, because its answer
+                                                  // costs a moment.
                                                   return hot_rate(hot, entry_bytes, [&](uint64_t past_ns) {
                                                     return pool.is_clean() && past_ns > spilling_ns;
                                                   });

@@ -1,6 +1,6 @@
 // What users have today beside what they get: the calls of vLLM's `fs` tier on a pool with a disk tier, and
-// on a directory of the file system that this disk tier lies on. Three times as many bytes as the pool has
-// memory, asked for by Zipf's law.
+// on a directory of the file system that has the pool's disk tier. The keys, asked for by Zipf's law, are
+// three times as many bytes as the pool has memory.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ struct Served {
   double hit_share = 0;
 };
 
-// Of each request: a probe, then a load of what is there or a store of what is not. True: it was there.
+// A request is a probe, then a load if the entry exists or a store if it does not. True if it existed.
 bool serve(clients::Client& client, uint64_t key, std::span<std::byte> bytes) {
   size_t found = 0;
   clients::Outcome outcome = client.probe(std::span(&key, 1), found);
@@ -82,7 +82,7 @@ Served serve_all(clients::Client& client, const std::vector<uint64_t>& requests)
 
 using MakeClient = std::unique_ptr<clients::Client> (*)(const clients::ClientOptions&);
 
-// The first half of the requests fills the place; then nothing is in the page cache.
+// The first half of the requests fills the place; after it the page cache is emptied.
 Served measure(MakeClient make, const std::string& root, uint64_t keys) {
   const auto client = make({.root = root, .entry_bytes = kEntryBytes});
   if (const clients::Outcome started = client->start(); !started.done()) throw BenchError(started.reason);

@@ -1,4 +1,4 @@
-// The whole trace of a chat service by vLLM's calls, in a pool that holds a tenth of its blocks.
+// The whole trace of a chat service, replayed by vLLM's calls, in a pool that holds a tenth of its blocks.
 #include <fmt/format.h>
 
 #include "bench/rows.h"

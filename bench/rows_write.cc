@@ -1,5 +1,5 @@
 // Stores through the mount beside the same on a tmpfs with huge pages and on one without. Every store
-// replaces the entry of the round before, so that all of them take and give back memory at the same pace.
+// replaces the entry of the round before, so that all contestants take and give back memory at the same pace.
 #include <fmt/format.h>
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-// Runs what README.md's table compares, side by side, and prints that table. Must be root. Usage: see kUsage.
+// The program runs the contestants of README.md's table side by side and prints that table. It must be root.
+// Usage: see kUsage.
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,7 +15,8 @@ namespace {
 using namespace kvcachefs::bench;
 
 constexpr char kUsage[] =
-    "usage: side_by_side [--quick] [--only read|write|open|fill|directory|trace|spill]... [--json FILE] "
+    "usage: side_by_side [--quick] [--only read|write|daemon-io|open|fill|directory|trace|spill]... [--json "
+    "FILE] "
     "[--write "
     "README]\n"
     "  --quick   little of everything, to see that it works; the figures mean nothing\n"
@@ -31,6 +33,7 @@ struct Group {
 };
 constexpr Group kGroups[] = {{"read", read_rows},
                              {"write", write_rows},
+                             {"daemon-io", daemon_io_rows},
                              {"open", open_rows},
                              {"fill", fill_rows},
                              {"directory", directory_rows},

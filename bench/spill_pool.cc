@@ -33,7 +33,7 @@ void wait_for(const char* what, const std::function<bool()>& condition) {
   }
 }
 
-// Touched, in huge pages, and kept: no round pays for its first touch.
+// The buffers are in huge pages, touched once and kept, so that no round pays for the first touch.
 class Buffers {
  public:
   Buffers(unsigned count, uint64_t each_bytes) : each_bytes_(each_bytes), all_bytes_(count * each_bytes) {
@@ -63,7 +63,8 @@ void read_one(const std::string& path, std::byte* into, uint64_t bytes) {
 
 SpillPool::SpillPool(const Bench& bench, const DiskDirectory& disk, const std::string& name,
                      const Shape& shape)
-    // Written once before: a disk's first write to what was only allocated is the file system's to pay.
+    // The disk file is written once before, because the first write to space that was only allocated costs
+    // the file system more.
     : mount_(bench.work, name,
              fmt::format("size={},spill={},spill_size={},spill_force=on,{}", shape.memory_bytes,
                          disk.make_file(name, shape.disk_bytes), shape.disk_bytes, shape.options)) {}

@@ -1,5 +1,5 @@
-// Rounds of measurements that alternate between what is compared, and their medians. One thread. Throws
-// BenchError where a system call that has to work does not: a benchmark has nobody to hand an error to.
+// Rounds of measurements that alternate between contestants, and their medians. One thread. Throws BenchError
+// where a system call that must work fails, because a benchmark has no caller to hand an error to.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,17 @@ struct BenchError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The value of a system call; throws with its name, the path and the reason if it is negative.
+// The result is the value of a system call. A negative value throws, with the call's name, the path and the
+// reason.
 long must(long value, const std::string& call, const std::string& path);
 
-// How much of everything is done; --quick is for seeing that it works at all.
+// A Scale says how much of everything is done; --quick only shows that everything works.
 struct Scale {
   bool quick = false;
   unsigned rounds = 9;
   uint64_t working_set_bytes = uint64_t{1} << 30;
   uint64_t small_set_bytes = uint64_t{64} << 20;
-  uint64_t operations = 5000;  // round trips to a server a round
+  uint64_t operations = 5000;  // round trips to a server in each round
   uint64_t cached_operations = 200'000;
   uint64_t fill_pool_bytes = uint64_t{1} << 30;
   uint64_t directory_entries = 1'000'000;
@@ -32,18 +33,19 @@ struct Scale {
 Scale full_scale();
 Scale quick_scale();
 
-// A contestant runs once and says its rate (bytes or operations a second).
+// A contestant runs once and returns its rate (bytes or operations a second).
 using Contestant = std::function<double()>;
 
-// rates[contestant][round]. Each round runs all of them, beginning with another one each time, after one
-// round that does not count.
+// The rates are rates_[contestant][round]. Each round runs all contestants and begins with another one than
+// the round before; one round before all others does not count.
 class Rates {
  public:
   Rates() = default;
   static Rates measure(unsigned rounds, const std::vector<Contestant>& contestants);
   void append(const Rates& more);
   double median_of(size_t contestant) const;
-  // The median over the rounds of the ratio within each round: what disturbs a round disturbs both.
+  // The result is the median over the rounds of the ratio within each round, because a disturbance of a round
+  // disturbs both.
   double ratio(size_t contestant, size_t reference) const;
 
  private:
@@ -53,7 +55,8 @@ class Rates {
 double median(std::vector<double> values);
 double rate(uint64_t amount, uint64_t begin_ns);  // from begin_ns until now
 
-// True once SIGINT or SIGTERM asked to stop; measure() then throws, so that mounts are cleaned up.
+// After stop_on_signals(), SIGINT or SIGTERM makes throw_if_stopped(), and so measure(), throw, so that
+// mounts are cleaned up.
 void stop_on_signals();
 void throw_if_stopped();
 

@@ -1,6 +1,7 @@
-// Tells the process that waits for a daemonized start that this one serves, and lets go of that one's
-// terminal or pipes: whoever reads them to the end would wait for the daemon's. Main thread. Failure: none is
-// told; the log then stays where it was.
+// An Announcement tells the process that waits for a daemonized start (`--daemonize`) that the daemon serves.
+// It also moves the daemon off the terminal or pipes that it was started with: otherwise a program that reads
+// such a pipe to its end would wait until the daemon ends. Main thread. Failures are not reported: if the log
+// file cannot be opened, stderr stays where it was.
 #pragma once
 
 #include <fcntl.h>

@@ -23,15 +23,15 @@ namespace kvcachefs {
 namespace {
 
 constexpr rlim_t kWantedDescriptors = 1 << 20;
-// More than a supervisor ever opens at once.
+// The number is more than a supervisor ever opens at once.
 constexpr rlim_t kOfSupervisor = 256;
 constexpr const char* kNotifierName = "(invalidator)";  // daemon/workers.cc
-constexpr int kThreadsField = 20 - 3;                   // num_threads, after the state: proc(5)
+constexpr int kThreadsField = 20 - 3;                   // position of num_threads after the state: proc(5)
 
 struct Stat {
   std::string name;  // in parentheses
   char state = 0;
-  uint64_t threads = 0;  // of its process
+  uint64_t threads = 0;  // of the whole process
 };
 
 std::optional<Stat> parse_stat(const std::string& text) {
@@ -54,7 +54,8 @@ std::optional<Stat> stat_of(const std::string& directory) {
   return text ? parse_stat(*text) : std::nullopt;
 }
 
-// SIGKILL waits for it: what it does in the kernel now is the last it does.
+// True if SIGKILL is pending for the thread: what the thread does in the kernel now is the last thing that it
+// does.
 bool is_killed(const std::string& directory) {
   const auto text = sys::read_text((directory + "/status").c_str());
   if (!text) return false;
@@ -67,7 +68,7 @@ bool is_killed(const std::string& directory) {
   return read.ec == std::errc{} && (pending >> (SIGKILL - 1) & 1) != 0;
 }
 
-// None if it could not be read to the end.
+// The result is empty if the directory could not be read to the end.
 std::optional<std::vector<std::string>> threads_of(pid_t process) {
   std::vector<std::string> threads;
   std::error_code error;
@@ -85,7 +86,7 @@ void raise_descriptor_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   const rlimit raised{kWantedDescriptors, std::max(limit.rlim_max, kWantedDescriptors)};
   if (setrlimit(RLIMIT_NOFILE, &raised) == 0) return;
-  limit.rlim_cur = limit.rlim_max;  // without the right to more
+  limit.rlim_cur = limit.rlim_max;  // without the right to raise the hard limit
   (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
@@ -110,7 +111,8 @@ pid_t fork_sharing_descriptors() {
 bool has_ended_but_for_notifier(pid_t child) {
   const std::string process = fmt::format("/proc/{}", child);
   const auto before = stat_of(process);
-  // The first of its threads stays, ended, until the last has. Most looks end here.
+  // Because the first thread of a process stays as a zombie until the last thread has ended, most calls end
+  // here.
   if (!before || before->state != 'Z') return false;
   const auto threads = threads_of(child);
   if (!threads) return false;
@@ -120,15 +122,25 @@ bool has_ended_but_for_notifier(pid_t child) {
     if (stat->state == 'Z' || stat->state == 'X') continue;
     if (stat->name != kNotifierName || stat->state != 'D' || !is_killed(thread)) return false;
   }
-  // The list leaves some out if others end while it is read; none begins in a process that ends.
+  // The list leaves out some threads if others end while it is read. No new thread begins in a process that
+  // ends.
   const auto after = stat_of(process);
   return after && before->threads == threads->size() && after->threads == threads->size();
+}
+
+bool waits_in_kernel(pid_t child) {
+  const auto threads = threads_of(child);
+  return !threads || std::ranges::any_of(*threads, [](const std::string& thread) {
+    const auto stat = stat_of(thread);
+    return stat && stat->state == 'D';
+  });
 }
 
 void close_all_but(const std::set<int>& kept) {
   unsigned next = STDERR_FILENO + 1;
   const auto close_below = [&next](unsigned end) {
-    // From one to another without a list of them, which could be had in part only.
+    // The ranges between kept descriptors are closed without a list of the open ones, because such a list may
+    // be had only in part.
     if (next < end && close_range(next, end - 1, 0) != 0)
       log_error("descriptors {} to {} stay open: {}", next, end - 1, sys::last_error("close_range").message);
     next = std::max(next, end + 1);

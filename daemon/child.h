@@ -1,5 +1,5 @@
-// A serving child, as the supervisor sees it: a process that shares its table of descriptors. Main thread.
-// Failure: what cannot be found out is taken for life, never for death.
+// A serving child, as the supervisor sees it: a process that shares the supervisor's table of descriptors.
+// Main thread. Failure: a child of which something cannot be found out counts as alive, never as dead.
 #pragma once
 
 #include <sys/types.h>
@@ -9,25 +9,30 @@
 
 namespace kvcachefs {
 
-// Descriptors a process may have. As many as there can be (`raise`): each removed directory or O_TMPFILE that
-// the kernel still knows holds one, and in daemon I/O each open entry.
+// The descriptors that a process may have. `raise` makes them as many as the system allows: each removed
+// directory and each O_TMPFILE that the kernel still knows holds one, and in daemon I/O so does each open
+// entry.
 void raise_descriptor_limit();
 uint64_t descriptor_limit();
 
-// fork(2) that shares the table of descriptors; glibc's has no way to ask for it. The child has one thread,
-// as this process has. The table is one but its limit is each process' own, and the child's is lower: however
-// many it has, there are some left for the supervisor.
+// A fork(2) that shares the table of descriptors; glibc's fork() cannot be asked for that. The child has one
+// thread, as this process has. The table is shared, but each process has its own limit, and the child's is
+// lower: even if the child reaches its limit, some descriptors are left for the supervisor.
 pid_t fork_sharing_descriptors();
 
-// Whether a child that was killed has ended but for the one thread that tells the kernel of discarded names:
-// that may wait, and cannot be killed, for a directory that a client holds who waits for an answer, which
-// only the next child gives. No pidfd and no waitpid(2) tells of that (Linux 6.15, fs/pidfs.c). Any other
-// thread may be in the midst of a write, to the disk or to an entry, which has to have ended before somebody
-// else decides what is where. True only if every thread's state could be read, and each is such that it never
-// comes back to what it was doing.
+// True if a child that was killed has ended except for one thread: the one that tells the kernel of discarded
+// names. That thread may wait, and cannot be killed, for the lock of a directory that a client's call holds
+// while the call waits for an answer, and only the next child gives that answer. Neither a pidfd nor
+// waitpid(2) reports this state (Linux 6.15, fs/pidfs.c). Any other thread may be in the midst of a write to
+// the disk or to an entry, and that write must have ended before another process decides where an entry's
+// bytes are. The result is true only if every thread's state could be read, and no thread can come back to
+// what it was doing.
 bool has_ended_but_for_notifier(pid_t child);
 
-// Closes all descriptors but the standard ones and these.
+// True if any of the child's threads waits where signals do not reach it, for example for a disk.
+bool waits_in_kernel(pid_t child);
+
+// The call closes all descriptors except 0 to 2 and the given ones.
 void close_all_but(const std::set<int>& kept);
 
 }  // namespace kvcachefs

@@ -15,7 +15,8 @@
 namespace kvcachefs {
 namespace {
 
-// What mount(8) and fstab pass along; they mean nothing to the daemon, or are mount(8)'s own business.
+// Options that mount(8) and fstab pass along: they mean nothing to the daemon, or mount(8) handles them
+// itself.
 constexpr std::array<std::string_view, 15> kIgnoredOptions{
     "rw",     "dev",     "nodev",  "suid",     "nosuid",  "exec",     "noexec",     "auto",
     "noauto", "_netdev", "nofail", "defaults", "noatime", "relatime", "allow_other"};
@@ -37,18 +38,18 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--pool", arguments.pools, "A pool; may be given several times")
       ->type_name("NAME[:KEY=VALUE,...]")
       ->allow_extra_args(false);
-  app.add_option(
-         "-o", arguments.options,
-         "io_uring, no_passthrough, no_supervisor, hang_after=S, give_up_after=S, poll_us=N, threads=N, "
-         "runtime_dir=DIR; may be "
-         "given several times")
+  app.add_option("-o", arguments.options,
+                 "io_uring, no_passthrough, no_page_cache, no_supervisor, hang_after=S, give_up_after=S, "
+                 "poll_us=N, threads=N, "
+                 "runtime_dir=DIR; may be "
+                 "given several times")
       ->type_name("OPTION[,OPTION...]")
       ->allow_extra_args(false);
   app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
   app.add_flag("--check-config", arguments.check_config, "Check the configuration and exit");
   app.add_flag("--print-config", arguments.print_config, "Print the configuration as TOML and exit");
   app.add_flag("--version", arguments.version, "Print the version and exit");
-  // What a daemon asks of the program that it is to become; in no help.
+  // A running daemon passes this option to the program that it is to become; the help does not show it.
   app.add_option("--can-succeed", arguments.can_succeed)->group("");
   app.add_option("MOUNTPOINT", arguments.mountpoint, "Where to mount");
   app.footer(fmt::format("Keys of a pool: {}. See kvcachefsd(8).", fmt::join(pool_option_keys(), " ")));
@@ -77,7 +78,8 @@ Result<void> set_option(Config& config, std::string_view option) {
   const std::string_view value = has_value ? option.substr(equals + 1) : std::string_view{};
   const bool takes_value = key == "poll_us" || key == "threads" || key == "hang_after" ||
                            key == "give_up_after" || key == "runtime_dir";
-  const bool is_flag = key == "io_uring" || key == "no_passthrough" || key == "no_supervisor";
+  const bool is_flag =
+      key == "io_uring" || key == "no_passthrough" || key == "no_page_cache" || key == "no_supervisor";
   if (!takes_value && !is_flag) {
     if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
     return fail(EINVAL, fmt::format("-o {}: unknown option", option));
@@ -91,6 +93,7 @@ Result<void> set_option(Config& config, std::string_view option) {
   if (key == "give_up_after") return set_count(key, value, kMaximumHangAfterS, config.give_up_after_s);
   if (key == "io_uring") config.io_uring = true;
   if (key == "no_passthrough") config.no_passthrough = true;
+  if (key == "no_page_cache") config.no_page_cache = true;
   if (key == "no_supervisor") config.no_supervisor = true;
   if (key == "runtime_dir") {
     Result<std::filesystem::path> path = absolute_path("-o runtime_dir", std::string(value));
@@ -111,7 +114,7 @@ Result<void> set_options(Config& config, std::string_view list) {
   return {};
 }
 
-// A pool of the file keeps the settings that --pool does not name.
+// A pool of the configuration file keeps the settings that --pool does not name.
 Result<void> add_pool(Config& config, PoolOrigins& origins, const std::string& spec, uint64_t memory_bytes) {
   const auto [name, pairs] = split_pool_spec(spec);
   if (origins.contains(name) && origins.find(name)->second == "--pool") {

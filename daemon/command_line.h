@@ -1,5 +1,5 @@
-// kvcachefsd's command line. Any thread. Fails with EINVAL and one line that names the option, or
-// `FILE:LINE:` where the configuration file is at fault; the caller prints it and exits with 2.
+// The command line of kvcachefsd. Any thread. Fails with EINVAL and one line that names the option, or
+// `FILE:LINE:` where the configuration file is at fault; the caller prints that line and exits with 2.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ struct CommandLine {
   enum class Action { kServe, kCheckConfig, kPrintConfig, kVersion, kHelp, kCanSucceed };
   Action action = Action::kServe;
   Config config;
-  std::string formats;  // kCanSucceed: daemon/succession.h
+  std::string formats;  // for kCanSucceed: what the asking daemon leaves (daemon/succession.h)
   std::string output;   // what kPrintConfig, kVersion and kHelp print; ends with a newline
 };
 
-// `memory_bytes`: what sizes in percent refer to, and what all pools together have to fit in.
+// `memory_bytes` is what sizes in percent refer to, and what all pools together must fit in.
 Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64_t memory_bytes);
 
 }  // namespace kvcachefs

@@ -5,13 +5,13 @@
 #include <cerrno>
 
 #include "base/size.h"
-#include "tier/spill_orders.h"
+#include "tier/disk/spill_orders.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr unsigned kFewProcessors = 4;
-constexpr unsigned kUsualPollUs = 20;  // about what it takes to wake a thread
+constexpr unsigned kUsualPollUs = 20;  // about the time that it takes to wake a thread
 
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
@@ -93,6 +93,7 @@ std::string format_config(const Config& config) {
   out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
   out += fmt::format("io_uring = {}\n", config.io_uring);
   out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
+  out += fmt::format("no_page_cache = {}\n", config.no_page_cache);
   out += fmt::format("no_supervisor = {}\n", config.no_supervisor);
   if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
   out += fmt::format("threads = {}\n", config.threads);

@@ -1,4 +1,4 @@
-// The configuration file; the only includer of toml++.
+// The reader of the configuration file; the only includer of toml++.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,6 +41,7 @@ class Reader {
     if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
     if (name == "io_uring") return read_bool(name, node, config.io_uring);
     if (name == "no_passthrough") return read_bool(name, node, config.no_passthrough);
+    if (name == "no_page_cache") return read_bool(name, node, config.no_page_cache);
     if (name == "no_supervisor") return read_bool(name, node, config.no_supervisor);
     if (name == "poll_us") return read_count(name, node, kMaximumPollUs, config.poll_us.emplace());
     if (name == "threads") return read_count(name, node, kMaximumThreads, config.threads);
@@ -52,7 +53,8 @@ class Reader {
 
   Result<void> read_path(std::string_view name, const toml::node& node, std::filesystem::path& path) {
     const auto text = node.value_exact<std::string>();
-    // The daemon's directory when it reads the file is nobody's business.
+    // A relative path is refused, because it would depend on the daemon's working directory when the file is
+    // read.
     if (!text || !text->starts_with('/') || text->find('\0') != std::string::npos) {
       return wrong(node.source(), fmt::format("{} is not an absolute path", name));
     }
@@ -111,8 +113,8 @@ class Reader {
     return {};
   }
 
-  // A number as it would be typed on the command line; 0o1777 is the mode 1777. A switch may be true or
-  // false.
+  // A number becomes the text that the command line would have; 0o1777 is the mode 1777. A switch may be true
+  // or false.
   static std::optional<std::string> text_of(const toml::node& node, bool is_switch) {
     if (const auto flag = node.value_exact<bool>(); flag && is_switch) return *flag ? "on" : "off";
     if (const auto text = node.value_exact<std::string>()) return text;
@@ -138,7 +140,7 @@ std::string one_line(std::string_view text) {
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins) {
   std::error_code error;
-  // toml++ would read a directory as an empty file.
+  // The check is needed because toml++ would read a directory as an empty file.
   if (!std::filesystem::exists(file, error) || std::filesystem::is_directory(file, error)) {
     return fail(EINVAL, fmt::format("--config: {} cannot be read", file.native()));
   }

@@ -1,6 +1,7 @@
-// How many serving processes have lately ended so that the next one finds a disk again (tier/away_disks.h):
-// one that is found and cannot be had after all must not cost a takeover every second. The supervisor counts;
-// a child has what was counted before it began. One thread.
+// Handovers counts how many serving processes have lately ended so that the next one takes up a disk that was
+// found again (tier/recovery/away_disks.h). A disk that is found and cannot be had after all must not cost a
+// takeover every second. The supervisor counts; a child sees the count from before the child began. One
+// thread.
 #pragma once
 
 #include "base/clock.h"
@@ -13,7 +14,7 @@ class Handovers {
     count_ = lately() + 1;
     last_ns_ = now_ns();
   }
-  // As long as one follows the other within minutes.
+  // The count goes on only if one handover follows the other within 10 minutes.
   unsigned lately() const { return now_ns() - last_ns_ > kSoonNs ? 0 : count_; }
 
  private:

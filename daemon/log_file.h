@@ -1,6 +1,7 @@
-// The log of a daemon that went to the background: the file that stderr leads to, which begins anew when it
-// has grown, with one file of before beside it (NAME.1). Supervisor and child share their table of
-// descriptors, so either does it for both. One thread at a time. Failure: the log goes on where it goes.
+// The log of a daemon that runs in the background: the file that stderr leads to. When the file has grown to
+// its limit, it is renamed to NAME.1, which replaces the earlier NAME.1, and a new one is begun. Supervisor
+// and child share their table of descriptors, so either of them does this for both. One thread at a time.
+// Failure: the log goes on where it goes.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@ namespace kvcachefs {
 inline constexpr uint64_t kMostLogBytes = uint64_t{16} << 20;
 
 std::string log_path(const std::string& runtime_dir);
-// Makes stderr lead there.
+// The call makes stderr lead to the file.
 void log_to(const std::string& path);
-// Several times a second. Nothing if stderr leads elsewhere.
+// The caller calls this several times a second. Nothing happens if stderr leads elsewhere.
 void keep_log_bounded(const std::string& path, uint64_t most_bytes = kMostLogBytes);
 
 }  // namespace kvcachefs

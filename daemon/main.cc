@@ -1,4 +1,4 @@
-// kvcachefsd: constructs, wires, serves, takes down in reverse.
+// kvcachefsd: main constructs, wires, serves, and takes down in reverse.
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,6 +22,7 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/risky_read.h"
 #include "base/sys.h"
 #include "daemon/announcement.h"
 #include "daemon/child.h"
@@ -31,6 +32,7 @@
 #include "daemon/mount_point.h"
 #include "daemon/pool_list.h"
 #include "daemon/runtime_dir.h"
+#include "daemon/second_start.h"
 #include "daemon/service_manager.h"
 #include "daemon/stacks.h"
 #include "daemon/succession.h"
@@ -38,7 +40,7 @@
 #include "daemon/workers.h"
 #include "fs/mounts.h"
 #include "fs/session.h"
-#include "tier/pools.h"
+#include "tier/pool/pools.h"
 
 namespace kvcachefs {
 namespace {
@@ -62,7 +64,8 @@ sigset_t ending_signals() {
   return signals;
 }
 
-// Until a signal asks for the end or the connection has ended by itself, by somebody's umount.
+// The call returns when a signal asks for the end, or when the connection has ended by an umount from
+// outside.
 void wait_for_end(Session& session, const Workers& workers, Survivors& survivors, pid_t supervisor,
                   const std::function<void()>& gets_on) {
   const sigset_t signals = ending_signals();
@@ -75,7 +78,7 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
       log_info("{}: unmounting", strsignal(signal));
       return;
     }
-    // As for an upgrade nobody notices; without a supervisor nobody would follow.
+    // Clients do not notice this, as with an upgrade. Without a supervisor no process would follow.
     if (workers.found_disk() && supervisor > 0 && getppid() == supervisor) {
       log_info("ends, and another takes over, with the disk");
       fault_point("handing over");
@@ -90,23 +93,23 @@ Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& r
   if (!listed) return pass(listed);
   for (const ListedPool& pool : *listed) {
     auto adopted = pools.adopt(pool.number, pool.options);
-    // It was being removed.
+    // The error means that the pool was removed and its memory given back.
     if (!adopted && adopted.error().code != ENOENT) return adopted;
   }
   runtime.note_pools_without_disk(names_without_disk(pools));
-  // Of pools that are gone, or were about to be there.
+  // These kept inodes belong to pools that are gone, or that were about to be created.
   for (const auto& [place, kept] : survivors.kept())
     if (pools.find(kept.inode.pool) == nullptr) {
       survivors.let_go(place);
       UniqueFd(kept.fd).reset();
     }
   std::vector<std::string> arenas;
-  for (const auto& pool : pools.list()) arenas.push_back(pool->arena_path());
+  for (const auto& pool : pools.all()) arenas.push_back(pool->arena_path());
   runtime.clean_up(arenas);
   return survivors.set_pools(format_pool_list(pools));
 }
 
-// All clients wait for a takeover.
+// All clients wait for a takeover, so it runs with a higher priority.
 class Haste {
  public:
   Haste() : nice_(getpriority(PRIO_PROCESS, 0)) { (void)setpriority(PRIO_PROCESS, 0, kHastyNice); }
@@ -136,29 +139,16 @@ Result<void> begin(const Config& config, const RuntimeDir& runtime, Pools& pools
   return session.mount();
 }
 
-// Where nobody supervises, the service manager hears of this process itself.
+// Serving tells its progress to these. Without a supervisor the service manager hears of this process itself.
 struct Audience {
   Announcement& announcement;
   pid_t supervisor = 0;
-  unsigned handovers = 0;  // lately, for a disk
+  unsigned handovers = 0;  // how many there were lately for a disk
   std::function<void()> served = [] {};
   std::function<void()> gets_on = [] {};
 };
 
-ServerInfo describe(const Session& session, const Survivors& survivors, uint32_t generation, unsigned threads,
-                    unsigned poll_us) {
-  return {.io_mode = session.passthrough() ? "passthrough" : "daemon",
-          .transport = session.over_io_uring() ? "io_uring" : "dev_fuse",
-          .threads = threads,
-          .poll_us = poll_us,
-          .memory_bytes = memory_bytes(),
-          .started_ns = now_ns(),
-          .pid = getpid(),
-          .supervisor_pid = survivors.supervised() ? getppid() : 0,
-          .generation = generation};
-}
-
-// Over io_uring it is libfuse's own threads that wait.
+// Over io_uring libfuse's own threads wait for requests, so none polls.
 unsigned poll_us_of(const Config& config) {
   return config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
 }
@@ -168,15 +158,26 @@ unsigned server_threads_of(const Config& config) {
   return config.threads > 0 ? config.threads : Workers::default_server_threads();
 }
 
+ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation) {
+  return {.threads = server_threads_of(config),
+          .poll_us = poll_us_of(config),
+          .memory_bytes = memory_bytes(),
+          .started_ns = now_ns(),
+          .pid = getpid(),
+          .supervisor_pid = survivors.supervised() ? getppid() : 0,
+          .generation = generation};
+}
+
 int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,
           const Audience& audience) {
   let_stacks_be_printed();
+  RiskyRead::note_deaths_in(runtime.deadly_reads(), generation == 0);
   survivors.descriptors().limit(descriptor_limit());
   const auto topology = NumaTopology::detect();
   SessionBacking backing(survivors);
   Invalidator invalidator;
   Wakeup evictor_wakeup;
-  // One at a time: the list that was looked at first must not be written down last.
+  // The lock keeps two threads apart, so that the older list is not written down last.
   Mutex listing;
   std::function<Result<void>()> list_pools;
   Pools pools({.directory = runtime.pools_directory(),
@@ -197,28 +198,28 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                   {.mountpoint = config.mountpoint.string(),
                    .io_uring = config.io_uring,
                    .no_passthrough = config.no_passthrough,
+                   .no_page_cache = config.no_page_cache,
                    .poll_us = poll_us_of(config),
                    .generation = generation,
+                   .info = describe(config, survivors, generation),
                    .pools_changed = [&] {
                      if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
                    }});
   if (auto begun = begin(config, runtime, pools, session, survivors, generation > 0); !begun) {
     log_error("{}", begun.error().message);
-    // What a successor has in hand is the next one's too: memory, mounts, descriptors.
+    // A successor leaves memory, mounts and descriptors to the next process, so no destructor may run.
     if (generation > 0) std::_Exit(kExitFailure);
     return kExitFailure;
   }
   AwayDisks away_disks(pools, audience.handovers);
   Workers workers(session, pools, evictor_wakeup);
-  const unsigned threads = server_threads_of(config);
-  workers.start(threads);
+  workers.start(server_threads_of(config));
   workers.watch(away_disks);
   const bool negotiated = session.wait_until_negotiated(kNegotiationTime);
   if (negotiated) {
-    const ServerInfo info = describe(session, survivors, generation, threads, poll_us_of(config));
-    session.control().describe(info);
     log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
-             config.mountpoint.string(), info.io_mode, info.transport, pools.list().size());
+             config.mountpoint.string(), session.passthrough() ? "passthrough" : "daemon",
+             session.over_io_uring() ? "io_uring" : "dev_fuse", pools.list().size());
     survivors.serving(now_ns());
     audience.announcement.ready(config.runtime_dir.string());
     audience.served();
@@ -236,17 +237,14 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   return negotiated ? 0 : kExitFailure;
 }
 
-// Requests in a dead one's rings are lost.
+// The requests in the rings of a process that died are lost, so io_uring excludes a supervisor.
 bool may_be_supervised(const Config& config) {
   return !config.no_supervisor && !config.io_uring;
 }
 
-int serve_alone(const Config& config, ServiceManager& manager, Announcement& announcement) {
+Result<int> serve_alone(const Config& config, ServiceManager& manager, Announcement& announcement) {
   auto runtime = RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
-  if (!runtime) {
-    log_error("{}", runtime.error().message);
-    return kExitFailure;
-  }
+  if (!runtime) return pass(runtime);
   Survivors nothing;
   return serve(config, *runtime, nothing, 0,
                {.announcement = announcement,
@@ -254,7 +252,7 @@ int serve_alone(const Config& config, ServiceManager& manager, Announcement& ann
                 .gets_on = [&] { manager.alive(); }});
 }
 
-// What was there of another program, ready to go on with; none: begin from nothing.
+// The state that another program has left, made ready to go on with.
 Result<std::unique_ptr<Survivors>> inherit(Inheritance& left) {
   auto survivors = Survivors::open(std::move(left.memory));
   if (!survivors) return survivors;
@@ -325,7 +323,7 @@ Result<int> serve_as_configured(const Config& config, const Succession& successi
   return ended;
 }
 
-// The parent's part of --daemonize: returns when the child serves, or has failed.
+// The parent's part of --daemonize: the call returns when the child serves or has failed.
 int wait_for_child(pid_t child, int ready_fd) {
   char byte = 0;
   if (read(ready_fd, &byte, 1) == 1) return 0;
@@ -334,7 +332,7 @@ int wait_for_child(pid_t child, int ready_fd) {
   return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : kExitFailure;
 }
 
-// The mount point, and what there is to go on with.
+// The mount point, and the state to go on with, if there is any.
 struct Start {
   std::filesystem::path mountpoint;
   std::unique_ptr<Survivors> survivors;
@@ -347,10 +345,11 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
     auto survivors = inherit(*left);
     if (survivors) return Start{(*survivors)->mount_point(), std::move(*survivors), std::move(left->lock)};
     if (!of_a_dead_one) return pass(survivors);
-    // The connection ends with its descriptor here, and what was served is a stale mount like any other.
+    // The connection to the kernel ends with its descriptor here, and the mount becomes a stale mount like
+    // any other.
     log_warning("{}: starting anew", survivors.error().message);
     drop_inheritance(manager);
-    // Whoever else still has that descriptor.
+    // The lock is released explicitly, because another process may still have that descriptor.
     (void)flock(left->lock.get(), LOCK_UN);
   }
   auto mountpoint = resolve_mount_point(config.mountpoint.native());
@@ -364,7 +363,14 @@ int serve_from(Start start, Config& config, const Succession& succession, Servic
   const auto ended = serve_as_configured(config, succession, manager, std::move(start.survivors),
                                          std::move(start.lock), announcement);
   if (ended) return *ended;
-  log_error("{}", ended.error().message);
+  std::string why = ended.error().message;
+  if (ended.error().code == EBUSY) {
+    auto again = mount_again(config);
+    if (again) announcement.ready(config.runtime_dir.string());
+    if (again) return 0;
+    why = std::move(again.error().message);
+  }
+  log_error("{}", why);
   return kExitFailure;
 }
 
@@ -390,9 +396,12 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "kvcachefsd: %s\n", start.error().message.c_str());
     return kExitFailure;
   }
-  config.runtime_dir = std::filesystem::absolute(config.runtime_dir);
-  // From here on threads inherit it: signals come to wait_for_end alone. SIGIO is what breaking a lease
-  // sends.
+  // Names below it are compared with what the kernel tells of descriptors, which has no symbolic link in it.
+  std::error_code unresolved;
+  const auto runtime_dir = std::filesystem::weakly_canonical(config.runtime_dir, unresolved);
+  config.runtime_dir = unresolved ? std::filesystem::absolute(config.runtime_dir) : runtime_dir;
+  // Threads inherit this mask: the signals come to wait_for_end() alone. The kernel sends SIGIO when a lease
+  // is broken.
   const sigset_t signals = ending_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGIO, SIG_IGN);

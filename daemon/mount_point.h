@@ -8,11 +8,12 @@
 
 namespace kvcachefs {
 
-// What calls on a mount whose daemon has died fail with: ENOTCONN; over io_uring, while its rings come down,
-// ECONNABORTED and ECANCELED too.
+// True for the errors of calls on a mount whose daemon has died: ENOTCONN, and over io_uring, while the rings
+// are taken down, also ECONNABORTED and ECANCELED.
 bool is_daemon_gone(int code);
 
-// Absolute and without symlinks. A directory of a dead mount cannot be resolved itself, but its parent can.
+// The result is absolute and without symbolic links. A directory of a dead mount cannot be resolved itself,
+// but its parent directory can.
 Result<std::filesystem::path> resolve_mount_point(std::string_view text);
 
 }  // namespace kvcachefs

@@ -8,11 +8,12 @@
 
 namespace kvcachefs {
 
-// A line `pool NUMBER NAME`, then a line `KEY VALUE` for each option that is set.
+// Each pool is a line `pool NUMBER NAME`, then a line `KEY VALUE` for each option that is set.
 std::string format_pool_list(const Pools& pools) {
   std::string text;
-  for (const auto& pool : pools.list()) {
-    const PoolOptions options = pool->options();
+  for (const auto& pool : pools.all()) {
+    PoolOptions options = pool->options();
+    if (pool->retired()) options.spill_path.clear();  // other pools may use its disk
     text += fmt::format("pool {} {}\n", pool->number(), pool->name());
     for (const std::string_view key : pool_option_keys())
       if (const std::string value = pool_option_text(options, key); !value.empty())

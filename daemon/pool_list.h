@@ -1,5 +1,6 @@
-// The pools that are served, as text for a successor: numbers and options. Any thread. parse_pool_list fails
-// with EINVAL on what format_pool_list of this version does not write.
+// The existing pools as text for a successor: their numbers and options. The text does not say which of them
+// were removed and are still in use: their memory tells that (MemoryArena::adopt). Any thread.
+// parse_pool_list() fails with EINVAL on text that format_pool_list() of this version does not write.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "tier/pools.h"
+#include "tier/pool/pools.h"
 
 namespace kvcachefs {
 
@@ -19,7 +20,7 @@ struct ListedPool {
 
 std::string format_pool_list(const Pools& pools);
 Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t memory_bytes);
-// Of those that are served without their disk now.
+// The names of the pools that are served without their disk now.
 std::vector<std::string> names_without_disk(const Pools& pools);
 
 }  // namespace kvcachefs

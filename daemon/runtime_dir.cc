@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/mountinfo.h"
+#include "base/progress.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
@@ -20,7 +21,8 @@ namespace {
 constexpr auto kLockPatience = std::chrono::seconds(1);
 constexpr auto kLockPause = std::chrono::milliseconds(20);
 
-// As systemd escapes paths: `/mnt/kv` is `mnt-kv`, and what a name may not hold, a dash included, is `\xHH`.
+// The escape is like systemd's for paths: `/mnt/kv` is `mnt-kv`, and each byte that a name may not hold, a
+// dash included, is `\xHH`.
 std::string escape_path(const std::string& path) {
   std::string result;
   for (const char c : path.substr(
@@ -39,10 +41,6 @@ std::string escape_path(const std::string& path) {
   return result.empty() ? "-" : result;
 }
 
-std::string directory_of(const std::string& runtime_dir, const std::string& mountpoint) {
-  return runtime_dir + "/" + escape_path(mountpoint) + ".mount";
-}
-
 Result<void> unmount_below(const std::string& directory, const std::vector<std::string>& kept = {}) {
   auto text = sys::read_text("/proc/self/mountinfo");
   if (!text) return pass(text);
@@ -51,6 +49,7 @@ Result<void> unmount_below(const std::string& directory, const std::vector<std::
   for (const MountPoint& mount : mounts) {
     if (!mount.directory.starts_with(directory + "/")) continue;
     if (std::ranges::find(kept, mount.directory) != kept.end()) continue;
+    count_step();
     log_info("{}: cleaning up the memory of a daemon that died", mount.directory);
     if (auto done = sys::unmount(mount.directory.c_str(), MNT_DETACH); !done) return done;
     (void)sys::remove_directory(mount.directory.c_str());
@@ -58,7 +57,8 @@ Result<void> unmount_below(const std::string& directory, const std::vector<std::
   return {};
 }
 
-// Whoever can write there could put another directory, or a link, in the daemon's way.
+// The check matters because a user who can write to the directory could put another directory, or a link, in
+// the daemon's way.
 Result<void> check_is_ours(const std::string& directory) {
   auto opened = sys::open_at(AT_FDCWD, directory.c_str(), O_PATH | O_DIRECTORY);
   if (!opened) return pass(opened);
@@ -70,6 +70,10 @@ Result<void> check_is_ours(const std::string& directory) {
 }
 
 }  // namespace
+
+std::string RuntimeDir::directory_of(const std::string& runtime_dir, const std::string& mountpoint) {
+  return runtime_dir + "/" + escape_path(mountpoint) + ".mount";
+}
 
 RuntimeDir RuntimeDir::keep(const std::string& runtime_dir, const std::string& mountpoint, int lock_fd) {
   return {directory_of(runtime_dir, mountpoint), UniqueFd(lock_fd)};
@@ -83,7 +87,7 @@ Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::
     if (auto ours = check_is_ours(each); !ours) return pass(ours);
   auto lock = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return pass(lock);
-  // One that was killed a moment ago has it until the last of its threads is gone.
+  // A daemon that was killed a moment ago holds the lock until its last thread is gone.
   for (auto waited = kLockPause * 0; flock(lock->get(), LOCK_EX | LOCK_NB) != 0; waited += kLockPause) {
     if (waited >= kLockPatience) return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
     std::this_thread::sleep_for(kLockPause);
@@ -115,6 +119,7 @@ std::vector<std::string> RuntimeDir::pools_without_disk() const {
 RuntimeDir::~RuntimeDir() {
   if (!lock_) return;
   note_pools_without_disk({});
+  (void)sys::unlink_at(AT_FDCWD, deadly_reads().c_str(), 0);
   (void)sys::remove_directory(directory_.c_str());
 }
 

@@ -1,6 +1,7 @@
-// A mount point's own directory below the runtime directory (0700): where its pools' tmpfs are mounted, and a
-// lock that keeps two daemons off one mount point. Main thread. claim() cleans up what a daemon that died
-// left there; it fails with EBUSY while another lives. The directory goes with the object.
+// A mount point's own directory (mode 0700) below the runtime directory. The tmpfs of its pools are mounted
+// in it, and a lock on it keeps two daemons off one mount point. Main thread. claim() cleans up what a daemon
+// that died left in the directory, and fails with EBUSY while another daemon lives. The directory is removed
+// with the object.
 #pragma once
 
 #include <string>
@@ -13,21 +14,25 @@ namespace kvcachefs {
 
 class RuntimeDir {
  public:
+  // A daemon keeps this directory open as long as it lives.
+  static std::string directory_of(const std::string& runtime_dir, const std::string& mountpoint);
   static Result<RuntimeDir> claim(const std::string& runtime_dir, const std::string& mountpoint);
-  // One that this process has claimed already, when it was another program.
+  // The result is a directory that this process claimed already, when it ran another program.
   static RuntimeDir keep(const std::string& runtime_dir, const std::string& mountpoint, int lock_fd);
   RuntimeDir(RuntimeDir&&) noexcept = default;
   RuntimeDir& operator=(RuntimeDir&&) = delete;
   ~RuntimeDir();
 
   int lock_fd() const { return lock_.get(); }
-  // Unmounts what a serving process that died has left in it, but for the mount points that are kept.
+  // The call unmounts what a serving process that died has left in the directory, except the mount points in
+  // `kept`.
   void clean_up(const std::vector<std::string>& kept = {}) const;
   const std::string& pools_directory() const { return directory_; }
-  // Which pools the serving process is without the disk of, for the supervisor to read: in the file
-  // `without_disk`, a name a line, which is there only then.
+  // The names of the pools that the serving process serves without their disk, noted for the supervisor. They
+  // are in the file `without_disk`, one name a line; the file exists only if there are any.
   void note_pools_without_disk(const std::vector<std::string>& names) const;
   std::vector<std::string> pools_without_disk() const;
+  std::string deadly_reads() const { return directory_ + "/deadly_reads"; }  // base/risky_read.h
 
  private:
   RuntimeDir(std::string directory, UniqueFd lock)

@@ -23,7 +23,8 @@ ServiceManager::ServiceManager() {
   }
   std::free(names);
   uint64_t within_us = 0;
-  // Half of it, as sd_watchdog_enabled(3) recommends, would leave one chance.
+  // The pace is a quarter of the watchdog's time. Half of it, as sd_watchdog_enabled(3) recommends, would
+  // leave one chance only.
   if (sd_watchdog_enabled(0, &within_us) > 0) pace_ns_ = within_us * 1000 / 4;
 }
 
@@ -48,7 +49,8 @@ void ServiceManager::alive() {
 }
 
 void ServiceManager::keep(const std::string& name, int fd) {
-  // Without polling: that would take the kernel's end of a connection for the end of what it is kept for.
+  // FDPOLL=0 keeps the service manager from polling the descriptor: it would take the kernel's end of a
+  // connection for a reason to drop the descriptor.
   const std::string state = fmt::format("FDSTORE=1\nFDPOLL=0\nFDNAME={}", name);
   if (const int told = sd_pid_notify_with_fds(0, 0, state.c_str(), &fd, 1); told < 0)
     log_warning("the service manager does not keep {}: {}", name, sys::error_text(-told));

@@ -1,6 +1,7 @@
-// What is told to the service manager that has started this program, systemd or another that speaks its
-// protocol (sd_notify(3)), and what it has kept of a daemon that died (sd_listen_fds(3)). Where there is none
-// nothing is told. Main thread. Failure: what cannot be told is told to the log.
+// A ServiceManager speaks to the service manager that started this program: systemd, or another with the same
+// protocol. It reports the daemon's state (sd_notify(3)) and takes the descriptors that were kept of a daemon
+// that died (sd_listen_fds(3)). Without a service manager it does nothing. Main thread. Failure: a message
+// that cannot be delivered is noted in the log.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +14,25 @@ namespace kvcachefs {
 
 class ServiceManager {
  public:
-  // Takes what is kept out of the environment, so that nobody else takes it for his.
+  // The constructor takes the kept descriptors out of the environment, so that no child process takes them
+  // for its own.
   ServiceManager();
 
   void serving(const std::string& where);
   void ending();
-  void alive();  // as often as one likes: it is handed on at the pace that is wanted
+  void alive();  // may be called at any pace; it is passed on at the pace that the service manager asks for
 
-  // A second one of the same name is kept beside the first until that name is dropped.
+  // A second descriptor of the same name is kept beside the first, until that name is dropped.
   void keep(const std::string& name, int fd);
   void drop(const std::string& name);
-  // By name; taken once.
+  // The kept descriptors by name; only the first call returns them.
   std::map<std::string, UniqueFd> take_kept() { return std::move(kept_); }
 
  private:
   void tell(const std::string& state);
 
   std::map<std::string, UniqueFd> kept_;
-  uint64_t pace_ns_ = 0;  // 0: nobody waits for a sign of life
+  uint64_t pace_ns_ = 0;  // 0: the service manager does not ask for signs of life
   uint64_t told_ns_ = 0;
 };
 

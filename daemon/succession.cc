@@ -9,20 +9,24 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "daemon/child.h"
 #include "daemon/pool_list.h"
-#include "tier/catalog_records.h"
-#include "tier/open_disk_tier.h"
-#include "tier/spill_superblock.h"
+#include "tier/catalog/catalog_records.h"
+#include "tier/disk/spill_superblock.h"
+#include "tier/pool/open_disk_tier.h"
 
 namespace kvcachefs {
 namespace {
@@ -43,17 +47,21 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-// The first line that somebody says before it ends, or before patience does.
-std::string read_answer(int fd) {
+// The result is the first line that the child says before it ends or the patience does. The child's first
+// byte tells that it has its own copy of the pipe's end; then `answering`, the asker's end, is closed.
+std::string read_answer(int fd, UniqueFd answering) {
   std::string said;
   const uint64_t deadline_ns = now_ns() + kPatienceNs;
   for (uint64_t now = now_ns(); now < deadline_ns; now = now_ns()) {
     pollfd event{fd, POLLIN, 0};
     char piece[256];
     if (poll(&event, 1, static_cast<int>((deadline_ns - now) / 1'000'000) + 1) <= 0) continue;
-    const ssize_t size = read(fd, piece, sizeof piece);
+    const ssize_t size = read(fd, piece, answering ? 1 : sizeof piece);
     if (size <= 0) return said.substr(0, said.find('\n'));
-    if (said.size() < sizeof piece) said.append(piece, static_cast<size_t>(size));
+    if (answering)
+      answering.reset();
+    else if (said.size() < sizeof piece)
+      said.append(piece, static_cast<size_t>(size));
   }
   return "it does not answer";
 }
@@ -71,7 +79,7 @@ std::optional<Inheritance> inheritance(ServiceManager& manager) {
     for (const int fd : {memory_fd, lock_fd}) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     return found;
   }
-  // All three or none: it may have died while it handed them over.
+  // All three are taken, or none: the process may have died while it handed them over.
   if (!kept[kMemoryName] || !kept[kLockName] || !kept[kDeviceName]) return std::nullopt;
   return Inheritance{.memory = std::move(kept[kMemoryName]),
                      .lock = std::move(kept[kLockName]),
@@ -110,24 +118,41 @@ std::string objection_to(std::string_view formats) {
 
 namespace {
 
-// What a child process says, to standard error, of what it is to do; it answers with its status.
+// A new process that shares the table of descriptors calls this: from here on it has only the standard ones.
+// Its standard error is `answering` of the process `asker`, and a first byte tells that. The new process
+// never has a copy of the serving process's descriptors. In a plain fork, an entry that is being evicted at
+// that moment would keep the evictor's lease and could not be opened (fcntl(2), EWOULDBLOCK).
+void keep_only_answer(pid_t asker, int answering) {
+  if (close_range(STDERR_FILENO + 1, UINT_MAX, CLOSE_RANGE_UNSHARE) != 0) {
+    // Before Linux 5.9, and where a filter forbids it, the table is copied.
+    if (unshare(CLONE_FILES) != 0) _exit(kNotExecuted);
+    closefrom(STDERR_FILENO + 1);
+  }
+  const int answer = ::open(fmt::format("/proc/{}/fd/{}", asker, answering).c_str(), O_WRONLY);
+  if (answer < 0 || dup2(answer, STDERR_FILENO) < 0 || write(STDERR_FILENO, "", 1) != 1) _exit(kNotExecuted);
+  ::close(answer);
+}
+
+// A child process does `in_child` and answers with its exit status; the message of a failure is what it says
+// to standard error.
 Result<void> ask(const std::function<void()>& in_child) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(sys::last_error("pipe2"));
   const UniqueFd answer(ends[0]);
   UniqueFd answering(ends[1]);
-  const pid_t child = fork();
+  const pid_t asker = getpid();
+  const pid_t child = fork_sharing_descriptors();
   if (child < 0) return std::unexpected(sys::last_error("fork"));
   if (child == 0) {
-    dup2(answering.get(), STDERR_FILENO);
+    keep_only_answer(asker, answering.get());
+    fault_point("asked whether it could succeed");
     in_child();
     _exit(kNotExecuted);
   }
-  answering.reset();
-  const std::string said = read_answer(answer.get());
+  const std::string said = read_answer(answer.get(), std::move(answering));
   (void)::kill(child, SIGKILL);
   int status = 0;
-  // One that waits for a disk cannot be killed: whoever supervises reaps it some time.
+  // A child that waits for a disk cannot be killed; the supervisor's loop reaps it later.
   pid_t reaped = 0;
   for (int tries = 0; tries < kReapTries && reaped == 0; ++tries) {
     reaped = waitpid(child, &status, WNOHANG);

@@ -1,5 +1,5 @@
-// How one program becomes another under the same process: which the other is, whether it could go on, and
-// what it is told. Main thread. Failure: a sentence that names the program.
+// How this process becomes another program: which program that is, whether it could go on, and what is handed
+// to it. Main thread. Failure: a sentence that names the program.
 #pragma once
 
 #include <optional>
@@ -14,37 +14,39 @@
 
 namespace kvcachefs {
 
-// What the program before this one has left it: descriptors.
+// The descriptors that the program before this one has left to it.
 struct Inheritance {
-  UniqueFd memory;  // Survivors
-  UniqueFd lock;    // RuntimeDir
-  UniqueFd device;  // of a supervisor that died; else where Survivors says
+  UniqueFd memory;  // of Survivors
+  UniqueFd lock;    // of RuntimeDir
+  UniqueFd device;  // only of a supervisor that died; otherwise Survivors says where the device is
 };
-// Of the program that this process was before, or of a daemon that died, if the service manager kept it.
+// The result comes from the program that this process was before, or from a daemon that died, if the service
+// manager kept its descriptors.
 std::optional<Inheritance> inheritance(ServiceManager& manager);
-// For that: what the service manager is to keep while a mount is served.
+// The service manager keeps these descriptors while a mount is served, for the case that the daemon dies.
 void keep_inheritance(ServiceManager& manager, const Survivors& survivors, int lock_fd);
 void drop_inheritance(ServiceManager& manager);
 
-// The formats of what a process leaves to the next: of Survivors, of a disk's superblock and of its catalog.
+// The versions of what a process leaves to the next: the format of Survivors, of a disk's superblock and of
+// its catalog.
 std::string own_formats();
-// Why this program cannot go on with those; empty if it can.
+// The reason why this program cannot go on with `formats`; empty if it can.
 std::string objection_to(std::string_view formats);
 
-// Whether the disks of these pools (daemon/pool_list.h) could be had, as far as that can be seen while
-// another process has them; those that are away already need not. A disk that does not answer within seconds
-// could not.
+// The check tells whether the next process could use the disks of these pools (daemon/pool_list.h), as far as
+// that can be seen while another process has them. The disks of pools in `away` are not looked at. The check
+// fails if it takes longer than 5 seconds for all disks together.
 Result<void> check_disks(const std::string& pools, uint64_t memory_bytes,
                          const std::vector<std::string>& away);
 
 class Succession {
  public:
-  // Before the working directory changes. The program is the file that this one was started from, as it is
-  // when it is needed.
+  // The constructor must run before the working directory changes. The next program is the file that this one
+  // was started from, with the content that it has when it is needed.
   Succession(int argc, char** argv);
 
-  // Asks it, with this program's own arguments: they and what survives have to be what it understands.
-  // A program that has not answered after some seconds cannot go on.
+  // The check runs the next program with this program's own arguments. The program must understand those
+  // arguments and the formats of what survives. A program that has not answered after 5 seconds cannot go on.
   Result<void> check() const;
   Result<void> execute(int memory_fd, int lock_fd, const std::vector<int>& descriptors) const;
 

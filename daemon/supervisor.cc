@@ -26,18 +26,20 @@
 #include "base/sys.h"
 #include "daemon/child.h"
 #include "daemon/stacks.h"
+#include "daemon/takeover_watch.h"
 
 namespace kvcachefs {
 namespace {
 
-// What kills a child that has just begun to serve is likely what it was asked, and asked again.
+// A child that dies so soon after it began to serve was likely killed by a request, and the next child gets
+// the same request again.
 constexpr uint64_t kShortLifeNs = 50'000'000;
 constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kLongestPause = std::chrono::milliseconds(2560);
 constexpr auto kReapPatience = std::chrono::milliseconds(100);
 constexpr int kLookEvery = 100;  // ms
 constexpr int kExitGivenUp = 1;
-constexpr int kLeastFailures = 10;  // however little time they are given
+constexpr int kLeastFailures = 10;  // tolerated however little time successors are given
 
 const sigset_t& heeded_signals() {
   static const sigset_t signals = [] {
@@ -51,7 +53,7 @@ const sigset_t& heeded_signals() {
   return signals;
 }
 
-// What a successor needs: all that somebody has written down.
+// A successor needs each descriptor that is written down in Survivors.
 std::set<int> needed_descriptors(Survivors& survivors) {
   std::set<int> needed{survivors.memory_fd()};
   if (const auto device = survivors.device_fd()) needed.insert(*device);
@@ -82,7 +84,8 @@ class Supervisor {
   std::optional<int> wait_for_end();
   void heed_signals();
   void look_after_child();
-  void replace_hung_child();
+  void look_after_takeover();
+  void replace_hung_child(const char* what);
   Result<void> start_child();
   void tell_child(int signal);
   bool begin_again(const std::optional<int>& status);
@@ -101,9 +104,10 @@ class Supervisor {
   bool asked_to_end_ = false;
   bool upgrading_ = false;
   bool hung_ = false;
+  TakeoverWatch takeover_;
   int deaths_ = 0;
   int killings_ = 0;
-  int failures_ = 0;  // successors in a row that never came to serve
+  int failures_ = 0;  // successors in a row of which none came to serve
   uint64_t failing_since_ns_ = 0;
 };
 
@@ -111,33 +115,37 @@ Result<int> Supervisor::run() {
   for (;;) {
     if (auto started = start_child(); !started) return pass(started);
     const std::optional<int> status = wait_for_end();
-    while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // of earlier children
+    while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps earlier children
     child_ = -1;
     const bool connected = survivors_.device_fd().has_value();
-    // By itself: it was asked to, somebody unmounted, or it could not even begin.
+    // The child exits by itself if it was asked to, if the file system was unmounted, or if it could not even
+    // begin.
     if (status && WIFEXITED(*status) && (WEXITSTATUS(*status) == 0 || !connected))
       return WEXITSTATUS(*status);
     if (!begin_again(status)) {
-      // Asked to end, and killed before it had: it has ended.
+      // A child that was asked to end and was killed before it had ended counts as ended.
       const bool killed = !status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL);
       return asked_to_end_ && (killed || left_on_purpose(status)) ? 0 : kExitGivenUp;
     }
   }
 }
 
-// A machine that is short of memory or of processes for a moment costs a moment.
+// A machine that is short of memory or of processes for a moment delays the start by a moment.
 Result<void> Supervisor::start_child() {
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     std::fflush(nullptr);
-    // What the last one said of itself is not this one's: it would be taken for hung before it has said
-    // anything.
-    survivors_.ending();
+    // The heartbeat of the last child is reset: with it the new child would be taken for hung before its
+    // first own beat.
+    survivors_.beginning();
     child_ = fork_sharing_descriptors();
     if (child_ == 0) {
       prctl(PR_SET_NAME, "kvcachefsd");
       std::exit(supervision_.serve());
     }
-    if (child_ > 0) return {};
+    if (child_ > 0) {
+      takeover_.begins(child_);
+      return {};
+    }
     auto failed = sys::last_error("clone");
     if (!survivors_.device_fd()) return std::unexpected(std::move(failed));
     if (failing_since_ns_ == 0) failing_since_ns_ = now_ns();
@@ -155,7 +163,7 @@ void Supervisor::tell_child(int signal) {
   if (child_ > 0) (void)::kill(child_, signal);
 }
 
-// Nobody serves meanwhile.
+// No process serves requests during the pause.
 void Supervisor::rest(std::chrono::milliseconds pause) {
   const auto end = std::chrono::steady_clock::now() + pause;
   while (!asked_to_end_ && !upgrading_) {
@@ -168,10 +176,12 @@ void Supervisor::rest(std::chrono::milliseconds pause) {
   }
 }
 
-// How it ended, in waitpid's terms; none: it is dead but for a thread that cannot be killed. Only the
-// kernel's word is taken for it: whoever cannot open or read something knows nothing.
+// The result says how the child ended, in waitpid's terms; it is empty for a child that is dead except for a
+// thread that cannot be killed. Only the kernel's own report counts as an end: a failure to open or read
+// something proves nothing.
 std::optional<int> Supervisor::wait_for_end() {
-  const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));  // none: waitpid alone tells
+  // If no pidfd can be opened, waitpid() alone tells of the end.
+  const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));
   bool only_notifier_left = false;
   for (auto waited = kFirstPause * 0; waited < kReapPatience;) {
     pollfd events[] = {{ended.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
@@ -180,7 +190,7 @@ std::optional<int> Supervisor::wait_for_end() {
     int status = 0;
     const pid_t reaped = waitpid(child_, &status, WNOHANG);
     if (reaped == child_) return status;
-    if (reaped < 0 && (events[0].revents & POLLIN) != 0) return std::nullopt;  // somebody else has reaped it
+    if (reaped < 0 && (events[0].revents & POLLIN) != 0) return std::nullopt;  // reaped elsewhere
     only_notifier_left = has_ended_but_for_notifier(child_);
     if (only_notifier_left)
       waited += kFirstPause;
@@ -205,7 +215,8 @@ void Supervisor::heed_signals() {
     } else {
       log_info("upgrading");
       upgrading_ = true;
-      // To die is what it does best: nobody notices.
+      // The child is killed without a warning, because a successor of a killed child goes on unnoticed by
+      // clients.
       tell_child(SIGKILL);
     }
   }
@@ -213,8 +224,9 @@ void Supervisor::heed_signals() {
 
 void Supervisor::look_after_child() {
   if (survivors_.serving_since_ns() == 0) {
-    // It begins, or ends, which has bounds of its own.
     if (has_served_) supervision_.gets_on();
+    // A child that is ending has its own time limits.
+    if (survivors_.is_beginning()) look_after_takeover();
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
@@ -226,12 +238,20 @@ void Supervisor::look_after_child() {
   if (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns)
     supervision_.gets_on();
   else if (!hung_)
-    replace_hung_child();
+    replace_hung_child("the serving process");
 }
 
-void Supervisor::replace_hung_child() {
-  log_error("the serving process has not got on for {} s", supervision_.hang_after.count());
-  log_stacks(child_);
+// A first start is not watched: no client waits for it, and it may be stopped.
+void Supervisor::look_after_takeover() {
+  if (survivors_.device_fd() && takeover_.hangs(supervision_.hang_after) && !hung_)
+    replace_hung_child("the process that takes over");
+}
+
+void Supervisor::replace_hung_child(const char* what) {
+  log_error("{} has not got on for {} s", what, supervision_.hang_after.count());
+  // A child that hung may have done so by chance. Where two in a row hang, the third does without what their
+  // threads were reading.
+  log_stacks(child_, survivors_.is_beginning() && failures_ > 0);
   hung_ = true;
   (void)::kill(child_, SIGKILL);
 }
@@ -242,8 +262,8 @@ bool Supervisor::has_failed_long_enough() const {
   return now_ns() - failing_since_ns_ >= bound_ns;
 }
 
-// Those that came to serve count: what ends them is likely what they are asked. One that did not come so far
-// may find things better the next time; all it has cost is time.
+// Deaths count only for children that came to serve: their end was likely caused by a request. A child that
+// did not come to serve may find things better the next time, and has cost only time.
 bool Supervisor::is_hopeless(const std::optional<int>& status) {
   const uint64_t serving_since_ns = survivors_.serving_since_ns();
   if (serving_since_ns > 0) failures_ = 0, failing_since_ns_ = 0;
@@ -259,7 +279,9 @@ bool Supervisor::is_hopeless(const std::optional<int>& status) {
 }
 
 bool Supervisor::begin_again(const std::optional<int>& status) {
-  const std::string reason = hung_ ? "the serving process hung" : "the serving process " + how(status);
+  const std::string who =
+      hung_ && survivors_.is_beginning() ? "the process that was to take over" : "the serving process";
+  const std::string reason = fmt::format("{} {}", who, hung_ ? "hung" : how(status));
   const bool hopeless = is_hopeless(status);
   hung_ = false;
   const auto give_up = [&](const std::string& why) {
@@ -268,7 +290,7 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
   };
   if (hopeless) return give_up(fmt::format("{}, {} times in a row", reason, deaths_ + killings_ + failures_));
   if (asked_to_end_ || !survivors_.device_fd() || !survivors_.may_succeed()) return give_up(reason);
-  // Before an upgrade too: not all are closed by it (LMDB's).
+  // Descriptors are closed before an upgrade too, because the exec does not close all of them (LMDB's).
   std::set<int> kept = handed_on();
   kept.insert(signals_.get());
   close_all_but(kept);
@@ -312,7 +334,7 @@ Result<int> supervise(Survivors& survivors, Supervision supervision) {
   prctl(PR_SET_NAME, "kvcachefs-super");
   sigprocmask(SIG_BLOCK, &heeded_signals(), nullptr);
   (void)std::signal(SIGCHLD,
-                    SIG_DFL);  // ignored, as one may start a program, it would leave nothing to wait for
+                    SIG_DFL);  // an inherited SIG_IGN would leave nothing to wait for
   return Supervisor(survivors, std::move(supervision)).run();
 }
 

@@ -1,12 +1,14 @@
-// The process that was started: keeps a serving child, and starts the next when one dies or hangs. The child
-// shares its table of descriptors (clone(2), CLONE_FILES), so all that a child has opened is still open when
-// it is dead: the connection to the kernel, whose end would be every client's, and what keeps nameless inodes
-// alive. Before the next child begins, what nobody has written down (tier/survivors.h) is closed.
-// SIGTERM and SIGINT end it, by way of the child; SIGHUP replaces this program by the one that is installed
-// now, the child by one of that.
-// One thread, which only waits. Failure: what the child exits with; children that die again and again as soon
-// as they serve are given up, and so are successors none of whom has come to serve for minutes. One that
-// fails leaves everything as it was (std::_Exit, no destructors), for the next to try again.
+// The supervisor is the process that was started: it keeps a serving child, and starts the next when one dies
+// or hangs. The child shares the supervisor's table of descriptors (clone(2), CLONE_FILES), so everything
+// that a child has opened is still open when the child is dead. That includes the connection to the kernel,
+// whose end would be an error to every client, and the descriptors that keep nameless inodes alive. Before
+// the next child begins, each descriptor that is not written down in Survivors (tier/survivors.h) is closed.
+// SIGTERM and SIGINT are passed to the child, whose end ends the supervisor. SIGHUP replaces this program by
+// the one that is installed now, and the child by a child of that program.
+// One thread, which only waits. Failure: the child's exit status. Children that die again and again as soon
+// as they serve are given up, and so is a series of successors of which none comes to serve for minutes. A
+// successor that fails leaves everything as it was (std::_Exit, no destructors), for the next one to try
+// again.
 #pragma once
 
 #include <chrono>
@@ -19,31 +21,35 @@
 
 namespace kvcachefs {
 
-// One after the other that have served for no more than a moment.
+// The limit of children in a row that died after serving for 50 ms at most.
 inline constexpr int kMostDeaths = 10;
-// Of those that somebody else killed: what it was asked does not do that, a machine short of memory may.
+// The limit of such children that another process killed. It is higher, because a request does not send
+// SIGKILL to the child, but a machine that is short of memory may.
 inline constexpr int kMostKillings = 100;
 
-// The exit status of a child that serves and ends so that another begins anew in its place.
+// The exit status of a child that serves and ends so that another child begins in its place.
 inline constexpr int kExitToBeFollowed = 75;
 
 struct Supervision {
-  std::vector<int> own_descriptors;           // of this process itself
-  std::chrono::seconds hang_after{30};        // a child that has had a request for so long is replaced
-  std::chrono::seconds give_up_after{300};    // when no successor has come to serve for so long
-  std::function<int()> serve;                 // in the child; its exit status
-  std::function<void()> served;               // the first child serves
-  std::function<void()> gets_on;              // and goes on serving: several times a second
-  std::function<void()> handed_over = [] {};  // a child has ended with kExitToBeFollowed, the next begins
-  // When a child is not followed by another.
+  std::vector<int> own_descriptors;         // of the supervisor itself
+  std::chrono::seconds hang_after{30};      // a child that has had a request in hand for so long is
+                                            // replaced, and so is one that takes over and makes no step for
+                                            // so long (takeover_watch.h)
+  std::chrono::seconds give_up_after{300};  // how long successors may fail to come to serve
+  std::function<int()> serve;               // runs in the child and returns its exit status
+  std::function<void()> served;             // called when the first child serves
+  std::function<void()> gets_on;            // called several times a second after that, unless a child hangs
+  std::function<void()> handed_over = [] {};  // called between a child's kExitToBeFollowed and the next
+  // The supervisor calls this when it starts no further child after one has ended.
   std::function<void(const std::string& reason)> give_up;
-  // Whether the program that is installed now could go on; the reason if not. Nothing has been stopped.
+  // The function says whether the program that is installed now could go on, and if not, why. Serving has not
+  // been interrupted for that.
   std::function<Result<void>()> can_upgrade;
-  // Becomes that program, with these descriptors; returns only if that failed.
+  // The function makes this process that program, with these descriptors; it returns only if that failed.
   std::function<Result<void>(const std::vector<int>& descriptors)> upgrade;
 };
 
-// Until a child exits by itself: its exit status.
+// The call runs until a child exits by itself, and returns that child's exit status.
 Result<int> supervise(Survivors& survivors, Supervision supervision);
 
 }  // namespace kvcachefs

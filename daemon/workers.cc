@@ -15,38 +15,50 @@
 namespace kvcachefs {
 namespace {
 
-// Clients wait for what these two do.
+// Clients wait for the work of these two threads, the invalidator and the evictor.
 constexpr int kHelperNice = -10;
-constexpr int kBackgroundNice = 10;  // nobody waits for what these do
-// A client that reads comes first: on two cores its reads keep 0.75 of their speed beside a spiller at 5.5
-// GB/s, 0.6 without. Not more, since an fsync may wait for it.
+constexpr int kBackgroundNice = 10;  // for work that no client waits for
+// Reads of clients come before the spiller: on two cores they keep 0.75 of their speed beside a spiller at
+// 5.5 GB/s, and 0.6 without this value. The value is no higher, because an fsync may wait for the spiller.
 constexpr int kSpillerNice = 5;
 
 constexpr auto kWritingPause = std::chrono::milliseconds(1);
 constexpr auto kIdlePause = std::chrono::milliseconds(100);
 constexpr auto kLullPause = std::chrono::milliseconds(10);
-// Writers that keep their files open without writing must not cost a processor a thousand wake-ups a second.
+// A pause of 1 ms would cost a processor a thousand wake-ups a second for writers that only keep their files
+// open.
 constexpr int kQuietRounds = 256;
 constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
-// A stop has to end: systemd's patience is 90 s.
+// The limit keeps a stop within systemd's patience of 90 s.
 constexpr uint64_t kFinishNs = 60'000'000'000;
 constexpr auto kFinishPause = std::chrono::milliseconds(5);
-// Ends a server thread's wait for a request. The kernel does by itself, unless the mount is still in another
-// mount namespace: a container's keeps the connection alive, and whose end it is not to prevent.
+// The signal ends a server thread's wait for a request. Usually the kernel ends that wait. It does not if the
+// mount is still in another mount namespace: a container's mount keeps the connection alive, and must not
+// keep the daemon from ending.
 constexpr int kEndSignal = SIGUSR1;
 constexpr uint64_t kEndPatienceNs = 1'000'000'000;
 constexpr auto kEndPause = std::chrono::milliseconds(5);
 constexpr uint64_t kNotDue = UINT64_MAX;
-// After the last writer's close the next create is often a moment away.
+// The create after the last writer's close often comes a moment later, so the evictor stays at the short
+// pause for some rounds.
 constexpr int kLingerRounds = 64;
 
 void become_helper(const char* name) {
   pthread_setname_np(pthread_self(), name);
-  // Linux gives each thread its own nice value (setpriority(2)); without the right to it, things are only
+  // Linux gives each thread its own nice value (setpriority(2)). A daemon without the right to set it is only
   // slower.
   (void)setpriority(PRIO_PROCESS, 0, kHelperNice);
+}
+
+// The main thread takes the signals, except those that a thread causes itself: a blocked fault ends the
+// process before it can be noted why (base/risky_read.h).
+sigset_t signals_of_others() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int own : {kStackSignal, SIGSEGV, SIGBUS, SIGFPE}) sigdelset(&set, own);
+  return set;
 }
 
 }  // namespace
@@ -56,11 +68,9 @@ unsigned Workers::default_server_threads() {
 }
 
 void Workers::start(unsigned server_threads) {
-  // Signals are the main thread's.
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, kStackSignal);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const sigset_t others = signals_of_others();
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, &others, &before);
   struct sigaction wakes {};
   wakes.sa_handler = [](int) {};
   (void)sigaction(kEndSignal, &wakes, nullptr);
@@ -99,10 +109,9 @@ void Workers::start_reader(const char* name, void (ControlFiles::*step)(std::chr
 void Workers::watch(AwayDisks& disks) {
   if (!disks.step()) return;
   away_disks_ = &disks;
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, kStackSignal);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const sigset_t others = signals_of_others();
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, &others, &before);
   threads_.emplace_back([this, &disks] {
     pthread_setname_np(pthread_self(), "disk watcher");
     while (!stopping_ && disks.step()) std::this_thread::sleep_for(kWatchPause);
@@ -122,10 +131,9 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
 
 void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   DiskTier* const tier = pool->disk();
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, kStackSignal);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const sigset_t others = signals_of_others();
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, &others, &before);
   {
     MutexLock lock(mutex_);
     DiskThreads& disk = disks_.emplace_back();
@@ -147,7 +155,21 @@ void Workers::end_disks_of_removed_pools() {
     std::move(kept.begin(), kept.end(), std::back_inserter(ended));
     disks_.erase(kept.begin(), kept.end());
   }
-  end(std::move(ended));
+  // On threads of their own, because a disk that stands still would stop the eviction from all pools.
+  for (DiskThreads& disk : ended) {
+    Ender& ender = enders_.emplace_back();
+    ender.thread = std::thread([&ender, disk = std::move(disk)]() mutable {
+      become_helper("disk ender");
+      std::vector<DiskThreads> disks;
+      disks.push_back(std::move(disk));
+      end(std::move(disks));
+      ender.done = true;
+    });
+  }
+  std::erase_if(enders_, [](Ender& ender) {
+    if (ender.done) ender.thread.join();
+    return !ender.thread.joinable();
+  });
 }
 
 void Workers::end(std::vector<DiskThreads> disks) {
@@ -171,7 +193,8 @@ void Workers::end_servers() {
   servers_.clear();
 }
 
-// No request comes any more: what is closed is brought to the disk while its threads still run.
+// No request comes any more: dirty content that is closed is written to the disk while the disk tier's
+// threads still run.
 void Workers::finish_disks() {
   const uint64_t deadline_ns = now_ns() + kFinishNs;
   for (const auto& pool : pools_.list()) {
@@ -208,7 +231,8 @@ void Workers::evict() {
       busy |= pool->tidy();
       activity += pool->activity();
     }
-    // A pool's memory goes at the speed that the kernel frees it at.
+    // The turn counts as not due during this, because freeing a removed pool's memory takes as long as the
+    // kernel takes.
     last_turn_ns_ = kNotDue;
     end_disks_of_removed_pools();
     pools_.reap();
@@ -234,6 +258,8 @@ void Workers::stop() {
   evictor_wakeup_.wake();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  for (Ender& ender : enders_) ender.thread.join();
+  enders_.clear();
 }
 
 }  // namespace kvcachefs

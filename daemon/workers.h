@@ -1,10 +1,11 @@
-// The daemon's threads: the only file that starts any (libfuse's own, one a processor, aside when it serves
-// over io_uring). Main thread. A thread that cannot be started ends the process: there is nothing to serve
-// with.
+// The daemon's threads. This is the only file that starts any, apart from libfuse's own threads, one a
+// processor, when it serves over io_uring. Main thread. A thread that cannot be started ends the process,
+// because nothing could be served without it.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <list>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -12,8 +13,8 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "fs/session.h"
-#include "tier/away_disks.h"
-#include "tier/pools.h"
+#include "tier/pool/pools.h"
+#include "tier/recovery/away_disks.h"
 
 namespace kvcachefs {
 
@@ -25,25 +26,27 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Eight at least: a create that waits for room holds one, and who could make the room must not wait behind
-  // it. More than 16 only contend for the one queue of the device.
+  // The number is at least 8: a create that waits for room may hold a server thread, and the request that
+  // could make the room must not wait behind it. It is at most 16, because more threads only contend for the
+  // one queue of the device.
   static unsigned default_server_threads();
 
   void start(unsigned server_threads);
-  // If a pool is without its disk, looks whether it can be had again. After start().
+  // The call looks regularly whether the disk of a pool without its disk can be had again, if there is such a
+  // pool. It comes after start().
   void watch(AwayDisks& disks);
   bool found_disk() const { return away_disks_ != nullptr && away_disks_->found(); }
-  // When the evictor last ended a turn, of which it takes several a second. The disk tiers' threads may
-  // wait for a disk for as long as that likes.
+  // The time at which the evictor last ended a turn; it takes several a second. Only the evictor counts,
+  // because the disk tiers' threads may wait for a disk without a limit.
   uint64_t last_turn_ns() const { return last_turn_ns_; }
-  // After Session::unmount().
+  // The call comes after Session::unmount().
   void stop();
 
  private:
   void evict();
   void start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds));
-  // Starts the threads of a pool that has got a disk tier: one that spills, one that commits, those that
-  // promote, and one that scrubs.
+  // The call starts the threads of a pool that has got a disk tier: one spills, one commits, one to four
+  // promote, and one scrubs.
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);
   struct DiskThreads {
     std::shared_ptr<Pool> pool;
@@ -60,7 +63,7 @@ class Workers {
   AwayDisks* away_disks_ = nullptr;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> last_turn_ns_{now_ns()};
-  uint64_t last_activity_ = 0;  // the evictor thread's own
+  uint64_t last_activity_ = 0;  // only the evictor thread uses it
   std::vector<std::thread> servers_;
   std::atomic<unsigned> serving_{0};
   std::vector<std::thread> threads_;
@@ -70,6 +73,11 @@ class Workers {
   static void end(std::vector<DiskThreads> disks);
   std::vector<DiskThreads> disks_ GUARDED_BY(mutex_);
   std::atomic<bool> disks_stopping_{false};
+  struct Ender {
+    std::thread thread;
+    std::atomic<bool> done{false};
+  };
+  std::list<Ender> enders_;  // of removed pools' disks; the evictor's, and stop()'s after it has ended
 };
 
 }  // namespace kvcachefs

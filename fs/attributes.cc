@@ -20,14 +20,40 @@ timespec time_to_set(int valid, int now_bit, int set_bit, const timespec& time) 
   return {0, UTIME_OMIT};
 }
 
-// `begun`: some of it is done.
+struct Space {
+  uint64_t bytes;
+  uint64_t free_bytes;
+  uint64_t available_bytes;
+};
+
+// A pool with a disk tier can hold what its memory and its disk hold together, or only the larger of the two
+// if everything in memory must be on the disk too. Clients take `bytes` for the most that they may keep in
+// the pool, and `available_bytes` for what they may still store: cached entries leave for new ones, and
+// entries that are open or pinned are the clients' own to let go of.
+Space space_of(const Pool& pool) {
+  const PoolUsage memory = pool.usage();
+  const DiskTier* const disk = pool.disk();
+  const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
+  const bool apart = pool.durability() == Durability::kNone;
+  const uint64_t bytes = apart ? memory.size_bytes + disk_bytes : std::max(memory.size_bytes, disk_bytes);
+  const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.cold_bytes());
+  // A pool without its disk cannot let go of what only its memory has.
+  const uint64_t available_bytes =
+      pool.away() != nullptr ? std::min(bytes, free_bytes + memory.evictable_bytes) : bytes;
+  return {bytes, free_bytes, available_bytes};
+}
+
+// `begun` is set to true when some of the change is done.
 Result<void> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
                             bool& begun) {
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  // First, since it may have to wait for the disk, and all is then done again.
-  if ((valid & FUSE_SET_ATTR_SIZE) != 0)
+  // The size goes first, because it may have to wait for the disk, and then everything is done again.
+  if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
+    const auto cutting =
+        server_of(request).pages_in_use.cut(NodeId::of_inode(node.pool->number(), node.ino).value);
     if (auto done = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size)); !done) return done;
+  }
   begun = (valid & FUSE_SET_ATTR_SIZE) != 0;
   if ((valid & FUSE_SET_ATTR_MODE) != 0) {
     if (auto done = sys::change_mode(fd->get(), wanted.st_mode & 07777); !done) return done;
@@ -39,7 +65,7 @@ Result<void> set_attributes(fuse_req_t request, const Node& node, const struct s
     if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return done;
     begun = true;
   }
-  // Without passthrough the kernel asks for it in part only (FATTR_KILL_SUIDGID is of
+  // The kernel asks for this only in part without passthrough (FATTR_KILL_SUIDGID comes with
   // FUSE_HANDLE_KILLPRIV_V2).
   if ((valid & FUSE_SET_ATTR_SIZE) != 0)
     if (auto done = drop_set_id_bits(request, fd->get()); !done) return done;
@@ -49,6 +75,16 @@ Result<void> set_attributes(fuse_req_t request, const Node& node, const struct s
   if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT)
     return node.pool->set_times(node.ino, times);
   return {};
+}
+
+// The kernel does not tell itself of a write through a mapping either, so the attributes of a file that may
+// be written are asked for each time. may_be_written() is called first, because a mapping may end before the
+// attributes are read.
+void reply_attributes_of(fuse_req_t request, fuse_ino_t ino, const Node& node, Error (*error_of)(Error)) {
+  const double timeout_s = node.pool->may_be_written(node.ino) ? 0 : kLongTimeoutS;
+  auto attributes = node.pool->attributes(node.ino);
+  if (!attributes) return reply_error(request, error_of(attributes.error()));
+  reply_attributes(request, ino, *attributes, timeout_s);
 }
 
 }  // namespace
@@ -61,11 +97,19 @@ Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
   const auto caller = Caller::of(fuse_req_ctx(request)->pid);
   if (caller && caller->may(CAP_FSETID)) return {};
   mode &= ~static_cast<mode_t>(S_ISUID);
-  // Without the group's right to execute, set-group-ID is nothing that others could use: its members keep it.
+  // Without the group's right to execute, set-group-ID gives nothing to others, so members of the group keep
+  // it.
   const bool member = caller && caller->in_group(attributes->st_gid);
   if ((mode & S_IXGRP) != 0 || !member) mode &= ~static_cast<mode_t>(S_ISGID);
   if (mode == (attributes->st_mode & 07777)) return {};
   return sys::change_mode(fd, mode);
+}
+
+void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {
+  const DiskTier* const tier = node.pool->disk();
+  if (tier == nullptr || !tier->store->log().is_full()) return then();
+  node.pool->when_committed(
+      for_this_request([then = std::move(then)](const Result<void>&) mutable { then(); }));
 }
 
 void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
@@ -74,9 +118,7 @@ void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   if (id.is_control()) return server_of(request).control.getattr(request, id);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto attributes = node->pool->attributes(node->ino);
-  if (!attributes) return reply_error(request, std::move(attributes.error()));
-  reply_attributes(request, ino, *attributes);
+  reply_attributes_of(request, ino, *node, [](Error error) { return error; });
 }
 
 namespace {
@@ -90,11 +132,9 @@ void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, i
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });
   }
-  node->pool->attributes_changed(node->ino);
+  if (done || begun) node->pool->attributes_changed(node->ino);
   if (!done) return reply_error(request, begun ? in_effect(done.error()) : std::move(done.error()));
-  auto attributes = node->pool->attributes(node->ino);
-  if (!attributes) return reply_error(request, in_effect(attributes.error()));
-  reply_attributes(request, ino, *attributes);
+  reply_attributes_of(request, ino, *node, in_effect);
 }
 
 }  // namespace
@@ -102,13 +142,16 @@ void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, i
 void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file) {
   const NodeId id{ino};
   if (id.is_control()) {
-    // A shell's `>` truncates first; there is nothing to truncate.
+    // A shell's `>` truncates first; a control file has nothing to truncate.
     if ((valid & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_CTIME | FUSE_SET_ATTR_MTIME_NOW |
                    FUSE_SET_ATTR_KILL_SUID)) == 0)
       return getattr(request, ino, file);
     return reply_error(request, {EPERM, {}});
   }
-  change(request, ino, *attributes, valid, 1);
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  when_catalog_takes_more(
+      *node, [request, ino, wanted = *attributes, valid] { change(request, ino, wanted, valid, 1); });
 }
 
 void readlink(fuse_req_t request, fuse_ino_t ino) {
@@ -135,11 +178,11 @@ void statfs(fuse_req_t request, fuse_ino_t ino) {
   answer.f_frsize = kBlockBytes;
   answer.f_namemax = 255;
   for (const auto& pool : pools) {
-    const PoolUsage usage = pool->usage();
+    const Space space = space_of(*pool);
     const ArenaUsage inodes = pool->inode_usage();
-    answer.f_blocks += usage.size_bytes / kBlockBytes;
-    answer.f_bfree += usage.free_bytes / kBlockBytes;
-    answer.f_bavail += std::min(usage.free_bytes + usage.evictable_bytes, usage.size_bytes) / kBlockBytes;
+    answer.f_blocks += space.bytes / kBlockBytes;
+    answer.f_bfree += space.free_bytes / kBlockBytes;
+    answer.f_bavail += space.available_bytes / kBlockBytes;
     answer.f_files += inodes.inodes;
     answer.f_ffree += inodes.free_inodes;
     answer.f_favail += inodes.free_inodes;

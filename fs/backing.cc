@@ -8,26 +8,27 @@
 #include <vector>
 
 #include "base/fault_point.h"
+#include "base/progress.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
 namespace {
 
-// Debian 12's linux/fuse.h is older than passthrough; from include/uapi/linux/fuse.h of Linux 6.9.
+// Debian 12's linux/fuse.h has no passthrough; the structure is from include/uapi/linux/fuse.h of Linux 6.9.
 struct FuseBackingMap {
   int32_t fd;
   uint32_t flags;
   uint64_t padding;
 };
 constexpr unsigned long kBackingOpen = _IOW(229, 1, FuseBackingMap);
-constexpr int32_t kUnwritten = 2048;  // twice as many as there can be threads
+constexpr int32_t kUnwritten = 2048;  // twice the number of threads that there can be
 constexpr unsigned long kBackingClose = _IOW(229, 2, uint32_t);
 
 }  // namespace
 
 void SessionBacking::close_backing(int32_t id) {
   auto wire_id = static_cast<uint32_t>(id);
-  // Fails only when the connection is gone, and the id with it.
+  // The call fails only when the connection is gone, and the id with it.
   (void)sys::control(device_fd_, kBackingClose, &wire_id);
 }
 
@@ -45,11 +46,13 @@ void SessionBacking::take_over() {
       dead.push_back(backing.id);
   });
   for (const int32_t id : dead) {
+    count_step();
     close_backing(id);
     survivors_.given_back(id);
   }
-  // The kernel numbers them one after the other (idr_alloc_cyclic, fs/fuse/backing.c), so what was got and
-  // not written down any more is near the highest that was, one for each thread at most.
+  // The kernel numbers backing ids one after the other (idr_alloc_cyclic, fs/fuse/backing.c). An id that was
+  // acquired and not written down any more is therefore near the highest that was, and there is at most one
+  // for each thread.
   const int32_t highest = survivors_.highest_backing();
   for (int32_t id = std::max(1, highest - kUnwritten); id <= highest + kUnwritten; ++id)
     if (!live.contains(id)) close_backing(id);
@@ -78,9 +81,13 @@ Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
   return *id;
 }
 
+void SessionBacking::giving_back(int32_t backing) {
+  if (passthrough_) survivors_.giving_back(backing);
+}
+
 void SessionBacking::give_back(int32_t backing) {
   if (!passthrough_) {
-    DescriptorBudget::Charge charge;  // given back when it is closed
+    DescriptorBudget::Charge charge;  // returned after the descriptor is closed
     {
       MutexLock lock(mutex_);
       if (auto found = charges_.extract(backing)) charge = std::move(found.mapped());
@@ -88,7 +95,7 @@ void SessionBacking::give_back(int32_t backing) {
     UniqueFd(backing).reset();
     return;
   }
-  survivors_.giving_back(backing);
+  giving_back(backing);
   close_backing(backing);
   survivors_.given_back(backing);
 }

@@ -1,7 +1,8 @@
-// What open files rest on. Passthrough: a backing id of the kernel's, so that reads, writes and maps never
-// come here. Daemon I/O: a descriptor of ours. Which of the two holds for the whole mount is decided once, at
-// INIT; mixing them on one inode is an EIO to the client (fuse-facts: fs/fuse/iomode.c). Any thread. Failure:
-// errno of the ioctl or dup.
+// A SessionBacking gives an open file what its reads and writes go to. In passthrough that is a backing id of
+// the kernel, so reads, writes and mappings do not come to the daemon. In daemon I/O it is a descriptor of
+// the daemon. One of the two holds for the whole mount and is decided once, at INIT: mixing them on one inode
+// is an EIO for the client (docs/facts.md "One I/O mode an inode"). Any thread. Failure: errno of the ioctl
+// or dup.
 #pragma once
 
 #include <atomic>
@@ -9,13 +10,13 @@
 #include <unordered_map>
 
 #include "base/mutex.h"
-#include "tier/pool.h"
+#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 
 class SessionBacking : public BackingStore {
  public:
-  // Before the first request other than INIT is answered.
+  // The call comes before the first request other than INIT is answered.
   void decide(bool passthrough, int device_fd) {
     device_fd_ = device_fd;
     passthrough_ = passthrough;
@@ -23,12 +24,14 @@ class SessionBacking : public BackingStore {
   bool passthrough() const { return passthrough_; }
 
   explicit SessionBacking(Survivors& survivors) : survivors_(survivors) {}
-  // Closes what a process that died was giving back, had not written down, or had for files that nobody has
-  // open any more. Before the first request, and after decide().
+  // The call closes backing ids of a process that died: those that it was giving back, those that it had not
+  // written down, and those of files that no client has open any more. It comes after decide() and before the
+  // first request.
   void take_over();
 
-  // EDQUOT in daemon I/O where the file's owner or the pool has as many already.
+  // The error is EDQUOT in daemon I/O if the file's owner or the pool has its share of descriptors already.
   Result<int32_t> acquire(int fd, PoolInode inode) override EXCLUDES(mutex_);
+  void giving_back(int32_t backing) override;
   void give_back(int32_t backing) override EXCLUDES(mutex_);
   bool needs_write_access() const override { return !passthrough_; }
 
@@ -39,7 +42,7 @@ class SessionBacking : public BackingStore {
   std::atomic<bool> passthrough_{false};
   std::atomic<int> device_fd_{-1};
   Mutex mutex_;
-  std::unordered_map<int32_t, DescriptorBudget::Charge> charges_ GUARDED_BY(mutex_);  // of descriptors
+  std::unordered_map<int32_t, DescriptorBudget::Charge> charges_ GUARDED_BY(mutex_);  // by descriptor
 };
 
 }  // namespace kvcachefs

@@ -14,13 +14,13 @@
 namespace kvcachefs {
 namespace {
 
-constexpr int kStartTimeBits = 20;  // of clock ticks, 10 ms: three hours
+constexpr int kStartTimeBits = 20;  // of clock ticks of 10 ms: three hours
 
 Result<UniqueFd> open_process(pid_t number) {
   return sys::open_at(AT_FDCWD, ("/proc/" + std::to_string(number)).c_str(), O_PATH | O_DIRECTORY);
 }
 
-// A line with a process' groups can have any length.
+// A file is read to its end, because the line with a process's groups can have any length.
 Result<std::string> read_in(int directory, const char* name) {
   auto file = sys::open_at(directory, name, O_RDONLY);
   if (!file) return pass(file);
@@ -44,7 +44,7 @@ std::optional<Identity> user_namespace_of(int directory) {
   return Identity{attributes->st_dev, attributes->st_ino};
 }
 
-// It cannot become another: threads are many.
+// The daemon's user namespace cannot change, because the daemon has several threads.
 std::optional<Identity> own_user_namespace() {
   static const std::optional<Identity> own = [] {
     auto self = sys::open_at(AT_FDCWD, "/proc/self", O_PATH | O_DIRECTORY);
@@ -70,7 +70,8 @@ std::optional<Number> number_of(std::string_view word, int base = 10) {
   return number;
 }
 
-// Field 22 of proc(5)'s stat; the second, the program's name, may have anything in it.
+// The start time is field 22 of proc(5)'s stat; the second field, the program's name, may have anything in
+// it.
 std::optional<uint64_t> start_time(std::string_view stat) {
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string_view::npos) return std::nullopt;
@@ -110,8 +111,16 @@ bool Caller::is_administrator() const {
   return may(CAP_SYS_ADMIN);
 }
 
+uid_t Caller::user() const {
+  // The line has the real, effective and saved ids and the one for file-system calls.
+  std::string_view users = line("Uid");
+  for (int others = 0; others < 3; ++others) next_word(users);
+  return number_of<uid_t>(next_word(users)).value_or(static_cast<uid_t>(-1));
+}
+
 bool Caller::in_group(gid_t group) const {
-  // Real, effective, saved and that of file-system calls, which is the one that counts.
+  // The line has the real, effective and saved ids and the one for file-system calls, which is the one that
+  // counts.
   std::string_view own = line("Gid");
   for (int others = 0; others < 3; ++others) next_word(own);
   if (number_of<gid_t>(next_word(own)) == group) return true;

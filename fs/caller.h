@@ -1,13 +1,14 @@
-// Who makes a request: what proc(5) tells of its thread. The kernel checks file modes alone; whom a
-// container's uid 0 stands for, and what only the host's administrator may do, is checked here.
+// A Caller is the thread that makes a request, as proc(5) shows it. The kernel checks file modes alone.
+// Whether uid 0 is that of a container, and whether the thread may do what only the host's administrator may,
+// is checked here.
 //
-// A thread that waits for the answer to a request that has been read from the device cannot end or change its
-// rights (fs/fuse/dev.c, request_wait_answer), so what is read of it is true of the one who asks. One that
-// does not wait (asynchronous I/O) may have ended, and its number be another's: hence process(), which tells
-// a process from all others.
+// A thread that waits for the answer to a request that was read from the device can neither end nor change
+// its rights (fs/fuse/dev.c, request_wait_answer), so what proc(5) shows is true of it. A thread that does
+// not wait (asynchronous I/O) may have ended, and its number may be another thread's. process() therefore
+// tells a process from all others.
 //
-// Thread safety: a Caller is constant; any thread. Failure: ESRCH for a thread that is not to be seen from
-// the daemon's PID namespace, else as proc(5); whoever cannot be read is trusted with nothing.
+// Thread safety: a Caller is constant; any thread. Failure: ESRCH for a thread that cannot be seen from the
+// daemon's PID namespace, else as proc(5). A thread that cannot be read is trusted with nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -25,21 +26,22 @@ class Caller {
  public:
   static Result<Caller> of(pid_t thread);
 
-  // Whether it has a capability on the host: in the daemon's own user namespace.
+  // True if the thread has the capability on the host, that is, in the daemon's own user namespace.
   bool may(int capability) const;
-  bool is_administrator() const;  // CAP_SYS_ADMIN there
+  bool is_administrator() const;  // CAP_SYS_ADMIN on the host
   bool in_group(gid_t group) const;
-  // Of its process, by its number and the time of its start; another has it within hours at the earliest.
-  // Fits in kProcessBits, and is not 0.
+  uid_t user() const;  // the user id for file-system calls; -1 if it cannot be read
+  // The number identifies the thread's process by its number and its start time; another process gets the
+  // same one after hours at the earliest. It fits in kProcessBits and is not 0.
   static constexpr int kProcessBits = 42;
   Result<uint64_t> process() const;
 
  private:
   Caller(UniqueFd directory, std::string status)
       : directory_(std::move(directory)), status_(std::move(status)) {}
-  std::string_view line(std::string_view key) const;  // of status; empty if it is not there
+  std::string_view line(std::string_view key) const;  // of status_; empty if it has no such line
 
-  UniqueFd directory_;  // of /proc: stays this thread's when its number becomes another's
+  UniqueFd directory_;  // in /proc: stays this thread's when another thread gets its number
   std::string status_;
 };
 

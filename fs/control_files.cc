@@ -12,9 +12,10 @@
 namespace kvcachefs {
 namespace {
 
-// As sysfs does: what reads by size sees something, what reads to the end sees all.
+// The size is the same for all files, as in sysfs: a program that reads by size gets something, one that
+// reads to the end gets all.
 constexpr off_t kStatedBytes = 4096;
-constexpr blkcnt_t kStatedBlocks = 8;  // with none, cp(1) would look for its holes
+constexpr blkcnt_t kStatedBlocks = 8;  // with 0 blocks cp(1) would look for holes
 constexpr size_t kMostOrderBytes = 4096;
 constexpr int kGenerationShift = 32;  // in handles
 constexpr const char* kPoolsDirectoryName = "pools";
@@ -42,8 +43,8 @@ const PoolFile* writable_file(NodeId id) {
   return file.write == nullptr ? nullptr : &file;
 }
 
-// Of a file of the administrator's: 1, the process that opened it, and what tells it from that process'
-// others. So a successor knows that process, too.
+// The handle of an administrator's file: bit 63, the process that opened it, and a number that tells it from
+// the process's other handles. A successor can thus tell the process from the handle.
 constexpr uint64_t kAdministratorsHandle = uint64_t{1} << 63;
 constexpr int kNumberBits = 63 - Caller::kProcessBits;
 constexpr int kGenerationBits = 5;
@@ -122,7 +123,7 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
       file_mode = pool_files()[id.control_index() - 1].mode(authority_of(id));
     }
     if (!id.is_administrators()) {
-      // Whoever owns the pool may steer it.
+      // The owner of the pool's root owns its control files, and so may steer the pool.
       auto root = pool->attributes(pool->root_ino());
       if (!root) return root;
       attributes.st_uid = root->st_uid;
@@ -146,7 +147,7 @@ void ControlFiles::reply_entry_of(fuse_req_t request, NodeId id) {
   if (!attributes) return reply_error(request, std::move(attributes.error()));
   fuse_entry_param entry = entry_of(id.value, 0, *attributes);
   entry.attr_timeout = 0;
-  // Pools come and go, and their numbers are used again.
+  // Because pools come and go, and their numbers are used again, the kernel must not keep these names.
   if (id.is_administrators()) entry.entry_timeout = 0;
   reply_entry(request, entry);
 }
@@ -262,9 +263,9 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file
 
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const fuse_file_info* file) {
   if (auto known = known_open(file)) return known->id.value == id.value ? known : nullptr;
-  // A process that died had it open. The text is another by now, for who reads on in it.
+  // A process that died had the file open. A client that reads on in it gets the text of now.
   auto opened = open_file(id, true);
-  if (!opened) opened = open_file(id, false);  // one that is only written to
+  if (!opened) opened = open_file(id, false);  // write-only
   if (!opened) return nullptr;
   MutexLock lock(mutex_);
   return open_files_.try_emplace(file->fh, std::move(*opened)).first->second;
@@ -294,7 +295,7 @@ Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view
       return fail(EPERM, fmt::format("{} of .kvcachefs/pools is written by a process that has not opened it",
                                      file->name));
   }
-  // While it is open its pool's number is no other's.
+  // The open file keeps its pool, so the pool's number is not another pool's.
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
   if (file->takes_lines) {
@@ -311,7 +312,7 @@ Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view
 
 void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t,
                          const fuse_file_info* file) {
-  // First: to open it anew for what it shows may cost a lot.
+  // The file is checked first, because opening it anew for its content may cost much.
   if (writable_file(id) == nullptr) return reply_error(request, {EACCES, {}});
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
@@ -322,7 +323,7 @@ void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, o
 }
 
 void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* file) {
-  // What nobody knows has no unfinished line.
+  // A handle that this process does not know has no unfinished line.
   const std::shared_ptr<OpenFile> open = known_open(file);
   const bool is_its = open != nullptr && open->id.value == id.value;
   const std::string line = is_its ? open->lines.finish() : std::string();

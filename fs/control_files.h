@@ -1,12 +1,12 @@
-// The virtual files as the kernel sees them: nodeids, attributes, opens. What they say and do is fs/control/.
-// Any server thread; each handler answers its request, or has a worker answer it that looks at every entry
-// for it (fs/control_reads.h). A write is one order and is carried out before it is answered; text that is no
-// value of its file is EINVAL, with the reason in the log.
+// The virtual files as the kernel sees them: nodeids, attributes, opens. Their content and effect are in
+// fs/control/. Any server thread. Each handler answers its request, or has a worker answer it if the file
+// needs a look at every entry (fs/control_reads.h). A write is one order, which is carried out before the
+// write is answered. Text that is no value of its file is EINVAL, with the reason in the log.
 //
-// What is in .kvcachefs/pools/NAME is for whoever has CAP_SYS_ADMIN on the host (fs/caller.h), whatever the
-// file modes say, and is asked at each open and each write: EPERM. Only the process that opened such a file
-// writes to it: neither a descriptor that was handed on nor a program that was started with it is an
-// authority.
+// The files in .kvcachefs/pools/NAME are for a caller with CAP_SYS_ADMIN on the host (fs/caller.h), whatever
+// the file modes say. This is checked at each open and each write: EPERM. Only the process that opened such a
+// file may write to it: neither a descriptor that was passed to another process nor a program that was
+// started with the descriptor gives that right.
 #pragma once
 
 #include <chrono>
@@ -24,20 +24,21 @@
 #include "fs/control_reads.h"
 #include "fs/fuse.h"
 #include "fs/nodeid.h"
-#include "tier/pools.h"
+#include "tier/pool/pools.h"
 
 namespace kvcachefs {
 
 class ControlFiles {
  public:
-  // Handles of another generation of the daemon are not taken for this one's. Over io_uring (libfuse 3.18)
-  // only the thread that a request came to may answer it: at once, whatever it takes.
+  // Handles of another generation of the daemon are not taken for handles of this one. Over io_uring (libfuse
+  // 3.18) only the thread that a request came to may answer it, so there each read is answered at once,
+  // whatever it costs.
   ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring);
 
-  // Once, when the kernel has been negotiated with, and before the mount is announced.
+  // The call comes once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
 
-  // Directories have index 0, of pool number 0 the mount's own.
+  // A directory has index 0; the directory of pool number 0 is the mount's own.
   void lookup_directory(fuse_req_t request, uint16_t pool);
   void lookup(fuse_req_t request, NodeId directory, std::string_view name);
   struct Named {
@@ -53,13 +54,14 @@ class ControlFiles {
   void flush(fuse_req_t request, NodeId id, const fuse_file_info* file);
   void release(fuse_req_t request, NodeId id, const fuse_file_info* file);
 
-  // Two workers' work: what gathers, and what surveys a pool's memory, which takes longest.
+  // The work of two workers: gather() does reads that look at many entries, survey() those that look at a
+  // pool's memory, which take longest.
   void gather(std::chrono::milliseconds at_most);
   void survey(std::chrono::milliseconds at_most);
-  void end_reads();  // when no request comes any more
+  void end_reads();  // called when no request comes any more
 
  private:
-  // What keeps an open file's target alive as long as its reader.
+  // An OpenFile keeps the target alive as long as the reader on it.
   struct OpenFile {
     NodeId id;
     std::unique_ptr<ControlledPool> pool;
@@ -74,7 +76,7 @@ class ControlFiles {
   void open_now(fuse_req_t request, NodeId id, fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> known_open(const fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
-  // Where it keeps nobody waiting.
+  // The job runs at once or on a worker, so that it keeps no other caller waiting.
   void run(ReadCost cost, fuse_req_t request, ControlReads::Job job);
   Result<void> order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle, OpenFile& open);
   std::unique_ptr<ControlledPool> pool_of(NodeId id) const;

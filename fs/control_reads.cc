@@ -3,14 +3,18 @@
 #include <cerrno>
 #include <utility>
 
+#include "fs/caller.h"
 #include "fs/server.h"
 
 namespace kvcachefs {
 
 void ControlReads::run(fuse_req_t request, Job job) {
+  uid_t user = fuse_req_ctx(request)->uid;
+  if (user == static_cast<uid_t>(-1))
+    if (const auto caller = Caller::of(fuse_req_ctx(request)->pid)) user = caller->user();
   {
     MutexLock lock(mutex_);
-    auto& queue = waiting_[fuse_req_ctx(request)->uid];
+    auto& queue = waiting_[user];
     if (queue.size() < kMostWaiting) {
       queue.push_back({request, for_this_request(std::move(job))});
       condition_.notify_one();

@@ -1,8 +1,8 @@
-// Reads of control files that look at every entry of a pool, which may take seconds: done by a thread of
-// their own, so that no server thread waits. That thread is watched as one that has a request in hand, and
-// says while it looks that it gets on (Survivors::still_at_it()). Users take turns, so that one who asks a
-// lot does not keep others waiting. run() is for server threads, step() for one worker's. Failure: EAGAIN to
-// a user who has too many waiting.
+// ControlReads are reads of control files that look at every entry of a pool, which may take seconds. A
+// thread of their own does them, so that no server thread waits. The supervisor watches that thread as one
+// that has a request in hand; during its look the thread says that it gets on (Survivors::still_at_it()).
+// Users take turns, so that one with many reads does not keep the others waiting. run() is for server
+// threads, step() for one worker. Failure: EAGAIN for a user with too many waiting reads.
 #pragma once
 
 #include <chrono>
@@ -20,12 +20,13 @@ namespace kvcachefs {
 class ControlReads {
  public:
   using Job = std::function<void()>;           // answers the request
-  static constexpr size_t kMostWaiting = 256;  // of a user
+  static constexpr size_t kMostWaiting = 256;  // for each user
 
   void run(fuse_req_t request, Job job) EXCLUDES(mutex_);
-  // Does the next, waiting at most so long for one.
+  // The call does the next job, and waits for one for `at_most`.
   void step(Survivors& survivors, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
-  // No run() comes any more: whoever still waits is answered, and step() does not wait.
+  // The call comes when no run() comes any more: requests that still wait are answered with ENOTCONN, and
+  // step() does not wait.
   void end() EXCLUDES(mutex_);
 
  private:
@@ -37,7 +38,7 @@ class ControlReads {
   Mutex mutex_;
   Condition condition_;
   bool ended_ GUARDED_BY(mutex_) = false;
-  std::map<uid_t, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users who have any
+  std::map<uid_t, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users that have any
   uid_t last_user_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,6 +1,7 @@
-// Making things: as root in the tmpfs, then given to the caller. The kernel has checked permissions
-// (default_permissions), applied the umask and stripped what set-group-ID rules forbid (vfs_prepare_mode)
-// before a request comes here; the tmpfs itself hands down the group of a set-group-ID directory.
+// The creating operations: the daemon makes a file as root in the tmpfs and then gives it to the caller.
+// Before a request comes here, the kernel has checked permissions (default_permissions), applied the umask
+// and stripped what set-group-ID rules forbid (vfs_prepare_mode). The tmpfs itself hands down the group of a
+// set-group-ID directory.
 #include <cerrno>
 
 #include "base/clock.h"
@@ -12,17 +13,18 @@ namespace {
 
 Result<void> give_to_caller(fuse_req_t request, int directory, int fd, mode_t mode) {
   const fuse_ctx* caller = fuse_req_ctx(request);
-  if (caller->uid == 0 && caller->gid == 0) return {};  // it is root's already, or of the directory's group
+  // The file belongs to root already, or to the directory's group.
+  if (caller->uid == 0 && caller->gid == 0) return {};
   auto parent = sys::stat_of(directory);
   if (!parent) return pass(parent);
   const gid_t gid = (parent->st_mode & S_ISGID) != 0 ? static_cast<gid_t>(-1) : caller->gid;
   if (auto done = sys::change_owner(fd, caller->uid, gid); !done) return done;
-  // A change of owner clears them on a regular file, whoever asks.
+  // A change of owner clears the set-id bits of a regular file, whichever user asks.
   if ((mode & (S_ISUID | S_ISGID)) != 0 && S_ISREG(mode)) return sys::change_mode(fd, mode & 07777);
   return {};
 }
 
-// Takes away what was made for a request that then failed, and what the pool knows of it by now.
+// The call removes what was made for a request that then failed, and what the pool knows of it by now.
 void unmake(Pool& pool, int directory, const char* name, bool is_directory) {
   if (!pool.remove(directory, name, is_directory))
     (void)sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0);
@@ -45,19 +47,18 @@ Result<fuse_entry_param> adopt_new(fuse_req_t request, const Node& parent, int d
                                        .writer = false,
                                        .named = true,
                                        .name = name,
-                                       .reserved_end = 0,
                                        .node = 0});
     if (!known) return pass(known);
   } else if (auto known = parent.pool->looked_up(*handle, *attributes); !known) {
     return pass(known);
   } else {
-    parent.pool->made(handle->ino, directory, name);
+    parent.pool->made(*handle, S_ISDIR(attributes->st_mode), directory, name);
   }
   return entry_of(NodeId::of_inode(parent.pool->number(), handle->ino).value, handle->generation,
                   *attributes);
 }
 
-// Runs `make(directory)` in the parent and answers with the entry that came of it.
+// The call runs `make(pool, directory)` in the parent and answers with the resulting entry.
 template <class Make>
 void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, Make make) {
   auto node = find_node(server_of(request), parent);
@@ -71,7 +72,8 @@ void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
   server_of(request).survivors.attempt();
   if (!there)
-    if (auto made = make(directory->fd); !made) return reply_error(request, std::move(made.error()));
+    if (auto made = with_inode(*node->pool, [&] { return make(*node->pool, directory->fd); }); !made)
+      return reply_error(request, std::move(made.error()));
   auto entry = adopt_new(request, *node, directory->fd, name, mode);
   if (!entry) {
     unmake(*node->pool, directory->fd, name, S_ISDIR(mode));
@@ -98,7 +100,7 @@ struct NewFile {
   UniqueFd fd;
   sys::Handle handle;
   struct stat attributes {};
-  Pool::Reservation reservation;
+  int node = 0;
 };
 
 Result<NewFile> prepare(fuse_req_t request, Pool& pool, int directory, UniqueFd fd, mode_t mode) {
@@ -108,12 +110,10 @@ Result<NewFile> prepare(fuse_req_t request, Pool& pool, int directory, UniqueFd 
   if (!handle) return pass(handle);
   auto attributes = sys::stat_of(fd.get());
   if (!attributes) return pass(attributes);
-  auto reservation = pool.reserve(fd.get(), fuse_req_ctx(request)->pid);
-  if (!reservation) return pass(reservation);
+  file.node = pool.make_way(fd.get(), fuse_req_ctx(request)->pid);
   file.fd = std::move(fd);
   file.handle = *handle;
   file.attributes = *attributes;
-  file.reservation = *reservation;
   return file;
 }
 
@@ -121,31 +121,32 @@ bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
 
-// Answers a CREATE or, with an empty name, a TMPFILE for a file that is new; after a failure nothing is
+// The call answers a CREATE or, with an empty name, a TMPFILE for a new file. If it fails, the request is not
 // answered.
 Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, NewFile& made,
                       const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
   const bool named = name[0] != '\0';
-  auto backing = pool.created({.fd = made.fd.get(),
-                               .ino = made.handle.ino,
-                               .generation = made.handle.generation,
-                               .open = true,
-                               .writer = writes(file),
-                               .named = named,
-                               .name = name,
-                               .reserved_end = made.reservation.end,
-                               .node = made.reservation.node});
-  if (!backing) return pass(backing);
+  auto opened = pool.created({.fd = made.fd.get(),
+                              .ino = made.handle.ino,
+                              .generation = made.handle.generation,
+                              .open = true,
+                              .writer = writes(file),
+                              .named = named,
+                              .name = name,
+                              .node = made.node});
+  if (!opened) return pass(opened);
   const Node node{.pool = shared, .ino = made.handle.ino};
-  if (auto answered = answer_open(request, node, {.backing = *backing, .from_disk = false}, file);
-      !answered) {
+  PageCache& page_cache = server_of(request).page_cache;
+  const uint64_t nodeid = NodeId::of_inode(pool.number(), made.handle.ino).value;
+  if (writes_alone(file)) page_cache.stored(nodeid);
+  if (auto answered = answer_open(request, node, *opened, file); !answered) {
+    page_cache.closed(nodeid);
     pool.forget(made.handle.ino, 1);
     return answered;
   }
-  made.fd.reset();  // before the answer: an eviction must not meet it
-  const auto entry = entry_of(NodeId::of_inode(pool.number(), made.handle.ino).value, made.handle.generation,
-                              made.attributes);
+  made.fd.reset();  // before the answer: an eviction must not find it open
+  const auto entry = entry_of(nodeid, made.handle.generation, made.attributes);
   Server& server = server_of(request);
   about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
@@ -155,20 +156,23 @@ Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, N
   return {};
 }
 
-// The name was there after all, though the kernel did not know it.
+// The name exists after all, although the kernel did not know it.
 Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shared, int directory,
                            const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
-  auto attributes = sys::stat_at(directory, name);
-  if (!attributes) return pass(attributes);
-  if (!S_ISREG(attributes->st_mode)) return fail(ESTALE);  // the kernel looks again and opens it its own way
-  if (auto known = pool.looked_up(*handle, *attributes); !known) return known;
+  auto known = pool.look_up(*handle, directory, name);
+  if (!known) return pass(known);
+  struct stat* const attributes = &known->attributes;
+  if (!S_ISREG(attributes->st_mode)) {
+    pool.forget(handle->ino, 1);
+    return fail(ESTALE);  // the kernel looks again and opens it in its own way
+  }
   auto opened = pool.begin_open(handle->ino, writes(file), client_of(request, pool));
   if (!opened) {
     pool.forget(handle->ino, 1);
-    // The kernel looks again, finds it, and opens it as what it is.
+    // At ESTALE the kernel looks again, finds the entry, and opens it with an OPEN, which can promote it.
     if (opened.error().code == kColdEntry) return fail(ESTALE);
     return pass(opened);
   }
@@ -177,18 +181,20 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
     pool.forget(handle->ino, 1);
     return answered;
   }
-  // The kernel believes that it made the file, so it will not truncate it. The last that can fail.
+  // The kernel believes that it created the file, so it will not truncate it. This is the last step that can
+  // fail.
   if ((file->flags & O_TRUNC) != 0) {
+    const auto cutting =
+        server_of(request).pages_in_use.cut(NodeId::of_inode(pool.number(), handle->ino).value);
     if (auto cut = pool.truncate(handle->ino, 0); !cut) {
       close_handle(server_of(request), node, *file);
       pool.forget(handle->ino, 1);
       return cut;
     }
-    attributes->st_size = 0;
-    attributes->st_blocks = 0;
+    if (auto now = pool.attributes(handle->ino)) *attributes = *now;
   }
-  const auto entry =
-      entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation, *attributes);
+  const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
+                              *attributes, known->being_written || writes(file) ? 0 : kLongTimeoutS);
   Server& server = server_of(request);
   about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
@@ -198,7 +204,7 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   return {};
 }
 
-// Answers a CREATE or TMPFILE that a process that died has done and not answered.
+// The call answers a CREATE or TMPFILE that a process that died has carried out and not answered.
 bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_file_info* file) {
   const RequestIdentity identity = request_identity();
   if (!identity.resent) return false;
@@ -208,13 +214,21 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   const Node node{.pool = pool, .ino = opened->inode.ino};
   auto attributes = pool->attributes(node.ino);
   const auto adopted = pool->adopted_open(node.ino, opened->from_disk);
-  if (!attributes || !adopted) return false;
+  if (!attributes || !adopted) {
+    close_first(server, node, *opened, *file);
+    return false;
+  }
   const uint32_t generation = pool->generation_of(node.ino);
-  (void)pool->looked_up({node.ino, generation}, *attributes);  // what has no name has no lookups
-  fill_in(request, *pool, *adopted, opened->handle, file);
-  const auto entry = entry_of(NodeId::of_inode(pool->number(), node.ino).value, generation, *attributes);
+  // The lookup is counted only if the file has a name.
+  const bool counted = pool->looked_up({node.ino, generation}, *attributes).has_value();
+  const uint64_t nodeid = NodeId::of_inode(pool->number(), node.ino).value;
+  fill_in(request, *pool, *adopted, opened->handle, server.page_cache.bypasses(nodeid), file);
+  const auto entry = entry_of(nodeid, generation, *attributes);
   about_to_answer();
-  if (fuse_reply_create(request, &entry, file) == -ENOENT) close_handle(server, node, *file);
+  if (fuse_reply_create(request, &entry, file) == -ENOENT) {
+    close_handle(server, node, *file);
+    if (counted) pool->forget(node.ino, 1);
+  }
   return true;
 }
 
@@ -222,18 +236,18 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
 
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   make_in(request, parent, name, mode,
-          [&](int directory) { return sys::make_node_at(directory, name, mode, device); });
+          [&](Pool&, int directory) { return sys::make_node_at(directory, name, mode, device); });
 }
 
 void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   if (parent == NodeId::kRoot) return make_pool(request, name, mode);
   make_in(request, parent, name, S_IFDIR | mode,
-          [&](int directory) { return sys::make_directory_at(directory, name, mode); });
+          [&](Pool&, int directory) { return sys::make_directory_at(directory, name, mode); });
 }
 
 void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   make_in(request, parent, name, S_IFLNK | 0777,
-          [&](int directory) { return sys::symlink_at(target, directory, name); });
+          [&](Pool& pool, int directory) { return pool.make_symlink(target, directory, name); });
 }
 
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
@@ -245,12 +259,15 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   auto directory = pool.directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   if (create_again(request, node->pool, file)) return;
-  // What a process that died has made and nobody has heard of is made anew, with all that belongs to it.
+  // A file that a process that died has created, and of which the kernel was not told, is made anew with all
+  // that belongs to it.
   if (request_identity().attempted) pool.undo_create(directory->fd, name);
   Survivors& survivors = server_of(request).survivors;
   if (survivors.supervised() && !sys::stat_at(directory->fd, name)) survivors.attempt();
   for (int tries = 0;; ++tries) {
-    auto fd = sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
+    auto fd = with_inode(pool, [&] {
+      return sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
+    });
     if (fd) {
       auto made = prepare(request, pool, directory->fd, std::move(*fd), S_IFREG | mode);
       const Result<void> answered = made ? open_new(request, node->pool, *made, name, file) : pass(made);
@@ -264,7 +281,8 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
       return reply_error(request, std::move(fd.error()));
     auto opened = open_existing(request, node->pool, directory->fd, name, file);
     if (opened) return;
-    // It may be discarded meanwhile, any number of times; four in a row is not chance.
+    // The name may be discarded between the two calls, any number of times; four times in a row is not
+    // chance.
     const bool vanished = opened.error().code == ENOENT || opened.error().code == ESTALE;
     if (!vanished || tries == 3) return reply_error(request, std::move(opened.error()));
   }
@@ -277,7 +295,9 @@ void tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info*
   if (!directory) return reply_error(request, std::move(directory.error()));
   if (create_again(request, node->pool, file)) return;
   const int exclusive = file->flags & O_EXCL;  // never to be linked
-  auto fd = sys::open_at(directory->get(), ".", O_TMPFILE | O_RDWR | exclusive, mode & 07777);
+  auto fd = with_inode(*node->pool, [&] {
+    return sys::open_at(directory->get(), ".", O_TMPFILE | O_RDWR | exclusive, mode & 07777);
+  });
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto made = prepare(request, *node->pool, directory->get(), std::move(*fd), S_IFREG | mode);
   if (!made) return reply_error(request, std::move(made.error()));

@@ -1,10 +1,12 @@
-// Data operations that reach the daemon: reads and writes in daemon I/O and of control files, the rest in
-// every mode.
+// The data operations that reach the daemon: reads and writes in daemon I/O and of control files, all others
+// in every mode.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
+#include "base/mapping.h"
 #include "fs/control_files.h"
 #include "fs/operations.h"
 #include "fs/server.h"
@@ -12,12 +14,32 @@
 namespace kvcachefs::operations {
 namespace {
 
-// A copy on the disk has no holes to tell of.
-void seek_on_disk(fuse_req_t request, const Node& node, off_t offset, int whence) {
-  auto attributes = node.pool->attributes(node.ino);
-  if (!attributes) return reply_error(request, std::move(attributes.error()));
-  if (offset < 0 || offset >= attributes->st_size) return reply_error(request, {ENXIO, {}});
-  (void)fuse_reply_lseek(request, whence == SEEK_DATA ? offset : attributes->st_size);
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
+// The result is true if the request was answered with the pages themselves, so that the bytes are copied
+// once. Otherwise nothing was done: a part of the range is a hole, for which a mapping would allocate memory,
+// or a call cuts the file.
+bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t nodeid, uint64_t offset, size_t size) {
+  Server& server = server_of(request);
+  const PagesInUse::Reading reading = server.pages_in_use.read(nodeid);
+  if (reading.refused()) return false;
+  auto fd = node.pool->open_inode(node.ino, O_RDONLY);
+  if (!fd) return false;
+  const auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return false;
+  const uint64_t end = std::min<uint64_t>(offset + size, static_cast<uint64_t>(attributes->st_size));
+  if (end < offset + kBufferedBytesMax) return false;
+  // The mapping consists of whole huge pages, each of which is mapped with one entry.
+  const uint64_t from = offset / kHugePageBytes * kHugePageBytes;
+  const uint64_t to = (end + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const auto pages = Mapping::of_range(fd->get(), from, to - from);
+  if (!pages || !pages->is_resident(offset - from, end - offset)) return false;
+  // The pages are populated first: if the daemon is killed while a page of its answer has to be fetched, the
+  // client gets an EIO (as in Session::serve_device).
+  if (!pages->populate(offset - from, end - offset)) return false;
+  const auto bytes = pages->bytes().subspan(offset - from, end - offset);
+  (void)fuse_reply_buf(request, reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return true;
 }
 
 }  // namespace
@@ -35,6 +57,8 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
           (void)fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
         }));
   }
+  if (size >= kBufferedBytesMax && reply_from_pages(request, *node, ino, static_cast<uint64_t>(offset), size))
+    return;
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
   auto count = node->pool->read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
@@ -49,12 +73,16 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   if (!node) return reply_error(request, std::move(node.error()));
   auto count = node->pool->write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
+  // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
+  // others. A later flush of cached pages (`writepage`) is no user's write.
+  if (file->writepage == 0)
+    if (auto fd = node->pool->open_inode(node->ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
   if ((file->flags & O_DSYNC) == 0 || node->pool->disk() == nullptr) {
     about_to_answer();
     return (void)fuse_reply_write(request, *count);
   }
-  // Opened with O_SYNC or O_DSYNC, or written with RWF_DSYNC. What is written and not durable is an error;
-  // the kernel asks for the size again in any case.
+  // The file was opened with O_SYNC or O_DSYNC, or written with RWF_DSYNC. A write that is not durable is an
+  // error; the kernel asks for the size again in any case.
   auto reply = [request, written = *count](Result<void> durable) {
     if (!durable) return reply_error(request, std::move(durable.error()));
     about_to_answer();
@@ -66,26 +94,29 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
 void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
+  const auto cutting = server_of(request).pages_in_use.cut(ino);
   reply_outcome(request, node->pool->allocate(node->ino, mode, static_cast<uint64_t>(offset),
                                               static_cast<uint64_t>(length)));
 }
 
 void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
-  // Not ENOSYS, after which the kernel would ask for no file any more.
+  // The error is not ENOSYS: after that the kernel would not send an LSEEK for any file.
   if (NodeId{ino}.is_control()) return reply_error(request, {EINVAL, {}});
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  if ((file->fh & kFromDisk) != 0) return seek_on_disk(request, *node, offset, whence);
-  auto fd = node->pool->open_inode(node->ino, O_RDONLY);
+  const bool from_disk = (file->fh & kFromDisk) != 0;
+  auto fd = from_disk ? Result<UniqueFd>(UniqueFd()) : node->pool->open_inode(node->ino, O_RDONLY);
   if (!fd) return reply_error(request, std::move(fd.error()));
-  auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), whence);
+  const auto from = static_cast<uint64_t>(offset);
+  auto at =
+      from_disk ? node->pool->seek_on_disk(node->ino, from, whence) : sys::seek(fd->get(), from, whence);
   if (!at) return reply_error(request, std::move(at.error()));
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }
 
 void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_file_info* in_file,
                      fuse_ino_t out, off_t out_offset, fuse_file_info*, size_t length, int) {
-  // The kernel then reads and writes itself.
+  // The kernel then reads and writes by itself.
   if ((in_file->fh & kFromDisk) != 0) return reply_error(request, {EOPNOTSUPP, {}});
   auto from = find_node(server_of(request), in);
   if (!from) return reply_error(request, std::move(from.error()));

@@ -1,5 +1,5 @@
-// Reading directories. Nothing is kept between requests: every one opens the directory anew and goes to the
-// offset that the last entry gave, which a tmpfs keeps stable while entries come and go (Linux 6.6,
+// Reading directories. No state is kept between requests: each request opens the directory anew and goes to
+// the offset that the last entry gave. A tmpfs keeps that offset stable while entries come and go (Linux 6.6,
 // fs/libfs.c, simple offsets).
 #include <dirent.h>
 
@@ -15,7 +15,7 @@
 namespace kvcachefs::operations {
 namespace {
 
-// linux_dirent64 of getdents64(2).
+// The layout is linux_dirent64 of getdents64(2).
 struct RawEntry {
   uint64_t ino;
   int64_t next_offset;
@@ -25,7 +25,7 @@ struct RawEntry {
 };
 constexpr size_t kNameAt = offsetof(RawEntry, name);
 
-// A reply under construction.
+// A Listing is a reply under construction.
 class Listing {
  public:
   Listing(fuse_req_t request, size_t size) : request_(request), buffer_(size) {}
@@ -57,7 +57,7 @@ bool is_dots(const char* name) {
   return std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0;
 }
 
-// A plain entry, or one of which only number and type are told though more was asked for.
+// The entry is plain, or one with only its number and type although more was asked for.
 bool add_plain(Listing& listing, bool plus, const char* name, uint64_t nodeid, mode_t type, off_t next) {
   struct stat attributes {};
   attributes.st_ino = nodeid;
@@ -70,12 +70,11 @@ bool add_plain(Listing& listing, bool plus, const char* name, uint64_t nodeid, m
 
 bool add_known(Listing& listing, Pool& pool, int directory, const char* name, off_t next) {
   auto handle = sys::handle_at(directory, name);
-  auto attributes = sys::stat_at(directory, name);
-  // Gone since the directory was read, or another file now: as if it had been so before.
-  if (!handle || !attributes || attributes->st_ino != handle->ino || !pool.looked_up(*handle, *attributes))
-    return true;
-  const auto entry =
-      entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation, *attributes);
+  const auto known = handle ? pool.look_up(*handle, directory, name) : pass(handle);
+  // The name is gone since the directory was read, or is another file now: it is left out.
+  if (!known) return true;
+  const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
+                              known->attributes, known->being_written ? 0 : kLongTimeoutS);
   if (listing.add_plus(name, entry, next)) return true;
   pool.forget(handle->ino, 1);
   return false;

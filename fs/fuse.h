@@ -1,4 +1,4 @@
-// The one way to libfuse's header: the version this code is written against.
+// This header is the only includer of libfuse's header: it sets the version that the code is written against.
 #pragma once
 
 #define FUSE_USE_VERSION FUSE_MAKE_VERSION(3, 18)

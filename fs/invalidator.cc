@@ -1,5 +1,10 @@
 #include "fs/invalidator.h"
 
+#include <linux/fuse.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
@@ -7,6 +12,36 @@
 #include "fs/nodeid.h"
 
 namespace kvcachefs {
+namespace {
+
+// The notification is from Linux 6.18 (include/uapi/linux/fuse.h); Debian 12's linux/fuse.h is older.
+constexpr int32_t kNotifyPrune = 9;
+struct PruneOut {
+  uint32_t count;
+  uint32_t padding;
+  uint64_t spare;
+};
+
+// The result is false if this kernel has no such notification.
+bool prune(int device, const std::vector<uint64_t>& nodes) {
+  const PruneOut prune{.count = static_cast<uint32_t>(nodes.size()), .padding = 0, .spare = 0};
+  const size_t nodes_bytes = nodes.size() * sizeof nodes[0];
+  const fuse_out_header header{.len = static_cast<uint32_t>(sizeof header + sizeof prune + nodes_bytes),
+                               .error = kNotifyPrune,
+                               .unique = 0};
+  std::vector<char> message(header.len);
+  std::memcpy(message.data(), &header, sizeof header);
+  std::memcpy(message.data() + sizeof header, &prune, sizeof prune);
+  std::memcpy(message.data() + sizeof header + sizeof prune, nodes.data(), nodes_bytes);
+  return write(device, message.data(), message.size()) == static_cast<ssize_t>(message.size());
+}
+
+// A negative offset invalidates the attributes alone, because the kernel's cached pages are still right.
+bool knows(fuse_session* session, uint64_t node) {
+  return fuse_lowlevel_notify_inval_inode(session, node, -1, 0) != -ENOENT;
+}
+
+}  // namespace
 
 void Invalidator::discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) {
   queue({NodeId::of_inode(pool, parent_ino).value, NodeId::of_inode(pool, ino).value, std::move(name)});
@@ -20,6 +55,19 @@ void Invalidator::changed(uint16_t pool, uint64_t ino) {
   queue({0, NodeId::of_inode(pool, ino).value, {}});
 }
 
+void Invalidator::let_go(uint16_t pool, std::vector<uint64_t> inos, Told told) {
+  for (uint64_t& ino : inos) ino = NodeId::of_inode(pool, ino).value;
+  queue({.parent = 0, .child = 0, .name = {}, .let_go = std::move(inos), .told = std::move(told)});
+}
+
+void Invalidator::drop_name(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name, Told told) {
+  queue({.parent = NodeId::of_inode(pool, parent_ino).value,
+         .child = NodeId::of_inode(pool, ino).value,
+         .name = std::move(name),
+         .let_go = {},
+         .told = std::move(told)});
+}
+
 void Invalidator::queue(Notice notice) {
   {
     MutexLock lock(mutex_);
@@ -29,6 +77,22 @@ void Invalidator::queue(Notice notice) {
   condition_.notify_one();
 }
 
+// The error ENOENT means that the kernel has forgotten the name by itself; no other error can be mended here.
+void Invalidator::tell(fuse_session* session, const Notice& notice) {
+  const std::string& name = notice.name;
+  if (!notice.let_go.empty()) {
+    if (!prune(fuse_session_fd(session), notice.let_go)) can_let_go_ = false;
+    for (const uint64_t node : notice.let_go) notice.told(NodeId{node}.ino(), knows(session, node));
+  } else if (notice.parent == 0) {
+    (void)knows(session, notice.child);
+  } else if (notice.child == 0 || notice.told) {
+    (void)fuse_lowlevel_notify_inval_entry(session, notice.parent, name.c_str(), name.size());
+    if (notice.told) notice.told(NodeId{notice.child}.ino(), knows(session, notice.child));
+  } else {
+    (void)fuse_lowlevel_notify_delete(session, notice.parent, notice.child, name.c_str(), name.size());
+  }
+}
+
 void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most) {
   std::deque<Notice> batch;
   {
@@ -36,17 +100,7 @@ void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most)
     if (queue_.empty()) condition_.wait_for(mutex_, at_most);
     batch.swap(queue_);
   }
-  // ENOENT means that the kernel has forgotten the name by itself; nothing else can be mended from here.
-  for (const Notice& notice : batch) {
-    // A negative offset: the attributes alone, the kernel's pages are as true as before.
-    const std::string& name = notice.name;
-    if (notice.parent == 0)
-      (void)fuse_lowlevel_notify_inval_inode(session, notice.child, -1, 0);
-    else if (notice.child == 0)
-      (void)fuse_lowlevel_notify_inval_entry(session, notice.parent, name.c_str(), name.size());
-    else
-      (void)fuse_lowlevel_notify_delete(session, notice.parent, notice.child, name.c_str(), name.size());
-  }
+  for (const Notice& notice : batch) tell(session, notice);
   if (batch.empty()) return;
   {
     MutexLock lock(mutex_);

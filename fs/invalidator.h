@@ -1,18 +1,21 @@
-// Tells the kernel of names that the daemon itself made vanish or appear, and of inodes whose blocks it
-// changed. discarded() is for any thread and only queues; step() is for one worker thread and holds no lock
-// while it writes to the kernel, since a notification waits for the parent directory's lock, which a request
-// in a handler's hands may hold. A name the kernel does not know is no failure. The queue is not bounded: who
-// queues must not wait for the kernel (a create that waits for room holds the directory), and an item is
-// about 100 bytes.
+// The Invalidator tells the kernel of names that the daemon itself made vanish or appear, and of inodes whose
+// blocks it changed. Any thread may call the listener's functions, which only queue a notice, and
+// wait_until_told(), which waits. step() is for one worker thread and holds no lock while it writes to the
+// kernel: a notification waits for the parent directory's lock, and a request that a handler works on may
+// hold that lock. A name that the kernel does not know is no failure. The queue has no limit, because a
+// thread that queues must not wait for the kernel (a create that waits for room holds its directory's lock);
+// a notice takes about 100 bytes.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
-#include "tier/pool.h"
+#include "tier/pool/pool.h"
 
 struct fuse_session;
 
@@ -24,18 +27,26 @@ class Invalidator : public DiscardListener {
       EXCLUDES(mutex_);
   void appeared(uint16_t pool, uint64_t parent_ino, std::string name) override EXCLUDES(mutex_);
   void changed(uint16_t pool, uint64_t ino) override EXCLUDES(mutex_);
+  void let_go(uint16_t pool, std::vector<uint64_t> inos, Told told) override EXCLUDES(mutex_);
+  void drop_name(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name, Told told) override
+      EXCLUDES(mutex_);
+  bool can_let_go() const override { return can_let_go_; }
   void wait_until_told(std::chrono::milliseconds at_most) override EXCLUDES(mutex_);
-  // Handles what is queued, waiting at most so long for something.
+  // The call handles the queued notices, and waits for one for `at_most`.
   void step(fuse_session* session, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
 
  private:
   struct Notice {
-    uint64_t parent;  // 0: the inode's attributes are others now
-    uint64_t child;   // 0: the name, which may be remembered as a miss, is there now
+    uint64_t parent;  // 0: the inode's attributes have changed
+    uint64_t child;   // 0: the name exists now; the kernel may remember it as missing
     std::string name;
+    std::vector<uint64_t> let_go = {};
+    Told told = {};  // set: the name is dropped, or the inodes in let_go are, and this hears the outcome
   };
+  void tell(fuse_session* session, const Notice& notice);
   void queue(Notice notice) EXCLUDES(mutex_);
+  std::atomic<bool> can_let_go_{true};  // false once the kernel has refused
   Mutex mutex_;
   Condition condition_;
   std::deque<Notice> queue_ GUARDED_BY(mutex_);

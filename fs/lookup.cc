@@ -34,22 +34,22 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   auto directory = pool.directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
 
-  // A discard may take the name away between two of these calls, or another store put a new file there.
+  // A discard may remove the name between two of these calls, or another store may put a new file there.
   for (int tries = 0; tries < 4; ++tries) {
     auto handle = sys::handle_at(directory->fd, name);
     if (!handle) {
       if (handle.error().code != ENOENT) return reply_error(request, std::move(handle.error()));
       break;
     }
-    auto attributes = sys::stat_at(directory->fd, name);
-    if (!attributes || attributes->st_ino != handle->ino) continue;
-    if (!pool.looked_up(*handle, *attributes)) continue;
-    // The callers' turn stays as it is: an open that was told ESTALE goes through here again.
-    return reply_entry(request, entry_of(NodeId::of_inode(pool.number(), handle->ino).value,
-                                         handle->generation, *attributes));
+    const auto known = pool.look_up(*handle, directory->fd, name);
+    if (!known) continue;
+    // The mark in stale_callers stays as it is: an open that was told ESTALE looks its name up here again.
+    return reply_entry(request,
+                       entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
+                                known->attributes, known->being_written ? 0 : kLongTimeoutS));
   }
-  pool.looked_for_nothing();
-  // What the kernel remembers while names come back would be true no longer than that.
+  pool.looked_for_nothing(node->ino);
+  // A miss is not cached while names are being restored, because the name may appear at any moment.
   reply_no_entry(request, pool.restoring() ? 0 : kLongTimeoutS);
 }
 

@@ -22,13 +22,13 @@ std::vector<MountPoint> mount_table() {
 }  // namespace
 
 Result<void> clean_dead_mount(const std::string& mountpoint) {
-  // One on top of another, should several daemons have died there.
+  // Dead mounts may lie on top of each other, if several daemons have died there.
   for (int layer = 0; layer < 8; ++layer) {
     const auto mounts = mount_table();
     const MountPoint* mount = find_mount(mounts, mountpoint);
     if (mount == nullptr || mount->type != kFileSystemType) return {};
-    // Attributes are cached and outlive the daemon; what a file system has free is always asked for.
-    // ENOTCONN it is in the end; the others come over io_uring, while the rings come down.
+    // Attributes are cached and outlive the daemon, but the kernel always asks for free space. A dead daemon
+    // gives ENOTCONN in the end; over io_uring it gives the other two while the rings are taken down.
     std::error_code code;
     (void)std::filesystem::space(mountpoint, code);
     const int error = code.value();
@@ -40,10 +40,17 @@ Result<void> clean_dead_mount(const std::string& mountpoint) {
   return {};
 }
 
+Result<void> mount_connection(int device_fd, const std::string& mountpoint) {
+  const std::string data = "fd=" + std::to_string(device_fd) +
+                           ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
+  return sys::mount("kvcachefs", mountpoint.c_str(), "fuse.kvcachefs", MS_NOSUID | MS_NODEV, data.c_str());
+}
+
 std::string device_at(const std::string& mountpoint) {
   const auto mounts = mount_table();
   const MountPoint* mount = find_mount(mounts, mountpoint);
-  return mount == nullptr ? "" : mount->device;
+  // The file system may have been unmounted, and another one may be mounted there now.
+  return mount == nullptr || mount->type != kFileSystemType ? "" : mount->device;
 }
 
 void unmount_everywhere(const std::string& mountpoint) {
@@ -55,7 +62,7 @@ std::vector<std::string> mount_points_of(const std::string& device) {
   const auto mounts = mount_table();
   std::vector<std::string> result;
   for (const MountPoint& mount : mounts) {
-    if (mount.device != device || device.empty()) continue;
+    if (mount.device != device || device.empty() || mount.type != kFileSystemType) continue;
     if (find_mount(mounts, mount.directory)->device == device)
       result.push_back(mount.directory);
     else

@@ -1,4 +1,5 @@
-// Mounts of ours as /proc/self/mountinfo lists them (proc(5)). Main thread. Failure: errno and a sentence.
+// Mounts of kvcachefs, as /proc/self/mountinfo lists them (proc(5)). Main thread. Failure: errno and a
+// sentence.
 #pragma once
 
 #include <string>
@@ -8,14 +9,19 @@
 
 namespace kvcachefs {
 
-// Unmounts a kvcachefs whose daemon has died off the mount point; EBUSY if a live one serves there.
+// The call unmounts a kvcachefs whose daemon has died from the mount point; EBUSY if a daemon serves there.
 Result<void> clean_dead_mount(const std::string& mountpoint);
 
-// `MAJOR:MINOR` of the file system that is mounted there; empty if there is none.
+// The call mounts the file system of a connection (a descriptor of /dev/fuse), either a new one or, since
+// Linux 5.14, one that is mounted elsewhere already.
+Result<void> mount_connection(int device_fd, const std::string& mountpoint);
+
+// The result is `MAJOR:MINOR` of the kvcachefs that is mounted there; empty if there is none.
 std::string device_at(const std::string& mountpoint);
-// Where the file system of that device is mounted and a path leads to it, bind mounts included, the newest
-// first.
-void unmount_everywhere(const std::string& mountpoint);  // what is mounted there, wherever else it is
+// unmount_everywhere() unmounts the kvcachefs that is mounted at `mountpoint` from each place where it is
+// mounted. mount_points_of() lists the places where the device's file system is mounted and a path leads to
+// it, bind mounts included, the newest first.
+void unmount_everywhere(const std::string& mountpoint);
 std::vector<std::string> mount_points_of(const std::string& device);
 
 }  // namespace kvcachefs

@@ -1,12 +1,18 @@
+#include <fmt/format.h>
 #include <linux/fs.h>
 
 #include <cerrno>
+#include <chrono>
+#include <future>
+#include <memory>
 
 #include "fs/operations.h"
 #include "fs/server.h"
 
 namespace kvcachefs::operations {
 namespace {
+
+constexpr auto kCatalogPatience = std::chrono::seconds(2);
 
 void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_directory) {
   auto node = find_node(server_of(request), parent);
@@ -15,19 +21,36 @@ void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_dir
   auto directory = node->pool->directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   auto removed = node->pool->remove(directory->fd, name, is_directory);
-  // A process that died has done it.
+  // A process that died has removed it already.
   if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
   reply_outcome(request, std::move(removed));
 }
 
-// Whether a process that died has done it. What is gone may also have been evicted, before or after.
-bool is_renamed(Server& server, int from, const char* name, unsigned flags) {
+// True if a process that died has done the rename. A name that is gone may also have been evicted, before or
+// after the rename.
+bool is_renamed(Server& server, Pool& pool, int from, const char* name, unsigned flags) {
   const RequestIdentity identity = request_identity();
   if (!identity.resent) return false;
   const auto attempted = server.survivors.attempted_rename(identity.unique);
   if (!attempted) return false;
   const auto source = sys::handle_at(from, name);
-  return !source || ((flags & RENAME_EXCHANGE) != 0 && source->ino == attempted->second_ino);
+  if (source && ((flags & RENAME_EXCHANGE) == 0 || source->ino != attempted->second_ino)) return false;
+  pool.attributes_changed(attempted->first_ino);
+  if ((flags & RENAME_EXCHANGE) != 0) pool.attributes_changed(attempted->second_ino);
+  return true;
+}
+
+// What was removed from a pool is to be in its catalog before the pool is removed: another pool on that disk
+// would have it again. EBUSY: the disk did not take it in time; the kernel holds the mount's root meanwhile.
+// A catalog that is written no more keeps nobody from removing its pool.
+Result<void> settle_catalog(Pool& pool) {
+  if (pool.disk() == nullptr) return {};
+  const auto committed = std::make_shared<std::promise<void>>();
+  auto heard = committed->get_future();
+  pool.when_committed([committed](const Result<void>&) { committed->set_value(); });
+  if (heard.wait_for(kCatalogPatience) == std::future_status::ready) return {};
+  return fail(EBUSY,
+              fmt::format("pool {}: its disk has not taken yet what was removed from it", pool.name()));
 }
 
 }  // namespace
@@ -42,8 +65,12 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
     if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
     if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
     Server& server = server_of(request);
-    if (server.pools.find(std::string_view(name))) server.survivors.attempt();
-    auto removed = server.pools.remove(name);
+    Result<void> removed;
+    if (const auto pool = server.pools.find(std::string_view(name))) {
+      removed = settle_catalog(*pool);
+      if (removed) server.survivors.attempt();
+    }
+    if (removed) removed = server.pools.remove(name);
     if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
     server.pools_changed();
     return reply_outcome(request, std::move(removed));
@@ -54,7 +81,7 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
             const char* new_name, unsigned flags) {
   Server& server = server_of(request);
-  // A pool is no directory that can go elsewhere, and nothing else lies beside the pools.
+  // A pool is not a directory that can be moved, and only pools lie beside pools.
   if (parent == NodeId::kRoot || new_parent == NodeId::kRoot)
     return reply_error(request, {parent == new_parent ? EPERM : EXDEV, {}});
   auto from = find_node(server, parent);
@@ -67,17 +94,18 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!old_directory) return reply_error(request, std::move(old_directory.error()));
   auto new_directory = to->pool->directory(to->ino);
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
-  const bool done = is_renamed(server, old_directory->fd, name, flags);
+  const bool done = is_renamed(server, *from->pool, old_directory->fd, name, flags);
   const bool durable = from->pool->durability() == Durability::kSync;
   if (!done && durable && from->pool->disk()->store->log().frozen())
-    return reply_error(request, {EIO, {}});  // nothing becomes durable, and this has no effect yet
+    // The change cannot become durable, and nothing has been done yet.
+    return reply_error(request, {EIO, {}});
   auto renamed =
       done ? Result<void>() : from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
   if (!renamed || !durable) return reply_outcome(request, renamed);
   auto reply = [request, from = *from, to = *to, old_name = std::string(name),
                 name = std::string(new_name)](const Result<void>& outcome) {
     if (outcome) return reply_done(request);
-    // Of the names that it has, the kernel drops those that stand for something; the others go by this.
+    // At EINTR the kernel drops only cached names that lead to a file; look_again() makes it drop the others.
     from.pool->look_again(from.ino, old_name);
     to.pool->look_again(to.ino, name);
     reply_error(request, in_effect(outcome.error()));
@@ -98,11 +126,14 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
   if (!directory) return reply_error(request, std::move(directory.error()));
   const auto there = sys::handle_at(directory->fd, new_name);
   if (there && !request_identity().attempted) return reply_error(request, {EEXIST, {}});
-  const bool done = there && there->ino == node->ino;  // by a process that died
+  const bool done = there && there->ino == node->ino;  // done by a process that died
   server.survivors.attempt();
-  if (!done)
-    if (auto linked = node->pool->link(node->ino, directory->fd, new_name); !linked)
-      return reply_error(request, std::move(linked.error()));
+  if (done)
+    node->pool->attributes_changed(node->ino);
+  else if (auto linked =
+               with_inode(*node->pool, [&] { return node->pool->link(node->ino, directory->fd, new_name); });
+           !linked)
+    return reply_error(request, std::move(linked.error()));
   auto attributes = node->pool->attributes(node->ino);
   if (done && attributes)
     (void)node->pool->looked_up({node->ino, node->pool->generation_of(node->ino)}, *attributes);

@@ -1,4 +1,4 @@
-// What the 64 bits of a FUSE nodeid mean. st_ino is the same number. Any thread; never fails.
+// The meaning of the 64 bits of a FUSE nodeid. st_ino is the same number. Any thread; never fails.
 //
 //     pool number << 48 | tmpfs inode number     an inode of a pool; tmpfs never reuses a number (inode64)
 //     1                                          the mount's root
@@ -26,7 +26,7 @@ struct NodeId {
   bool is_control() const { return (value >> kPoolShift & kControlBit) != 0 || is_mount_control(); }
   bool is_mount_control() const { return value >= kMountControl && value >> kPoolShift == 0; }
   bool is_pools_directory() const { return value == kPoolsDirectory; }
-  // Of what only the host's administrator reaches of a pool.
+  // True for a directory or file of a pool that only the host's administrator reaches.
   bool is_administrators() const {
     return (value >> kPoolShift & kControlBit) != 0 && (value & kAdministratorsBit) != 0;
   }
@@ -34,7 +34,7 @@ struct NodeId {
   bool is_inode() const { return pool_number() != 0 && !is_control(); }
   uint64_t ino() const { return value & ((uint64_t{1} << kPoolShift) - 1); }
 
-  // 0 is the directory itself, files follow from 1.
+  // The index is 0 for the directory itself and counts its files from 1.
   uint64_t control_index() const {
     return is_mount_control() ? value - kMountControl : ino() & ~kAdministratorsBit;
   }

@@ -12,16 +12,17 @@ bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
 
-// Answers; kColdEntry is handed back and not answered.
+// The call answers the request, except for kColdEntry, which it returns without an answer.
 Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
   const bool writer = writes(file);
   auto opened = node.pool->begin_open(node.ino, writer, client_of(request, *node.pool), from_disk);
   if (!opened) {
     if (opened.error().code == kColdEntry) return pass(opened);
-    // To one who means to write, ENOENT would be a failure and not a miss: the kernel may look again in any
-    // case.
+    // A writer gets ESTALE each time, because ENOENT would be a failure to it and not a miss. The kernel may
+    // look again in any case.
     if (writer && opened.error().code == ESTALE) {
-      // What follows in the same call, a CREATE in a pool that has gone too, is still its second time.
+      // The mark stays, so that a later request of the same call (a CREATE in a pool that has gone too)
+      // counts as its second try.
       if (!server_of(request).stale_callers.again(fuse_req_ctx(request)->pid))
         server_of(request).survivors.told_stale(fuse_req_ctx(request)->pid);
       (void)fuse_reply_err(request, ESTALE);
@@ -30,58 +31,67 @@ Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file
     }
     return {};
   }
-  // A passthrough write never comes here, and of others the kernel leaves set-group-ID to the daemon, so such
-  // bits go when a user who may not keep them opens for writing.
+  // Set-id bits are cleared at the open for writing, if the user may not keep them: a passthrough write never
+  // comes here, and for other writes the kernel leaves set-group-ID to the daemon.
   if (writer)
     if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
   if (auto answered = answer_open(request, node, *opened, file); !answered) {
     reply_error(request, std::move(answered.error()));
     return {};
   }
-  // Interrupted: the kernel will never release what it did not get.
+  // The call was interrupted: the kernel will never release an open that it did not get.
   Server& server = server_of(request);
   about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
   return {};
 }
 
-// One more round if it was evicted between its promotion and this, or nobody has looked at its copy. A reader
-// gets it from the disk only after its checksum was found right.
+// Each round promotes the entry and tries the open. Another round follows if the entry was evicted between
+// its promotion and the open, or if its copy on the disk was not verified. A reader is served from the disk
+// only after the checksum was found right.
 void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
   Pool& pool = *node.pool;
   const uint64_t ino = node.ino;
   auto reopen = [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
     const bool intact = !promoted && promoted.error().code == kIntactOnDisk;
     if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
-    // Not ENOENT: it is there, and to store it anew may be for nothing.
+    // The error is not ENOENT, because the entry exists and storing it anew may be wasted work.
     if (!promoted && is_disk_error(promoted.error().code)) return reply_error(request, {EIO, {}});
     auto outcome = try_open(request, node, &file, intact);
     if (outcome) return node.pool->counters().open_ns.record(now_ns() - begun_ns);
-    // A writer, or many at the last pages.
-    if (intact || tries == kPromotions) return reply_error(request, {ENOSPC, {}});
+    // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
+    if (tries == kPromotions) {
+      node.pool->report_full(true);
+      return reply_error(request, {ENOSPC, {}});
+    }
     open_cold(request, std::move(node), file, begun_ns, tries + 1);
   };
-  pool.promote(ino, for_this_request(std::move(reopen)));
+  const auto whose = writes(&file) ? Room::Whose::kWriter : Room::Whose::kPromotion;
+  pool.promote(ino, for_this_request(std::move(reopen)), whose);
 }
 
 }  // namespace
 
 void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
-             fuse_file_info* file) {
+             bool bypasses_page_cache, fuse_file_info* file) {
   Server& server = server_of(request);
   const bool reader = !writes(file);
-  file->fh = handle << kHandleShift | (opened.from_disk ? kFromDisk : reader ? 0 : kForWriting);
-  // A writer's close is the one sign that its content is whole; a reader's needs no round trip.
+  file->fh = handle << kHandleShift | (opened.from_disk ? kFromDisk : 0) | (reader ? 0 : kForWriting);
+  // A writer's close is the one sign that its content is whole; a reader's close needs no round trip.
   file->noflush = reader;
   if (opened.from_disk) {
     file->direct_io = 1;
   } else if (server.backing.passthrough()) {
     file->backing_id = opened.backing;
-    // What is written through it comes here then, to be answered when it is durable; mappings and others' I/O
-    // do not.
-    file->direct_io = !reader && (file->flags & O_DSYNC) != 0 && pool.disk() != nullptr ? 1 : 0;
+    // With direct I/O, writes through this open come to the daemon, to wait for room or to be answered when
+    // they are durable. Mappings and the I/O of other opens do not come here.
+    const bool durable = !reader && (file->flags & O_DSYNC) != 0 && pool.disk() != nullptr;
+    file->direct_io = durable || opened.through_daemon ? 1 : 0;
+  } else if (bypasses_page_cache) {
+    file->direct_io = 1;
+    file->parallel_direct_writes = 1;  // the tmpfs orders the writes
   } else {
-    file->keep_cache = 1;  // all changes go through this kernel's own cache
+    file->keep_cache = 1;  // all changes go through this kernel's cache
   }
 }
 
@@ -97,17 +107,24 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
     node.pool->end_open(node.ino, writes(file), opened.from_disk);
     return pass(handle);
   }
-  fill_in(request, *node.pool, opened, *handle, file);
+  const uint64_t nodeid = NodeId::of_inode(node.pool->number(), node.ino).value;
+  fill_in(request, *node.pool, opened, *handle, server.page_cache.opened(nodeid), file);
   fault_point("open written down");
   return {};
 }
 
 void close_handle(Server& server, const Node& node, const fuse_file_info& file) {
   const uint64_t handle = file.fh >> kHandleShift;
-  // A process that died may have closed it already, and what it had counted went with it.
+  // A process that died may have closed the handle already, and its counts went with that process.
   if (!server.survivors.is_open(handle)) return;
   server.survivors.closed(handle);
+  server.page_cache.closed(NodeId::of_inode(node.pool->number(), node.ino).value);
   node.pool->end_open(node.ino, writes(&file), (file.fh & kFromDisk) != 0);
+}
+
+void close_first(Server& server, const Node& node, const Survivors::Opened& opened, fuse_file_info file) {
+  file.fh = opened.handle << kHandleShift | (opened.from_disk ? kFromDisk : 0);
+  close_handle(server, node, file);
 }
 
 bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
@@ -118,13 +135,11 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
   const auto adopted = node.pool->adopted_open(node.ino, opened->from_disk);
   if (!adopted) {
-    // Begun anew: what is written down of the first time would stay open for ever.
-    fuse_file_info first = *file;
-    first.fh = opened->handle << kHandleShift | (opened->from_disk ? kFromDisk : 0);
-    close_handle(server, node, first);
+    close_first(server, node, *opened, *file);
     return false;
   }
-  fill_in(request, *node.pool, *adopted, opened->handle, file);
+  fill_in(request, *node.pool, *adopted, opened->handle,
+          server.page_cache.bypasses(NodeId::of_inode(node.pool->number(), node.ino).value), file);
   about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
   return true;
@@ -136,10 +151,10 @@ void when_resident(fuse_req_t request, const Node& node, std::move_only_function
     const int code = promoted.error().code;
     if (code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
     if (code == kIntactOnDisk) return reply_error(request, {ENOSPC, {}});
-    // A damaged one is gone by now, which is what looking again will show.
+    // A damaged entry is discarded by now, as the kernel's next lookup will show.
     reply_error(request, {is_damage(code) ? ESTALE : is_disk_error(code) ? EIO : code, {}});
   };
-  node.pool->promote(node.ino, for_this_request(std::move(go_on)));
+  node.pool->promote(node.ino, for_this_request(std::move(go_on)), Room::Whose::kWriter);
 }
 
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
@@ -172,13 +187,14 @@ void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   if (node)
     close_handle(server, *node, *file);
   else
-    server.survivors.closed(file->fh >> kHandleShift);  // of a pool that has gone
+    server.survivors.closed(file->fh >> kHandleShift),
+        server.page_cache.closed(ino);  // the pool is gone
   (void)fuse_reply_err(request, 0);
 }
 
 void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
-  if (!node) return reply_done(request);  // a control file
+  if (!node) return reply_done(request);  // the inode of a control file
   node->pool->sync(node->ino, answer(request));
 }
 

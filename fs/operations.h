@@ -1,9 +1,10 @@
-// The handlers of FUSE's operations, one file a group, each with libfuse's signature (fuse_lowlevel.h says
-// what the arguments mean). Any server thread; see fs/server.h for how they answer.
+// The handlers of FUSE's operations, one file for each group, each with libfuse's signature (fuse_lowlevel.h
+// says what the arguments mean). Any server thread; fs/server.h says how handlers answer.
 #pragma once
 
 #include <functional>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "fs/fuse.h"
 #include "fs/server.h"
@@ -16,15 +17,29 @@ void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups);
 void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets);
 
 // attributes.cc
-// Clears what the caller's own write or truncation would (fs/attr.c, setattr_should_drop_suidgid): a daemon
-// with CAP_FSETID keeps the bits in its own calls.
+// The call clears the set-id bits that the caller's own write or truncation would clear (fs/attr.c,
+// setattr_should_drop_suidgid), because a daemon with CAP_FSETID keeps the bits in its own calls.
 Result<void> drop_set_id_bits(fuse_req_t request, int fd);
+// A handler calls this before it changes something of a node that the disk's catalog must record. `then` runs
+// at once, or from a worker's thread when the catalog has taken what waits for it. Otherwise a client that
+// changes attributes again and again would fill the memory with changes.
+void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then);
 void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file);
 void readlink(fuse_req_t request, fuse_ino_t ino);
 void statfs(fuse_req_t request, fuse_ino_t ino);
 
 // create.cc
+// The call makes a name, once there is an inode for it: in a pool without a free inode it waits as a write
+// waits for room.
+template <class Make>
+auto with_inode(Pool& pool, Make make) {
+  const uint64_t begun_ns = now_ns();
+  for (;;) {
+    auto made = make();
+    if (made || made.error().code != ENOSPC || !pool.wait_to_make(begun_ns)) return made;
+  }
+}
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);
 void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode);
 void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name);
@@ -39,25 +54,33 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name);
 
 // open.cc
-// Fills `file` in, does not reply. From here on the open is one that close_handle() has to end. ENFILE.
+// The call fills in `file` and does not reply. After it, close_handle() must end the open. Failure: ENFILE.
 Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opened& opened,
                          fuse_file_info* file);
-// The kernel has given the file up, or never got it.
+inline bool writes_alone(const fuse_file_info* file) {
+  return (file->flags & O_ACCMODE) == O_WRONLY;
+}
+// The call ends an open that the kernel has released, or whose reply the kernel did not take.
 void close_handle(Server& server, const Node& node, const fuse_file_info& file);
-// Answers an OPEN that a process that died has done and not answered.
+// The call closes what a request that is begun anew has opened its first time: otherwise that handle, which
+// is written down, would stay open for ever.
+void close_first(Server& server, const Node& node, const Survivors::Opened& opened, fuse_file_info file);
+// The call answers an OPEN that a process that died has carried out and not answered.
 bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file);
-// What the kernel is to be told of an open under that number.
+// The call fills in what the kernel is told of an open under the number `handle`.
 void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
-             fuse_file_info* file);
-// A handle of the kernel's: Survivors' number of it above these. The file is served from the disk.
+             bool bypasses_page_cache, fuse_file_info* file);
+// A handle of the kernel's has Survivors' number of the open above these bits. This bit: the file is served
+// from the disk.
 inline constexpr uint64_t kFromDisk = 1;
-// Likewise: of a FLUSH the kernel does not tell how the file was opened.
+// This bit: the file was opened for writing, which the kernel does not tell at a FLUSH.
 inline constexpr uint64_t kForWriting = 2;
 inline constexpr int kHandleShift = 2;
-// Of one request: an entry may be evicted again before it is met; more often is no chance, but one that
-// cannot be opened.
+// The limit of promotions for one request. An entry may be evicted again before its open is retried; if that
+// happens more often, it is no chance, and the entry cannot be opened.
 inline constexpr int kPromotions = 4;
-// Goes on, from another thread, when the entry is in memory; answers with an error if it cannot be had.
+// `then` runs, on another thread, when the entry is in memory; the request is answered with an error if the
+// entry cannot be brought to memory.
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then);
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);

@@ -1,9 +1,10 @@
-// How long a server thread that has just served looks for the next request before it sleeps: at most what was
-// asked for, half as long after each request that came too late for that, twice as long after each that did
-// not. So a mount that is used now and then costs a sixteenth of it a request, and a busy one finds the whole
-// again within a few. What counts is when a request came, not whether it was seen: short looks would else
-// never learn that longer ones are worth it. Thread safety: any thread; of several that look at once the last
-// one's start counts. Failure: none.
+// A PollTime says how long a server thread that has just served looks for the next request before it sleeps.
+// The time is at most `most_ns`. It halves after each request that came later than `most_ns`, and doubles
+// after each that came in time. So a mount that is used now and then costs a sixteenth of `most_ns` for each
+// request, and a busy mount is back at all of it within a few requests. Only the time at which a request came
+// counts, not whether a thread saw it, because short looks would otherwise never show that longer ones are
+// worth it. Thread safety: any thread; if several threads look at the same time, the start of the last one
+// counts. Failure: none.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,7 @@ class PollTime {
   uint64_t present_ns() const { return present_ns_.load(std::memory_order_relaxed); }
 
   void started(uint64_t at_ns) { started_ns_.store(at_ns, std::memory_order_relaxed); }
-  // Only the first request after a start tells anything.
+  // Only the first request after a start changes the time.
   void arrived(uint64_t at_ns) {
     const uint64_t started_ns = started_ns_.exchange(0, std::memory_order_relaxed);
     if (started_ns == 0) return;
@@ -36,7 +37,7 @@ class PollTime {
  private:
   const uint64_t most_ns_;
   std::atomic<uint64_t> present_ns_;
-  std::atomic<uint64_t> started_ns_{0};  // 0: a request came since
+  std::atomic<uint64_t> started_ns_{0};  // 0: a request has come since the start
 };
 
 }  // namespace kvcachefs

@@ -13,20 +13,22 @@ namespace kvcachefs {
 
 namespace {
 
-// Debian 12's linux/fuse.h is older; from include/uapi/linux/fuse.h of Linux 6.9.
+// Debian 12's linux/fuse.h is older; the bit is from include/uapi/linux/fuse.h of Linux 6.9.
 constexpr uint64_t kResentBit = uint64_t{1} << 63;
 
 thread_local RequestIdentity identity;
 
-constexpr unsigned kRefusalsOfAdministrator = 100;  // a minute
+constexpr unsigned kRefusalsOfAdministrator = 100;  // for each minute
 constexpr unsigned kRefusalsOfOthers = 10;
 
-// What users provoke, and root of a container among them, does not keep from the administrator what he is
-// told.
+// Refusals that users provoke, root of a container among them, have a limit of their own, so that they do not
+// crowd out what the administrator is told.
 void log_refusal(const fuse_ctx& context, const std::string& message) {
   static LogLimit of_administrator(kRefusalsOfAdministrator);
   static LogLimit of_others(kRefusalsOfOthers);
-  const auto caller = context.uid == 0 ? Caller::of(context.pid) : fail(EPERM);
+  // The kernel does not tell the user where it allows mapped ids: -1.
+  const bool may_be = context.uid == 0 || context.uid == static_cast<uid_t>(-1);
+  const auto caller = may_be ? Caller::of(context.pid) : fail(EPERM);
   (caller && caller->is_administrator() ? of_administrator : of_others).warning("{}", message);
 }
 
@@ -55,7 +57,8 @@ RequestScope::~RequestScope() {
 
 Result<Node> find_node(Server& server, uint64_t nodeid) {
   const NodeId id{nodeid};
-  // The root and control files have handlers of their own; what has none is not done to them.
+  // The root and control files have handlers of their own; an operation without such a handler is refused for
+  // them.
   if (!id.is_inode()) return fail(EPERM);
   auto pool = server.pools.find(id.pool_number());
   if (pool == nullptr) return fail(ESTALE);
@@ -85,16 +88,17 @@ Result<Caller> need_administrator(fuse_req_t request) {
       EPERM,
       fmt::format("user {} (thread {}) asks for what needs CAP_SYS_ADMIN on this host: pools are made, "
                   "deleted and given more by its administrator",
-                  context->uid, context->pid));
+                  static_cast<int64_t>(caller ? caller->user() : context->uid), context->pid));
 }
 
-fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes) {
+fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes,
+                          double attributes_timeout_s) {
   fuse_entry_param entry{};
   entry.ino = nodeid;
   entry.generation = generation;
   entry.attr = attributes;
   entry.attr.st_ino = nodeid;
-  entry.attr_timeout = kLongTimeoutS;
+  entry.attr_timeout = attributes_timeout_s;
   entry.entry_timeout = kLongTimeoutS;
   return entry;
 }
@@ -103,7 +107,7 @@ void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
   const NodeId id{entry.ino};
   Server& server = server_of(request);
   about_to_answer();
-  // A request that was interrupted leaves the kernel without the inode: its lookup must not stay counted.
+  // If the request was interrupted, the kernel does not have the inode, so the lookup must not stay counted.
   if (fuse_reply_entry(request, &entry) == -ENOENT && id.is_inode())
     if (auto pool = server.pools.find(id.pool_number())) pool->forget(id.ino(), 1);
 }
@@ -119,10 +123,10 @@ uint64_t client_of(fuse_req_t request, const Pool& pool) {
   return pool.disk() == nullptr ? 0 : server_of(request).thread_groups.of(fuse_req_ctx(request)->pid);
 }
 
-void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes) {
+void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes, double timeout_s) {
   attributes.st_ino = nodeid;
   about_to_answer();
-  (void)fuse_reply_attr(request, &attributes, kLongTimeoutS);
+  (void)fuse_reply_attr(request, &attributes, timeout_s);
 }
 
 bool is_reserved(const Node& directory, const char* name) {

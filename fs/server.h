@@ -1,6 +1,6 @@
-// What every handler has at hand, and how handlers answer. Handlers run on any server thread, several at
-// once; each answers its request exactly once and holds no lock while it does. A failed handler answers with
-// the errno of its Error; a message that came along is logged here and nowhere else.
+// The Server is what every handler has at hand; the functions are how handlers answer. Handlers run on any
+// server thread, several at once. Each answers its request exactly once and holds no lock while it does. A
+// failed handler answers with the errno of its Error; a message in the Error is logged here and nowhere else.
 #pragma once
 
 #include <cerrno>
@@ -16,15 +16,18 @@
 #include "fs/caller.h"
 #include "fs/fuse.h"
 #include "fs/nodeid.h"
+#include "fs/page_cache.h"
+#include "fs/pages_in_use.h"
 #include "fs/stale_callers.h"
 #include "fs/thread_groups.h"
-#include "tier/pools.h"
+#include "tier/pool/pools.h"
 
 namespace kvcachefs {
 
 class ControlFiles;
 
-// Names and attributes change only through this mount, or the kernel is told: a year is as good as for ever.
+// Because names and attributes change only through this mount, or with a notification to the kernel, a year
+// is as good as for ever.
 inline constexpr double kLongTimeoutS = 3.15e7;
 
 struct Server {
@@ -34,13 +37,15 @@ struct Server {
   ControlFiles& control;
   StaleCallers stale_callers;
   ThreadGroups thread_groups;
+  PageCache page_cache;
+  PagesInUse pages_in_use;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
-  std::function<void()> pools_changed;             // which there are, or their options
+  std::function<void()> pools_changed;             // called when a pool was made, removed or changed
 };
 
 // The request that this thread works for: the kernel's number for it, and whether a process that died had
-// been given it too, and may have done it (Survivors::attempt()). Requests that come over io_uring have no
-// number here.
+// been given it too (`resent`) and may have carried it out (`attempted`, Survivors::attempt()). Requests that
+// come over io_uring have no number here.
 struct RequestIdentity {
   uint64_t unique = 0;
   uint32_t opcode = 0;
@@ -48,7 +53,7 @@ struct RequestIdentity {
   bool attempted = false;
 };
 RequestIdentity request_identity();
-// Works for another request than the thread was given, as long as it lives.
+// A RequestScope makes this thread work for another request than the thread was given, as long as it lives.
 class RequestScope {
  public:
   explicit RequestScope(const RequestIdentity& identity);
@@ -59,7 +64,8 @@ class RequestScope {
  private:
   const RequestIdentity before_;
 };
-// What goes on once it has waited, on whichever thread: it does so for the request that it waited for.
+// The result wraps a continuation: on whatever thread that runs, it works for the request that is current
+// now.
 template <class Then>
 auto for_this_request(Then then) {
   return [identity = request_identity(),
@@ -68,33 +74,34 @@ auto for_this_request(Then then) {
     return its(std::forward<Arguments>(arguments)...);
   };
 }
-// All that was asked for is done; the answer is what comes next.
+// A handler calls this when everything that was asked for is done and only the answer is left.
 inline void about_to_answer() {
   fault_point("request done", request_identity().opcode);
 }
-void begin_request(Survivors& survivors, const fuse_buf& request);  // as it has come from the device
+void begin_request(Survivors& survivors, const fuse_buf& request);  // as the device gave it
 
 inline Server& server_of(fuse_req_t request) {
   return *static_cast<Server*>(fuse_req_userdata(request));
 }
 
-// An order, which may take as long as it takes: it is not for that to be taken for one that hangs.
+// A handler calls this for an order, which may take as long as it likes: it must not count as a hanging
+// request.
 inline void takes_long(fuse_req_t request) {
   server_of(request).survivors.end_request();
 }
 
-// The pool and inode that a nodeid names; ESTALE for a pool that is gone.
+// A Node is the pool and inode that a nodeid names; ESTALE for a pool that is gone.
 struct Node {
   std::shared_ptr<Pool> pool;
   uint64_t ino = 0;
 };
 Result<Node> find_node(Server& server, uint64_t nodeid);
 
-// A call answers an error only if its effect is not there, or as this one says: at EINTR the kernel forgets
-// what it has of the names that an unlink, rmdir or rename was about, and of the attributes that were to be
-// set (fs/fuse/dir.c), before the call returns. Else a name that is another file's by now would still stand
-// for the one of before.
-inline Error in_effect(const Error& why) {
+// A handler answers an error only if the call had no effect, or makes the error EINTR with this function. At
+// EINTR the kernel drops, before the call returns, what it has cached of the names that an unlink, rmdir or
+// rename was about, and of the attributes that a setattr was about (fs/fuse/dir.c). Otherwise a cached name
+// that belongs to another file by now would still lead to the earlier one.
+inline Error in_effect(Error why) {
   return {EINTR, why.message};
 }
 void reply_error(fuse_req_t request, Error error);
@@ -111,29 +118,34 @@ void reply_outcome(fuse_req_t request, Result<T> outcome) {
     reply_error(request, std::move(outcome.error()));
 }
 
-// What answers a request that has to wait for a disk; from any thread.
+// The result answers a request that has to wait for a disk; it may run on any thread.
 inline auto answer(fuse_req_t request) {
   return for_this_request([request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); });
 }
 
-// Whoever asks, if he is an administrator of the host; EPERM with a sentence for all others.
+// The result is the calling thread, if it is an administrator of the host; EPERM with a sentence for any
+// other.
 Result<Caller> need_administrator(fuse_req_t request);
 
-// An entry reply for an inode that the table has already counted a lookup for.
-fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes);
+// The result is an entry reply for an inode for which the table has already counted a lookup.
+fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes,
+                          double attributes_timeout_s = kLongTimeoutS);
 void reply_entry(fuse_req_t request, const fuse_entry_param& entry);
 void reply_no_entry(fuse_req_t request,
-                    double timeout_s = kLongTimeoutS);  // a miss, which the kernel remembers
-// Who opens in it, for the pool to learn what follows what.
+                    double timeout_s = kLongTimeoutS);  // for so long the kernel remembers the miss
+// The result is the process that makes the request, from which a pool with a disk tier learns which entries
+// follow each other; 0 for a pool without one.
 uint64_t client_of(fuse_req_t request, const Pool& pool);
-void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes);
+void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes,
+                      double timeout_s = kLongTimeoutS);
 
-// The name under which a pool's control files are reached, in the pool's root only.
+// Names under which control files are reached: a pool's in the pool's root only, the daemon's in the mount's
+// root.
 inline constexpr const char* kPoolControlName = ".pool";
 inline constexpr const char* kMountControlName = ".kvcachefs";
 bool is_reserved(const Node& directory, const char* name);
 
-// Attributes of what is no inode of any pool: the root and the control directories' own.
+// Attributes of the mount's root, which is no inode of any pool.
 struct stat root_attributes(Server& server);
 
 }  // namespace kvcachefs

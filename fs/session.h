@@ -1,6 +1,6 @@
-// The connection to the kernel: mounts, negotiates, serves. serve() and notify() run on threads that
-// daemon/workers starts; the rest is for the main thread. Failure: errno and a sentence; a failed start
-// leaves nothing mounted.
+// A Session is the connection to the kernel: it mounts, negotiates and serves. serve() and notify() run on
+// threads that daemon/workers starts; all else is for the main thread. Failure: errno and a sentence; a
+// failed start leaves nothing mounted.
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,11 @@ class Session {
     std::string mountpoint;
     bool io_uring = false;
     bool no_passthrough = false;
-    unsigned poll_us = 0;  // most_ns of the PollTime
+    bool no_page_cache = false;  // also where files that bypass it cannot be mapped shared (fs/page_cache.h)
+    unsigned poll_us = 0;        // most_ns of the PollTime
     uint32_t generation = 0;
-    std::function<void()> pools_changed = [] {};  // called by requests that have made or changed one
+    ServerInfo info = {};  // completed with what is negotiated before a request is answered
+    std::function<void()> pools_changed = [] {};  // called by requests that made or changed a pool
   };
   Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
           Options options);
@@ -35,16 +37,17 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Cleans a dead mount of ours off the mount point first. Serving threads must be started next: the kernel's
-  // INIT waits for them.
+  // The call first cleans a dead mount of kvcachefs off the mount point. Serving threads must be started
+  // next, because the kernel's INIT waits for them.
   Result<void> mount();
-  // One thread's work until the connection ends; over io_uring that of the only one.
+  // The call is one thread's work until the connection ends; over io_uring only one thread calls it.
   void serve();
-  // One thread's work until stop_notifying().
+  // The call is one thread's work until stop_notifying().
   void notify();
   void stop_notifying();
 
-  // False if the kernel's INIT was not answered in time or the connection broke.
+  // The result is false if the kernel's INIT was not answered in time, if INIT was refused, or if the
+  // connection broke.
   bool wait_until_negotiated(std::chrono::seconds at_most);
   bool ended() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -55,14 +58,14 @@ class Session {
   const std::string& refusal() const { return refusal_; }  // why INIT ended the mount, if it did
   ControlFiles& control() { return control_; }
 
-  // Ends the connection: serve() returns everywhere. Files still open see ENOTCONN, as after any unmount by
-  // force.
+  // The call ends the connection: serve() returns on all threads. Files that are still open see ENOTCONN, as
+  // after any forced unmount.
   void unmount();
 
-  // Instead of mount(): goes on with the connection of a process that died. The pools come after it, then
-  // resume(), then serve().
+  // A successor calls this instead of mount(): it goes on with the connection of a process that died. The
+  // pools are adopted after this call; then come resume() and serve().
   Result<void> take_over();
-  // What that process had in hand comes again.
+  // The call makes the kernel send again the requests that the process that died had in hand.
   void resume();
 
  private:
@@ -78,12 +81,12 @@ class Session {
   Server server_;
   Invalidator& invalidator_;
   UniqueFd device_;
-  std::string mounted_device_;  // MAJOR:MINOR, once it is mounted
+  std::string mounted_device_;  // MAJOR:MINOR, known once it is mounted
   fuse_session* session_ = nullptr;
   std::atomic<bool> over_io_uring_{false};
   std::atomic<bool> stopping_{false};
   PollTime poll_time_;
-  std::atomic<bool> polling_{false};  // a thread is
+  std::atomic<bool> polling_{false};  // true while a thread polls
   std::string refusal_;
 
   Mutex mutex_;

@@ -8,7 +8,7 @@
 namespace kvcachefs {
 namespace {
 
-// "Tgid:\tN" of proc(5)'s status.
+// The process is the number after "Tgid:\t" in proc(5)'s status.
 pid_t group_of(pid_t thread) {
   constexpr std::string_view kKey = "\nTgid:";
   auto status = sys::read_text(("/proc/" + std::to_string(thread) + "/status").c_str());

@@ -1,6 +1,7 @@
-// Which process a thread belongs to: a FUSE request tells of the thread alone. Any thread; blocks on procfs
-// (15 us) where it meets a thread for the first time. A number that is used again may name the process of
-// before, and what cannot be found out is taken for a process of its own: for hints only.
+// ThreadGroups finds the process that a thread belongs to, because a FUSE request names only the thread. Any
+// thread; the first call for a thread blocks on procfs (15 us). The result is only a hint: a thread number
+// that is used again may give the earlier process, and a thread that cannot be read counts as a process of
+// its own.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +18,7 @@ class ThreadGroups {
   uint64_t of(pid_t thread) EXCLUDES(mutex_);
 
  private:
-  static constexpr size_t kMost = 4096;  // then all are found out again
+  static constexpr size_t kMost = 4096;  // then all are looked up anew
 
   Mutex mutex_;
   std::unordered_map<pid_t, pid_t> groups_ GUARDED_BY(mutex_);

@@ -1,9 +1,8 @@
-// Extended attributes: user.* lies in the tmpfs; user.kvcachefs.* is what the daemon knows; user.kv.priority
-// is both.
+// Extended attributes: user.* are stored in the tmpfs; user.kvcachefs.* are what the daemon knows
+// (fs/virtual_xattrs.h); user.kv.priority is both.
 #include <sys/xattr.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -13,17 +12,21 @@
 
 #include "fs/operations.h"
 #include "fs/server.h"
+#include "fs/virtual_xattrs.h"
 
 namespace kvcachefs::operations {
 namespace {
 
-constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
 constexpr std::string_view kPinned = "user.kvcachefs.pinned";
 constexpr std::string_view kPriority = "user.kv.priority";
-constexpr std::array<std::string_view, 5> kFacts = {"tier", "node", "hits", "version", "pinned"};
 constexpr int kMostPriority = 1000;
 
-// trusted.* is for root alone, which the kernel has checked; what rights would hang on is refused.
+// The limit for all names and values of one inode, because the catalog describes a node in one piece. Other
+// file systems allow less (ext4 4 KiB).
+constexpr uint64_t kMostXattrBytes = 256 << 10;
+
+// A trusted.* attribute is for root alone, which the kernel has checked. Attributes that grant rights are
+// refused.
 bool is_storable(std::string_view name) {
   return name.starts_with("user.") || (name.starts_with("trusted.") && !name.starts_with(kOwnXattrs));
 }
@@ -57,13 +60,36 @@ Result<int> parse_priority(std::string_view text) {
   return priority;
 }
 
+// A virtual attribute cannot be changed, but a program that sets it to its present value must not fail.
+Result<void> set_virtual(const Node& node, std::string_view name, std::string_view value) {
+  const auto facts = node.pool->facts(node.ino);
+  if (!facts) return fail(facts.error().code);
+  return fact(*facts, name.substr(kVirtualPrefix.size())) == value ? Result<void>() : fail(EPERM);
+}
+
+// The error is ENOSPC.
+Result<void> check_room(int fd, std::string_view wanted, size_t size) {
+  // The list is not asked for its length first, because the spiller may add an attribute of the daemon's
+  // before the second call.
+  std::vector<char> names(XATTR_LIST_MAX);
+  auto length = sys::list_xattr(fd, names);
+  if (!length) return pass(length);
+  uint64_t bytes = wanted.size() + size;
+  for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
+    const std::string_view name(&names[at]);
+    if (name == wanted || name.starts_with(kOwnXattrs)) continue;
+    bytes += name.size() + sys::get_xattr(fd, &names[at], {}).value_or(0);
+  }
+  return bytes > kMostXattrBytes ? Result<void>(fail(ENOSPC)) : Result<void>();
+}
+
 Result<void> set(Survivors& survivors, const Node& node, const char* name, std::string_view value,
                  int flags) {
   if (name == kPinned) {
     if (value != "0" && value != "1") return fail(EINVAL);
     return node.pool->set_pinned(node.ino, value == "1");
   }
-  if (std::string_view(name).starts_with(kOwnPrefix)) return fail(EPERM);
+  if (std::string_view(name).starts_with(kVirtualPrefix)) return set_virtual(node, name, value);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
   std::optional<int> priority;
   if (name == kPriority) {
@@ -73,6 +99,7 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
   }
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  if (auto room = check_room(fd->get(), name, value.size()); !room) return room;
   if ((flags & XATTR_CREATE) != 0) {
     if (request_identity().attempted)
       flags = 0;
@@ -87,7 +114,7 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
 }
 
 Result<void> drop(Survivors& survivors, const Node& node, const char* name) {
-  if (std::string_view(name).starts_with(kOwnPrefix)) return fail(EPERM);
+  if (std::string_view(name).starts_with(kVirtualPrefix)) return fail(EPERM);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
@@ -105,20 +132,26 @@ void setxattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* 
               int flags) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  reply_outcome(request, set(server_of(request).survivors, *node, name, {value, size}, flags));
+  when_catalog_takes_more(
+      *node, [request, node = *node, its_name = std::string(name), text = std::string(value, size), flags] {
+        reply_outcome(request, set(server_of(request).survivors, node, its_name.c_str(), text, flags));
+      });
 }
 
 void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
   const std::string_view key(name);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, {key.starts_with("user.") ? ENODATA : EOPNOTSUPP, {}});
-  if (key.starts_with(kOwnPrefix)) {
+  if (key.starts_with(kVirtualPrefix)) {
     auto facts = node->pool->facts(node->ino);
     if (!facts) return reply_error(request, std::move(facts.error()));
-    const auto value = fact(*facts, key.substr(kOwnPrefix.size()));
+    const auto value = fact(*facts, key.substr(kVirtualPrefix.size()));
     if (!value) return reply_error(request, {ENODATA, {}});
     return reply_sized(request, *value, size);
   }
+  // The kernel asks for this attribute before the first write to a file after the file was created or looked
+  // up. It is the one sign of a write that bypasses the daemon.
+  if (key == "security.capability") node->pool->begin_writing(node->ino);
   if (!is_storable(key)) return reply_error(request, {EOPNOTSUPP, {}});
   auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
@@ -142,21 +175,15 @@ void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   std::string names;
   for (size_t at = 0; at < *length; at += std::strlen(&stored[at]) + 1)
     if (!std::string_view(&stored[at]).starts_with(kOwnXattrs)) names.append(&stored[at]).push_back('\0');
-  auto facts = node->pool->facts(node->ino);
-  if (facts && facts->is_file) {
-    for (const std::string_view name : kFacts) {
-      names.append(kOwnPrefix).append(name);
-      names.push_back('\0');
-    }
-    if (!facts->checksum.empty()) names.append(kOwnPrefix).append("checksum").push_back('\0');
-  }
   reply_sized(request, names, size);
 }
 
 void removexattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  reply_outcome(request, drop(server_of(request).survivors, *node, name));
+  when_catalog_takes_more(*node, [request, node = *node, its_name = std::string(name)] {
+    reply_outcome(request, drop(server_of(request).survivors, node, its_name.c_str()));
+  });
 }
 
 }  // namespace kvcachefs::operations

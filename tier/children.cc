@@ -5,13 +5,15 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fault_point.h"
 #include "base/log_limit.h"
+#include "base/progress.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
 namespace {
 
-// linux_dirent64, getdents64(2).
+// The fields of linux_dirent64 (getdents64(2)).
 struct DirectoryRecord {
   uint64_t ino;
   int64_t offset;
@@ -21,7 +23,7 @@ struct DirectoryRecord {
 constexpr size_t kTypeOffset = 18;
 constexpr size_t kNameOffset = 19;
 constexpr uint8_t kRegularType = 8;  // DT_REG
-constexpr unsigned kMostNamed = 10;  // a minute, in the log
+constexpr unsigned kMostNamed = 10;  // directories named in the log, a minute
 
 }  // namespace
 
@@ -39,6 +41,8 @@ void for_each_child(int directory, const std::function<void(const Child& child)>
       const std::string_view name(&buffer[at + kNameOffset]);
       at += record.length;
       if (name == "." || name == "..") continue;
+      count_step();
+      fault_point("name read");
       child.ino = record.ino;
       child.is_regular = record.type == kRegularType;
       child.name = name;
@@ -55,7 +59,7 @@ void walk_tree(const MemoryArena& arena,
     pending.pop_back();
     const auto directory = arena.open(next, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (!directory) {
-      const int code = directory.error().code;  // of a link, a pipe: it is no directory
+      const int code = directory.error().code;  // a link or a pipe is no directory
       static LogLimit limit(kMostNamed);
       if (code != ENOTDIR && code != ELOOP)
         limit.error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));

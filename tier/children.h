@@ -1,5 +1,6 @@
-// What is in a directory, or in all of a tree. Any thread. A directory that cannot be read to its end gives
-// what was read; one of a tree that cannot be opened is said in the log.
+// The children of one directory, or of all directories of a tree. Any thread. If a directory cannot be read
+// to its end, the caller gets the children read so far; a directory of a tree that cannot be opened is
+// logged.
 #pragma once
 
 #include <fcntl.h>
@@ -18,17 +19,18 @@ struct Child {
   std::string name;
 };
 
-// But for `.` and `..`, and a piece at a time: a directory of a million is not held in memory. The child is
-// the same object each time.
+// The children of `directory` except `.` and `..`. The directory is read piece by piece, so a million names
+// are not held in memory. `visit` gets the same Child object each time.
 void for_each_child(int directory, const std::function<void(const Child& child)>& visit);
 
-// Each name of the tree, a directory before what is in it. One descriptor at a time is open and no stack
-// grows, however wide or deep the tree; a directory that waits for its turn takes 16 bytes.
+// Each name of the tree, a directory before its children. However wide or deep the tree is, the walk has one
+// descriptor open at a time and does not recurse; a directory that waits for its turn takes 16 bytes.
 void walk_tree(const MemoryArena& arena,
                const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit);
 
-// To ask a regular file for what is known of it. Of a million each call counts: with such a descriptor five
-// take 5 us; by name, and by O_PATH, they are seven and take 14 us.
+// Flags to open a regular file with, in order to ask for its facts. Because a takeover may ask a million
+// files, each call counts: five calls on such a descriptor take 5 us; by name or by O_PATH they are seven
+// calls and take 14 us.
 inline constexpr int kReadForFacts = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME;
 
 }  // namespace kvcachefs

@@ -1,7 +1,9 @@
-// Descriptors that the daemon holds on behalf of users, who would otherwise decide how full the one table is
-// that supervisor and child share (daemon/supervisor.h): one for each inode without a name that is in use, in
-// daemon I/O one for each open entry. Each is charged to the inode's owner and to the pool, and both have a
-// share of all there are, so that whoever reaches his leaves the others theirs.
+// A budget limits the descriptors that the daemon holds on behalf of users. Supervisor and child share one
+// table of descriptors (daemon/supervisor.h), and without a limit a user could fill it. The daemon holds one
+// descriptor for each nameless inode in use and, in daemon I/O, one for each open entry. Each descriptor is
+// charged to the inode's owner and to its pool. Both have a share of the table, so that a user or pool that
+// reaches its share leaves the others theirs.
+//
 // Any thread. Failure: EDQUOT and a sentence when a share is used up; nothing is charged then.
 #pragma once
 
@@ -18,7 +20,7 @@ namespace kvcachefs {
 
 class DescriptorBudget {
  public:
-  // One descriptor, until it is destroyed.
+  // One charged descriptor; the destructor gives the charge back.
   class Charge {
    public:
     Charge() = default;
@@ -43,14 +45,15 @@ class DescriptorBudget {
     uint16_t pool_ = 0;
   };
 
-  // How many the process may have; before the first is charged.
+  // limit() sets how many descriptors the process may have; it is called before the first charge.
   void limit(uint64_t descriptors) { descriptors_ = descriptors; }
   uint64_t share_of_user() const { return descriptors_ / 4; }
   uint64_t share_of_pool() const { return descriptors_ / 2; }
   uint64_t share_of_all() const { return descriptors_ - descriptors_ / 8; }
 
   Result<Charge> charge(uid_t owner, uint16_t pool) EXCLUDES(mutex_);
-  // What a process that died had charged: it is held already.
+  // charge_held() charges a descriptor that a process which died had charged. Because the descriptor is held
+  // already, it never fails.
   Charge charge_held(uid_t owner, uint16_t pool) EXCLUDES(mutex_);
 
  private:
@@ -60,7 +63,7 @@ class DescriptorBudget {
   uint64_t descriptors_ = 1 << 20;
   Mutex mutex_;
   uint64_t all_ GUARDED_BY(mutex_) = 0;
-  // Of those that have any.
+  // The maps hold only users and pools that have a descriptor charged.
   std::unordered_map<uid_t, uint64_t> of_user_ GUARDED_BY(mutex_);
   std::unordered_map<uint16_t, uint64_t> of_pool_ GUARDED_BY(mutex_);
 };

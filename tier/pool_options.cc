@@ -34,7 +34,7 @@ Result<uint64_t> parse_pool_size(std::string_view text, uint64_t memory_bytes) {
     if (!size) return pass(size);
     bytes = *size;
   }
-  bytes -= bytes % kPageBytes;  // down: a pool never uses more than its size
+  bytes -= bytes % kPageBytes;  // rounded down: a pool never uses more than its size
   if (bytes < kMinimumPoolBytes) {
     return fail(EINVAL, fmt::format("a pool of {} is too small, the least is {}", format_size(bytes),
                                     format_size(kMinimumPoolBytes)));
@@ -54,7 +54,7 @@ Result<mode_t> parse_mode(std::string_view text) {
 
 Result<uint32_t> parse_id(std::string_view text) {
   Result<uint64_t> id = parse_number(text);
-  // The last one is the kernel's "no id".
+  // The highest id is the kernel's "no id".
   if (!id || *id >= std::numeric_limits<uint32_t>::max()) {
     return fail(EINVAL, fmt::format("'{}' is not a numeric id", text));
   }
@@ -93,7 +93,7 @@ std::string_view word_of(T value, const std::array<std::pair<std::string_view, T
 Result<std::string> parse_path(std::string_view text) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(text, is_control)) return fail(EINVAL, "a path with control characters");
-  // The daemon's directory when it reads this is nobody's business.
+  // A relative path would depend on the daemon's working directory, which no setting may depend on.
   if (!text.starts_with('/')) return fail(EINVAL, fmt::format("'{}' is not an absolute path", text));
   std::string path = std::filesystem::path(text).lexically_normal().native();
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
@@ -124,7 +124,7 @@ Result<void> assign(Field& field, Result<T> value) {
   return {};
 }
 
-// `none` takes back all that was said before of a disk tier, so that the command line can undo a file's.
+// `none` also takes back every other disk tier option, so that the command line can undo a file's disk tier.
 Result<void> set_spill(PoolOptions& options, std::string_view value) {
   if (value != "none") return assign(options.spill_path, parse_path(value));
   options.spill_path.clear();
@@ -271,7 +271,7 @@ Result<void> check_spill_options(const PoolOptions& options) {
   if (options.catalog_path == options.spill_path) {
     return fail(EINVAL, fmt::format("catalog={} is the spill path itself", options.catalog_path));
   }
-  // The first unit holds what tells whose the disk is.
+  // The first unit holds the superblock, so entries need at least one more.
   if (options.spill_size_bytes != 0 && options.spill_size_bytes < 2 * options.spill_unit_bytes) {
     return fail(EINVAL, fmt::format("spill_size={} is less than two units of {}",
                                     format_size_exact(options.spill_size_bytes),

@@ -1,6 +1,6 @@
-// A pool's settings and their text forms: the one place that knows the keys, for --pool, the configuration
-// file, the mount helper and the control files. Any thread. Fails with EINVAL and a sentence; the options are
-// then unchanged.
+// A pool's settings and their text forms. This file alone knows the keys, for --pool, the configuration file,
+// the mount helper and the control files. Any thread. Failure: EINVAL and a sentence; the options are then
+// unchanged.
 #pragma once
 
 #include <sys/types.h>
@@ -15,34 +15,35 @@
 
 namespace kvcachefs {
 
-// Percent of the pool's size. Eviction starts when more than high is used and goes down to low.
+// Percent of the pool's size. Eviction starts when more than high_percent is used and goes down to
+// low_percent.
 struct Watermarks {
   unsigned low_percent = 95;
   unsigned high_percent = 98;
 };
 
-// When what is closed is written to the disk tier.
+// When a closed entry is written to the disk tier.
 enum class Durability : uint8_t {
   kNone,       // when memory is short
   kWriteback,  // within seconds, in order
   kSync,       // before the rename or close of a written entry returns
 };
 
-// What an entry must show before it may cost a disk write.
+// The condition that an entry must meet before the pool spends a disk write on it.
 enum class Admission : uint8_t { kAll, kSecondAccess, kTinyLfu };
 
 inline constexpr uint64_t kDefaultSpillUnitBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kMinimumSpillUnitBytes = 4096;
 inline constexpr uint64_t kMaximumSpillUnitBytes = uint64_t{4} << 20;
 
-// On whose behalf a pool is changed: its owner's, which root of a container may be too, within what the other
-// allows; or that of the host's administrator.
+// The person on whose behalf a pool is changed. The owner, who may be root of a container too, may change it
+// within the limits that the host's administrator has set; the administrator may change anything.
 enum class Authority : uint8_t { kOwner, kAdministrator };
 
 struct PoolOptions {
   std::string name;
   uint64_t size_bytes = 0;      // a multiple of 4096
-  uint64_t size_max_bytes = 0;  // what the pool's owner may make of it; 0, before there is a pool: the size
+  uint64_t size_max_bytes = 0;  // up to which the owner may grow the pool; 0, until there is a pool: the size
   std::string policy = "lru";
   Watermarks watermarks;
   uint64_t entry_size_bytes = 0;  // 0: learned
@@ -51,42 +52,45 @@ struct PoolOptions {
   uid_t uid = 0;
   gid_t gid = 0;
 
-  // The disk tier. Without a path there is none, and the rest must be as it is here.
+  // Options of the disk tier. A pool without a path has none, and the other options below keep these
+  // defaults.
   std::string spill_path;         // of a block device or a file; absolute
-  uint64_t spill_size_bytes = 0;  // 0: all of the device, or of the file that is there
+  uint64_t spill_size_bytes = 0;  // 0: all of the device, or of the existing file
   uint64_t spill_unit_bytes = kDefaultSpillUnitBytes;
   std::string catalog_path;              // a directory; empty: default_catalog_path()
   std::optional<Durability> durability;  // see durability_of()
   Admission admission = Admission::kAll;
-  bool prefetch = true;      // of an entry's learned successors
-  bool spill_force = false;  // onto a device that carries something we did not make
+  bool prefetch = true;      // read an entry's learned successors ahead
+  bool spill_force = false;  // take a device that carries content of others
 };
 
-// Less holds no entry worth the name, next to the directories themselves.
+// A smaller pool holds no useful entry beside its directories.
 inline constexpr uint64_t kMinimumPoolBytes = uint64_t{1} << 20;
-// What a pool gets, in percent of the memory, when nobody says its size.
+// The size of a pool for which none is given, in percent of the memory.
 inline constexpr uint64_t kDefaultPoolPercent = 25;
 
-Durability durability_of(const PoolOptions& options);  // what is not set: writeback with a disk tier
-// Beside the file; a device's own is under /var/lib/kvcachefs.
+Durability durability_of(const PoolOptions& options);  // default: writeback with a disk tier, else none
+// The default is beside the spill file; for a device it is under /var/lib/kvcachefs.
 std::string default_catalog_path(const PoolOptions& options, bool spill_is_device);
 
 Result<void> check_pool_name(std::string_view name);
 Result<void> check_policy_name(std::string_view policy);
 
-// `memory_bytes` is what a size in percent refers to.
+// `memory_bytes` is the amount to which a size in percent refers.
 Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::string_view value,
                              uint64_t memory_bytes);
-// What no single key shows: nothing of a disk tier is set for a pool that has none, the size holds something.
+// check_spill_options() checks rules over several keys: a pool without a disk tier sets no option of one, a
+// catalog is not the spill path, and the disk holds at least two units.
 Result<void> check_spill_options(const PoolOptions& options);
 Result<void> check_size_max(const PoolOptions& options);  // not less than the size
 bool is_pool_option(std::string_view key);
 bool is_pool_switch(std::string_view key);  // `on` or `off`
 std::span<const std::string_view> pool_option_keys();
-// The text that set_pool_option turns into the same value; empty for a value that is not set and for a key
-// that there is not.
+// The text that set_pool_option() turns into the same value; empty for a value that is not set and for an
+// unknown key.
 std::string pool_option_text(const PoolOptions& options, std::string_view key);
-// `key=value,key=value`: all of them or, on a mistake, none. No value can have a comma.
+// Pairs `key=value,key=value`: on a mistake none of them is applied. Because a comma separates pairs, no
+// value can have one.
 Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes);
 
 struct PoolSpec {

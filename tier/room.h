@@ -1,5 +1,5 @@
-// How those who need room and the evictor wait for one another. Any thread. Every wait is bounded; returning
-// early or late is harmless, since the caller tries again.
+// Callers that need room and the evictor wait for one another here. Any thread. Every wait is bounded;
+// because the caller tries again, returning early or late is harmless.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ class Wakeup {
     }
     condition_.notify_one();
   }
-  // For what can wait for the next round where rounds come every few milliseconds: a wake-up at each create
-  // took a fifth of a 2 MiB store on two cores.
+  // The caller has work that can wait for the next round while rounds come every few milliseconds. A wake-up
+  // at each create took a fifth of the time of a 2 MiB store on two cores.
   void wake_if_idle() EXCLUDES(mutex_) {
     if (!frequent_.load(std::memory_order_acquire)) wake();
   }
@@ -41,13 +41,14 @@ class Wakeup {
   bool woken_ GUARDED_BY(mutex_) = false;
 };
 
-// One pool's demand for room, and the evictor's answers to it.
+// The demand of one pool for room, and the evictor's answers.
 class Room {
  public:
-  // A promotion can do without room, as its reader can be served from the disk: nothing is lost for its sake.
+  // Because a promotion can do without room (its reader is then served from the disk), no entry is discarded
+  // for it.
   enum class Whose : uint8_t { kWriter, kPromotion };
 
-  // Registers a demand while it lives.
+  // A Demand is registered with the Room for as long as it lives.
   class Demand {
    public:
     Demand(Room& room, Whose whose, uint64_t bytes) : room_(room), whose_(whose), bytes_(bytes) {
@@ -72,7 +73,7 @@ class Room {
     uint64_t made;
     std::array<uint64_t, 2> exhausted;
   };
-  // To be taken before the attempt whose failure leads to wait().
+  // The caller takes a ticket before the attempt whose failure leads it to wait().
   Ticket ticket() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return {made_, exhausted_};
@@ -93,7 +94,8 @@ class Room {
     }
     condition_.notify_all();
   }
-  // What is tried for a writer is tried for a promotion, and more.
+  // A round that found nothing for a writer found nothing for a promotion either, because it tries harder for
+  // a writer.
   void nothing_to_evict(Whose whose) EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);

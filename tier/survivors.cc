@@ -18,10 +18,10 @@ namespace {
 constexpr uint64_t kMagic = 0x7376697672757376;
 constexpr uint32_t kVersion = 2;  // 2: the list of pools has size_max
 constexpr uint32_t kPlaceBits = 20;
-constexpr uint32_t kRenames = 4096;  // more than a client's threads wait for at once
+constexpr uint32_t kRenames = 4096;  // more renames than a client's threads have in hand at once
 constexpr int kInoBits = 48;
-// A thread has one: enough for those of many children, so that what the last few had in hand stays to be
-// seen.
+// One place for each thread: enough for the threads of many children, so that the requests of the last few
+// children stay on record.
 constexpr uint32_t kRequests = 4096;
 constexpr uint32_t kStales = 256;
 constexpr uint64_t kLatelyMs = 2000;  // longer than it takes to replace a process
@@ -69,10 +69,10 @@ struct Survivors::Layout {
   std::atomic<uint64_t> serving_since_ns, last_beat_ns;
   std::atomic<uint32_t> upgrades_done, upgrades_refused;
   std::array<char, kMostReasonBytes> refusal;  // ends with a zero
-  std::array<char, PATH_MAX> mount_point;      // likewise
+  std::array<char, PATH_MAX> mount_point;      // ends with a zero too
   uint64_t init_bytes;
   std::array<std::byte, kMostInitBytes> init;
-  std::atomic<uint32_t> pools_text;  // which of the two is true
+  std::atomic<uint32_t> pools_text;  // which of the two texts is valid
   std::array<uint64_t, 2> pools_bytes;
   std::atomic<int32_t> highest_backing;
   std::atomic<uint32_t> handles_used, backings_used, kept_used, renames;
@@ -90,7 +90,7 @@ struct Survivors::Layout {
     std::atomic<uint64_t> unique;
     std::atomic<uint32_t> attempted;
     std::atomic<uint32_t> generation;
-    std::atomic<uint64_t> begun_ns;  // 0: it waits for a request
+    std::atomic<uint64_t> begun_ns;  // 0: the thread waits for a request
   } requests[kRequests];
   char text[2][kMostPoolsBytes];
   HandleRecord handles[SurvivorTable<HandleRecord>::kPlaces];

@@ -1,4 +1,4 @@
-// What an allocation and a freeing cost on a disk in use, by how full it is. One pair stores an entry and
+// The cost of an allocation and a freeing on a disk in use, by how full it is. One pair stores an entry and
 // removes a random one of the same size.
 #include <benchmark/benchmark.h>
 
@@ -25,11 +25,8 @@ void alloc_free(benchmark::State& state) {
   state.counters["p99_ns"] = quantile(0.99);
   state.counters["p999_ns"] = quantile(0.999);
   state.counters["extents"] = disk.extents_per_entry();
-  const uint64_t began_ns = now_ns();
-  state.counters["longest_run"] = static_cast<double>(disk.allocator().largest_free_run());
-  state.counters["longest_run_us"] = static_cast<double>(now_ns() - began_ns) / 1e3;
 }
-// Ageing takes longer than what is measured: once is enough.
+// One run of fixed length is enough, because ageing takes longer than the measurement.
 BENCHMARK(alloc_free)
     ->Iterations(200'000)
     ->ArgNames({"units", "full"})

@@ -1,6 +1,6 @@
-// What the catalog of the second tier costs: entries committed in batches, and reading all of it at a start.
-// The disk is that of KVCACHEFS_BENCH_DIR (/var/tmp where that is not set). KVCACHEFS_BENCH_ENTRIES
-// (100,000): what is in the catalog for the commits into a large one and for the loads.
+// The cost of the disk tier's catalog: entries committed in batches, and the reading of the whole catalog at
+// a start. The disk is that of KVCACHEFS_BENCH_DIR (/var/tmp if that is not set). KVCACHEFS_BENCH_ENTRIES
+// (100,000) is the number of entries in the catalog for the commits into a large one and for the loads.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "tier/catalog.h"
+#include "tier/catalog/catalog.h"
 
 namespace kvcachefs {
 namespace {
@@ -44,7 +44,7 @@ class Place {
   std::string path_;
 };
 
-// Names as engines give them: a hash in hexadecimal digits, all in one directory.
+// The names are like those of engines: a hash in hexadecimal digits, all in one directory.
 void add_entry(std::vector<CatalogChange>& batch, uint64_t id) {
   const uint64_t hash = id * 0x9e3779b97f4a7c15;
   CatalogNode node;
@@ -65,7 +65,8 @@ uint64_t commit_entries(Catalog& catalog, uint64_t id, size_t count) {
   return id;
 }
 
-// Filled once for all that need it, and never emptied: programs that only run the others do not pay for it.
+// The catalog is filled once for all benchmarks that need it, at the first of them, and never emptied. A run
+// of only the other benchmarks does not pay for it.
 const Place& large_place() {
   static const Place place;
   static const bool filled = [] {

@@ -1,4 +1,4 @@
-// What an eviction policy costs: a use of a candidate, and a victim with a new entry in its place.
+// The cost of an eviction policy: a use of a candidate, and a victim with a new entry in its place.
 #include <benchmark/benchmark.h>
 
 #include <string>

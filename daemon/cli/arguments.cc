@@ -60,7 +60,7 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
 
   CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
   set->add_option("NAME", arguments.pool, "The pool")->required();
-  // CLI11 2.4 takes no `=` in a name.
+  // CLI11 2.4 takes no `=` in an option's name.
   set->add_option("SETTING", raw.pairs,
                   "size size_max policy watermarks entry_size pinned_max spill spill_size durability "
                   "admission prefetch")
@@ -78,10 +78,19 @@ void declare_other_commands(CLI::App& app, CliArguments& arguments) {
   pin->add_option("PATH", arguments.paths, "Files on the mount")->required();
   CLI::App* unpin = app.add_subcommand("unpin", "Let entries go again");
   unpin->add_option("PATH", arguments.paths, "Files on the mount")->required();
+  CLI::App* stat = app.add_subcommand("stat", "Show what the daemon knows of entries");
+  stat->add_option("PATH", arguments.paths, "Files on the mount")->required();
   CLI::App* top = app.add_subcommand("top", "Watch the pools live");
   top->add_option("--interval", arguments.interval_s, "Seconds between two views")->capture_default_str();
   top->add_flag("--once", arguments.once, "Show one view and exit; rates are means since the daemon's start");
-  app.add_subcommand("upgrade", "Have the daemon go on as the program that is installed now; nobody notices");
+  app.add_subcommand("upgrade",
+                     "Have the daemon go on as the program that is installed now; clients do not notice");
+  CLI::App* stop =
+      app.add_subcommand("stop", "Stop the daemon, mounted here or not, if no process uses the mount");
+  stop->add_flag("--force", arguments.force, "Stop it even if processes use the mount");
+  stop->add_option("--runtime-dir", arguments.runtime_dir, "The daemon's runtime_dir")
+      ->type_name("DIR")
+      ->capture_default_str();
   app.add_subcommand("version", "Show the version of the tool, and of the daemon if it is mounted");
 }
 
@@ -119,12 +128,13 @@ Command command_named(const std::string& name) {
       {"set", Command::kSet},         {"policies", Command::kPolicies}, {"delete", Command::kDelete},
       {"pin", Command::kPin},         {"unpin", Command::kUnpin},       {"top", Command::kTop},
       {"version", Command::kVersion}, {"prefetch", Command::kPrefetch}, {"scrub", Command::kScrub},
-      {"check", Command::kCheck},     {"upgrade", Command::kUpgrade}};
+      {"check", Command::kCheck},     {"upgrade", Command::kUpgrade},   {"stat", Command::kStat},
+      {"stop", Command::kStop}};
   return commands.at(name);
 }
 
-// What is said here names the mistake; the daemon could only answer EINVAL. Percent of memory is the daemon's
-// to know.
+// The tool checks a setting because its message names the mistake, and the daemon could only answer EINVAL.
+// Only the daemon knows how much memory there is, so a percentage is not resolved here.
 Result<void> add_setting(PoolSettings& settings, std::string_view option, std::string_view key,
                          std::string_view value) {
   constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
@@ -136,7 +146,8 @@ Result<void> add_setting(PoolSettings& settings, std::string_view option, std::s
   return {};
 }
 
-// A pool that has none yet, as far as this tells, is not to get parts of a disk tier.
+// The check refuses settings that are only parts of a disk tier, for a pool that has none yet as far as the
+// settings tell.
 Result<void> check_disk(const PoolSettings& settings) {
   PoolOptions scratch;
   for (const auto& [key, value] : settings) {
@@ -149,7 +160,7 @@ Result<void> check_disk(const PoolSettings& settings) {
 
 Result<void> create_settings(const Raw& raw, bool force, PoolSettings& settings) {
   const std::string forced = force ? "on" : "";
-  // The size comes first: what is relative to it is checked against the pool's own.
+  // The size comes first, because settings that are relative to it are checked against the pool's own size.
   const std::tuple<const char*, const char*, const std::string*> given[] = {
       {"--size", "size", &raw.size},
       {"--size-max", "size_max", &raw.size_max},
@@ -193,7 +204,7 @@ Result<std::string> evict_order(const Raw& raw) {
   if (!raw.bytes.empty()) {
     Result<uint64_t> bytes = parse_size(raw.bytes);
     if (!bytes) return usage(fmt::format("--bytes: {}", bytes.error().message));
-    // The control file takes a plain number for a count of entries: a size needs its unit.
+    // The control file takes a plain number for a count of entries, so a size needs its unit.
     const uint64_t whole_k = *bytes / 1024 + (*bytes % 1024 != 0 ? 1 : 0);
     return fmt::format("{}K", whole_k);
   }
@@ -246,7 +257,7 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   app.add_option("--mount", arguments.mount, "Where it is mounted; only needed if it is in several places")
       ->type_name("DIR");
   app.add_flag("--version", version, "The same as: kvcachefs version");
-  app.fallthrough();  // so that --mount may follow the command; commands inherit it
+  app.fallthrough();  // so that --mount may follow the command; subcommands inherit it
   declare_pool_commands(app, arguments, raw);
   declare_disk_commands(app, arguments, raw);
   declare_other_commands(app, arguments);

@@ -21,29 +21,32 @@ struct CliArguments {
     kDelete,
     kPin,
     kUnpin,
+    kStat,
     kTop,
     kPrefetch,
     kScrub,
     kCheck,
-    kUpgrade
+    kUpgrade,
+    kStop
   };
   Command command = Command::kHelp;
-  std::string mount;               // empty: the one that is mounted
-  std::string pool;                // empty: all (status)
-  PoolSettings settings;           // create, set, check
+  std::string mount;               // empty: the only kvcachefs that is mounted
+  std::string pool;                // empty: all pools (status)
+  PoolSettings settings;           // of create, set, check
   std::string evict;               // as the control file takes it: `25%`, `10G`, `1000 entries`
-  std::string scrub;               // likewise: `start 200M`, `start`, `stop`
-  std::vector<std::string> paths;  // pin, unpin, prefetch
-  int priority = 0;                // prefetch
+  std::string scrub;               // as the control file takes it: `start 200M`, `start`, `stop`
+  std::vector<std::string> paths;  // of pin, unpin, stat, prefetch
+  int priority = 0;                // of prefetch
   bool no_wait = false;
-  std::string config_file;  // check; empty: the settings name the disk
+  std::string runtime_dir = "/run/kvcachefs";  // of stop
+  std::string config_file;                     // of check; empty: the settings name the disk
   bool data = false;
   bool repair = false;
   bool json = false;
   bool force = false;
   bool once = false;
   double interval_s = 2;
-  std::string help;  // kHelp: what to print
+  std::string help;  // the text that kHelp prints
 };
 
 Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);

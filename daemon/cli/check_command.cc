@@ -15,17 +15,17 @@
 #include "base/sys.h"
 #include "daemon/cli/progress.h"
 #include "daemon/config.h"
-#include "tier/catalog_check.h"
-#include "tier/spill_orders.h"
-#include "tier/spill_target.h"
+#include "tier/catalog/catalog_check.h"
+#include "tier/disk/spill_orders.h"
+#include "tier/disk/spill_target.h"
 
 namespace kvcachefs {
 namespace {
 
-// A size in percent of the memory is not looked at here.
+// A size in percent of the memory is not evaluated by the check, so any memory will do.
 constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
-// For a daemon that has just been killed, whose writes the kernel still brings to an end; one that serves
-// will not go.
+// The check waits this long for a daemon that has just been killed, whose writes the kernel still completes.
+// A daemon that serves does not give the disk up.
 constexpr std::chrono::milliseconds kPatience{2000};
 
 CliResult<PoolOptions> described_pool(const CliArguments& arguments) {
@@ -50,7 +50,7 @@ CliResult<PoolOptions> described_pool(const CliArguments& arguments) {
   return *found;
 }
 
-// What is there, as far as it can be told without opening it for writing.
+// What the tool can tell of the disk without opening it for writing.
 struct Disk {
   bool is_device = false;
   uint64_t file_bytes = 0;
@@ -88,7 +88,7 @@ CliResult<std::unique_ptr<Catalog>> open_catalog(const PoolOptions& pool, const 
   return failed(catalog);
 }
 
-// As it is: neither made nor, where that can be told from a shortened file, made larger.
+// The disk is opened as it is: it is not created, and a file that was visibly cut is not enlarged.
 CliResult<SpillTarget> open_disk(const PoolOptions& pool, const Disk& disk, Catalog& catalog, bool repair) {
   Result<std::optional<std::string>> setting = catalog.setting(kSpillUuidSetting);
   if (!setting) return failed(setting);

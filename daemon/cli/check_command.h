@@ -1,5 +1,6 @@
-// `kvcachefs check`: the disk tier of a pool that no daemon serves, looked at where it lies. One thread.
-// Fails with an exit code and a sentence: 1 when it is in use, or damaged and not repaired.
+// `kvcachefs check` examines the disk tier of a pool that no daemon serves, on its disk and in its catalog.
+// One thread. Fails with an exit code and a sentence; the code is 1 when the tier is in use, or is damaged
+// and was not repaired.
 #pragma once
 
 #include "daemon/cli/arguments.h"

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <array>
+#include <cctype>
 #include <cerrno>
+#include <functional>
 #include <ostream>
 
 #include "base/clock.h"
@@ -15,8 +18,10 @@
 #include "daemon/cli/disk_commands.h"
 #include "daemon/cli/mount_tree.h"
 #include "daemon/cli/result.h"
+#include "daemon/cli/stop_command.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
+#include "fs/virtual_xattrs.h"
 #include "tier/policies/policy.h"
 
 namespace kvcachefs {
@@ -27,6 +32,14 @@ using Command = CliArguments::Command;
 constexpr std::string_view kSupervisorName = "kvcachefs-super";  // daemon/supervisor.cc
 constexpr double kUpgradePatienceS = 30;
 constexpr double kUpgradeLookS = 0.1;
+
+constexpr size_t kMostFactBytes = 256;
+
+std::string upper_case(std::string_view text) {
+  std::string result(text);
+  for (char& letter : result) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return result;
+}
 
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
   std::string root = arguments.mount;
@@ -63,7 +76,7 @@ CliResult<Sample> take_sample(const MountTree& tree) {
     Result<StatsReading> stats = tree.pool_stats(pool);
     if (stats) {
       sample.pools.push_back({pool, std::move(*stats)});
-    } else if (stats.error().code != ENOENT) {  // deleted meanwhile
+    } else if (stats.error().code != ENOENT) {  // ENOENT: the pool was deleted meanwhile
       return failed(stats);
     }
   }
@@ -110,7 +123,8 @@ CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const 
     CliResult<Sample> sample = take_sample(tree);
     if (!sample) return std::unexpected(sample.error());
     const std::string view = top_view(*sample, earlier ? &*earlier : nullptr);
-    // Home, the view, and clear what an earlier, longer one left: no flicker.
+    // The output is: cursor home, the view, and an order to clear the rest of an earlier, longer view. This
+    // avoids flicker.
     if (environment.terminal && !arguments.once) {
       std::string lines = view;
       for (size_t at = 0; (at = lines.find('\n', at)) != std::string::npos; at += 4)
@@ -140,19 +154,19 @@ CliResult<void> set(const MountTree& tree, const CliArguments& arguments) {
   return {};
 }
 
-// All of them are tried; the first failure decides.
-CliResult<void> pin(const CliArguments& arguments, const CliEnvironment& environment) {
-  const bool wanted = arguments.command == Command::kPin;
+// Each path is tried; the first failure decides the exit code.
+CliResult<void> for_each_path(const CliArguments& arguments, const CliEnvironment& environment,
+                              const std::function<Result<void>(int file, const std::string& path)>& act) {
   CliResult<void> first;
   for (const std::string& path : arguments.paths) {
     Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_PATH);
-    Result<void> done = file ? sys::set_xattr(file->get(), "user.kvcachefs.pinned", wanted ? "1" : "0", 0)
-                             : Result<void>(std::unexpected(file.error()));
+    const Result<void> done = file ? act(file->get(), path) : Result<void>(std::unexpected(file.error()));
     if (done) continue;
     const int code = done.error().code;
     std::string message = fmt::format("{}: {}", path, error_text(code));
     if (code == ENOSPC) message += " (the pool's pinned_max is reached)";
     if (code == EOPNOTSUPP) message = fmt::format("{}: not on a kvcachefs", path);
+    if (code == ENODATA) message = fmt::format("{}: no entry of a kvcachefs", path);
     if (first) {
       first = stop(is_daemon_gone(code) ? kNotMounted : kFailure, std::move(message));
     } else {
@@ -162,6 +176,39 @@ CliResult<void> pin(const CliArguments& arguments, const CliEnvironment& environ
   return first;
 }
 
+CliResult<void> pin(const CliArguments& arguments, const CliEnvironment& environment) {
+  const char* const wanted = arguments.command == Command::kPin ? "1" : "0";
+  return for_each_path(arguments, environment, [wanted](int file, const std::string&) {
+    return sys::set_xattr(file, "user.kvcachefs.pinned", wanted, 0);
+  });
+}
+
+CliResult<void> show_entries(const CliArguments& arguments, const CliEnvironment& environment) {
+  std::vector<Table::Column> columns;
+  for (const std::string_view name : kVirtualXattrs) columns.push_back({upper_case(name), Align::kLeft});
+  columns.push_back({"PATH", Align::kLeft});
+  Table table(std::move(columns));
+  bool any = false;
+  auto outcome =
+      for_each_path(arguments, environment, [&](int file, const std::string& path) -> Result<void> {
+        std::vector<std::string> cells;
+        for (const std::string_view name : kVirtualXattrs) {
+          std::array<char, kMostFactBytes> value{};
+          const auto size =
+              sys::get_xattr(file, (std::string(kVirtualPrefix) + std::string(name)).c_str(), value);
+          const bool absent = !size && size.error().code == ENODATA;
+          if (!size && (!absent || cells.empty())) return fail(size.error().code);
+          cells.push_back(absent ? "-" : std::string(value.data(), *size));
+        }
+        cells.push_back(path);
+        table.add(std::move(cells));
+        any = true;
+        return {};
+      });
+  if (any) environment.out << table.text();
+  return outcome;
+}
+
 void show_policies(const CliEnvironment& environment) {
   Table table({{"POLICY", Align::kLeft}, {"WHAT LEAVES FIRST", Align::kLeft}});
   for (const PolicyInfo& info : policies())
@@ -169,14 +216,16 @@ void show_policies(const CliEnvironment& environment) {
   environment.out << table.text();
 }
 
-// The supervisor takes the signal, asks the installed program whether it could go on, and becomes it.
+// The supervisor takes the signal, asks the installed program whether it could go on, and becomes that
+// program.
 CliResult<void> upgrade(const MountTree& tree, const CliEnvironment& environment) {
   Result<StatsReading> daemon = tree.daemon_stats();
   if (!daemon) return failed(daemon);
   const auto supervisor = static_cast<pid_t>(daemon->number("supervisor_pid"));
   if (supervisor == 0)
     return stop(kFailure, "it has no supervisor (no_supervisor, or io_uring): stop and start it instead");
-  // Its number is that of the daemon's PID namespace, and it may have died since.
+  // The supervisor's number is valid in the daemon's PID namespace only, and the supervisor may have died
+  // since it was read.
   const auto name = sys::read_text(fmt::format("/proc/{}/comm", supervisor).c_str());
   if (!name || without_newline(*name) != kSupervisorName)
     return stop(kFailure, fmt::format("process {} is not the daemon's supervisor here", supervisor));
@@ -207,7 +256,7 @@ CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment
   environment.out << "kvcachefs " KVCACHEFS_VERSION "\n";
   CliResult<MountTree> tree = find_tree(arguments, environment);
   if (!tree) {
-    // Only where the daemon was asked for by name is it a failure that there is none.
+    // A daemon that is missing is a failure only if its mount was named.
     if (arguments.mount.empty()) return {};
     return std::unexpected(tree.error());
   }
@@ -230,8 +279,12 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
     case Command::kPin:
     case Command::kUnpin:
       return pin(arguments, environment);
+    case Command::kStat:
+      return show_entries(arguments, environment);
     case Command::kCheck:
       return check(arguments, environment);
+    case Command::kStop:
+      return stop_daemon(arguments, environment);
     default:
       break;
   }

@@ -1,5 +1,5 @@
-// The kvcachefs tool. One thread. Exits with 0; 1: it failed; 2: used wrongly; 3: no kvcachefs is mounted
-// (there).
+// The kvcachefs tool. One thread. Exit codes: 0 for success, 1 for a failure, 2 for wrong usage, 3 if no
+// kvcachefs is mounted, or none at the place that was named.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@ struct CliEnvironment {
   std::ostream& out;
   std::ostream& error;
   std::string mountinfo = "/proc/self/mountinfo";
-  bool terminal = false;  // redraw in place
-  // Waits between two views or looks; false ends them.
+  bool terminal = false;  // the output is a terminal: a view or a line is redrawn in place
+  // The function waits between two views or looks; it returns false to end them.
   std::function<bool(double seconds)> wait;
 };
 

@@ -15,7 +15,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr double kLookEverySeconds = 0.2;
-// What waits gives the daemon no more at once, however long the list is: its queue is bounded.
+// A waiting command hands the daemon no more entries at once than this, however long its list is, because the
+// daemon's queue is bounded.
 constexpr size_t kBatchEntries = 512;
 constexpr uint64_t kMostQueued = 2 * kBatchEntries;
 
@@ -29,7 +30,7 @@ std::string rate_of(uint64_t bytes, double seconds) {
   return seconds <= 0 ? "0" : format_size(static_cast<uint64_t>(static_cast<double>(bytes) / seconds));
 }
 
-// Names are as the shell gives them: relative to the pool, or a path below it.
+// A name is given as the shell gives it: relative to the pool, or as a path below the mount.
 CliResult<std::vector<PrefetchOrder>> named_orders(const MountTree& tree, const CliArguments& arguments) {
   const std::string below = tree.pool_path(arguments.pool).native() + "/";
   std::vector<PrefetchOrder> orders;
@@ -57,7 +58,7 @@ CliResult<std::vector<PrefetchOrder>> listed_orders(const CliArguments& argument
   return orders;
 }
 
-// Counters of the pool go on from where they were.
+// The pool's counters do not start at 0, so their values from before the first order are subtracted.
 struct Prefetching {
   const MountTree& tree;
   const std::string& pool;
@@ -74,12 +75,12 @@ struct Prefetching {
     now = std::move(*read);
     return {};
   }
-  // False if it was told to wait no more.
+  // The result is false if `environment.wait` was told to end.
   Result<bool> wait_until_queued(uint64_t at_most, ProgressBar& bar, const CliEnvironment& environment) {
     for (;;) {
       if (Result<void> seen = look(); !seen) return pass(seen);
       bar.show(finished(), total, since("bytes"));
-      // What others have queued is not waited for once ours must be done.
+      // Orders of other processes are not waited for once all of this command's are done.
       if (now.number("queued") <= at_most || finished() >= total) return true;
       if (!environment.wait(kLookEverySeconds)) return false;
     }

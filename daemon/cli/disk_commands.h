@@ -1,5 +1,5 @@
-// The kvcachefs tool's commands that wait for the disk tier: prefetch and scrub. One thread. Fails with an
-// exit code and a sentence.
+// The commands of the kvcachefs tool that wait for the disk tier: prefetch and scrub. One thread. They fail
+// with an exit code and a sentence.
 #pragma once
 
 #include "daemon/cli/arguments.h"
@@ -9,7 +9,8 @@
 
 namespace kvcachefs {
 
-// Returns when all names were brought to memory or given up, unless it is not to wait.
+// The call returns when each named entry was brought to memory or given up; with `--no-wait`, when all are
+// queued.
 CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,
                          const CliEnvironment& environment);
 CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,

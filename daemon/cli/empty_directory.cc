@@ -19,11 +19,12 @@ class Emptier {
   explicit Emptier(int top) : top_(top) {}
 
   Result<void> run() {
-    // To remove names while they are read can hide others; the last time there is nothing.
+    // Because removing names while a directory is read can hide other names, the loop runs until a pass
+    // removes nothing.
     do {
       removed_ = false;
       failed_ = {};
-      const auto names = sys::open_at(top_, ".", O_RDONLY | O_DIRECTORY);  // from the beginning
+      const auto names = sys::open_at(top_, ".", O_RDONLY | O_DIRECTORY);  // read from the beginning
       if (!names) return fail(names.error().code);
       for_each_child(names->get(), [this](const Child& child) { remove(child.name); });
     } while (removed_);
@@ -64,7 +65,7 @@ class Emptier {
 
   const int top_;
   uint64_t number_ = 0;
-  bool removed_ = false;  // or moved up, this time
+  bool removed_ = false;  // in this pass something was removed or moved up
   Result<void> failed_;
 };
 

@@ -11,8 +11,8 @@
 #include "base/size.h"
 #include "base/sys.h"
 #include "daemon/cli/empty_directory.h"
+#include "tier/disk/spill_orders.h"
 #include "tier/pool_options.h"
-#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 struct LiveSetting {
   std::string_view key;
   std::string_view file;
-  bool shown;  // by itself
+  bool shown;  // the file shows this setting
 };
 
 constexpr std::string_view kSpillFile = "spill";
@@ -65,7 +65,7 @@ Result<UniqueFd> open_to_write(const std::filesystem::path& path) {
   return file;
 }
 
-// One write: a control file takes each as an order of its own.
+// A value is written with one write(2), because a control file takes each write as one order.
 Result<void> write_file(const std::filesystem::path& path, Result<UniqueFd> file, std::string_view value) {
   if (!file) return pass(file);
   Result<size_t> written = sys::write_at(file->get(), std::span(value.data(), value.size()), 0);
@@ -143,7 +143,8 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
   std::filesystem::path path = root_ / ".kvcachefs" / "pools" / pool / file;
   Result<UniqueFd> opened = open_to_write(path);
   if (!opened && !is_daemon_gone(opened.error().code)) {
-    // The owner's: of what is not the administrator's, for who is no administrator, or an older daemon's.
+    // The pool owner's file is tried if the administrator's has no such file, if the caller is no
+    // administrator, or if the daemon is older.
     path = pool_path(pool) / ".pool" / file;
     opened = open_to_write(path);
   }
@@ -158,7 +159,7 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
                             "administrator: CAP_SYS_ADMIN on the host",
                             order, error_text(code)));
   }
-  // What may be wrong with a disk is more than errno can say.
+  // The errno cannot say everything that may be wrong with a disk.
   if (file == kSpillFile || code == EOPNOTSUPP) {
     return fail(code, fmt::format("{}: {}; the daemon's log says more", order, error_text(code)));
   }
@@ -171,7 +172,7 @@ Result<std::string> MountTree::read_setting(std::string_view pool, std::string_v
   Result<std::string> text = read_control(pool, setting->file);
   if (!text) return text;
   if (setting->file != kSpillFile) {
-    // `auto 2M`: what was learned is no setting.
+    // The learned size in `auto 2M` is not part of the setting.
     return text->substr(0, text->find_first_of(" \n"));
   }
   PoolOptions options;
@@ -193,11 +194,11 @@ Result<void> MountTree::order_spill(std::string_view pool, const PoolSettings& s
 }
 
 Result<void> MountTree::write_settings(std::string_view pool, const PoolSettings& settings) const {
-  // The disk tier's own settings need the tier.
+  // Settings that only a disk tier has are written after the tier is made.
   const auto depends_on_spill = [](std::string_view key) {
     return key == "durability" || key == "admission" || key == "prefetch";
   };
-  // In whatever order they were typed, an entry's size is refused beyond the size that the pool has by then.
+  // The size goes first, because an entry size beyond the pool's size at that moment is refused.
   const auto goes_first = [](std::string_view key) { return key == "size" || !is_live_setting(key); };
   for (const bool first : {true, false}) {
     for (const auto& [key, value] : settings) {
@@ -230,8 +231,8 @@ Result<StatsReading> MountTree::pool_stats(std::string_view pool) const {
 Result<void> MountTree::make_setting(std::string_view pool, std::string_view key,
                                      std::string_view value) const {
   if (const LiveSetting* live = live_setting(key)) return write_control(pool, live->file, value);
-  // The root directory's own attributes. The caller has checked the value; what it is relative to does not
-  // matter.
+  // The remaining settings are attributes of the pool's root directory. The caller has checked the value, so
+  // the memory that a percentage refers to does not matter.
   PoolOptions options;
   if (Result<void> set = set_pool_option(options, key, value, 0); !set) return set;
   const std::filesystem::path path = pool_path(pool);
@@ -250,8 +251,8 @@ Result<void> MountTree::create_pool(std::string_view pool, const PoolSettings& s
   Result<void> made = sys::make_directory_at(AT_FDCWD, path.c_str(), 0777);
   if (!made && made.error().code == EEXIST) return fail(EEXIST, fmt::format("pool '{}' exists", pool));
   if (!made) return failed(made.error().code, fmt::format("pool '{}' cannot be created", pool));
-  // First, so that who makes a pool decides who may use it, not the umask; a mode that was asked for replaces
-  // it.
+  // The default mode goes first, so that the settings decide who may use the pool, not the umask of the
+  // process that creates it. A mode among the settings replaces the default.
   PoolSettings all = settings;
   all.insert(all.begin(), {"mode", pool_option_text(PoolOptions{}, "mode")});
   Result<void> set = write_settings(pool, all);

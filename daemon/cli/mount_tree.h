@@ -1,8 +1,9 @@
 // A mounted kvcachefs as its users see it: the control files and the pools' directories. The kvcachefs tool
-// and the mount helper speak to the daemon through this alone, so who may write to a file is the access
-// control. What is the administrator's is written in his own files where those may be opened, else in the
-// pool owner's, which take what he allows. One thread a tree. Fails with the errno of the file-system call
-// and a sentence that names the file or the pool.
+// and the mount helper speak to the daemon through this class alone, so the modes of the control files are
+// the access control. A value is written to the administrator's control files (`.kvcachefs/pools/NAME`) if
+// those can be opened, else to the pool owner's (`.pool`), which take what the administrator's limits allow.
+// One thread uses one tree. Fails with the errno of the file-system call and a sentence that names the file
+// or the pool.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,12 @@
 
 namespace kvcachefs {
 
-// `name value` lines, as a stats file has them.
+// A StatsReading holds `name value` lines, as a stats file has them.
 class StatsReading {
  public:
   static StatsReading parse(std::string_view text);
 
-  // Empty, and 0, for what is missing: an older daemon has fewer.
+  // The results are empty and 0 for a name that is missing, because an older daemon reports fewer.
   std::string text(std::string_view name) const;
   uint64_t number(std::string_view name) const;
 
@@ -32,14 +33,15 @@ class StatsReading {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-// Settings of a pool in the order they are to be made: `size`, `16G`.
+// The settings of a pool, each a pair of a key and a value: `size`, `16G`.
 using PoolSettings = std::vector<std::pair<std::string, std::string>>;
 
 class MountTree {
  public:
   explicit MountTree(std::filesystem::path root) : root_(std::move(root)) {}
 
-  // is_daemon_gone() tells a mount whose daemon has died from a directory that is no kvcachefs.
+  // The check fails if the root is not a kvcachefs, or if its daemon has died: is_daemon_gone() of the error
+  // tells which.
   Result<void> check() const;
 
   const std::filesystem::path& root() const { return root_; }
@@ -52,14 +54,16 @@ class MountTree {
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
   Result<StatsReading> daemon_stats() const;
   Result<StatsReading> pool_stats(std::string_view pool) const;
-  // The value of a setting that a control file shows, as the key takes it; `none` and the like included.
+  // The value of a setting that a control file shows, in the form that the key takes; `none` and the like
+  // included.
   Result<std::string> read_setting(std::string_view pool, std::string_view key) const;
-  // In their order, but those that make the disk tier as one, and what depends on the tier last.
+  // The settings are written in this order: the size and the root directory's own attributes, all others as
+  // they are listed, the disk tier's as one order, and last what depends on the tier.
   Result<void> write_settings(std::string_view pool, const PoolSettings& settings) const;
 
-  // EEXIST if there is one. A pool whose settings are refused is taken away again.
+  // The error is EEXIST if the pool exists. A pool whose settings are refused is removed again.
   Result<void> create_pool(std::string_view pool, const PoolSettings& settings) const;
-  // ENOTEMPTY if it has content and that is not to go too.
+  // The error is ENOTEMPTY if the pool has content and `with_content` is false.
   Result<void> delete_pool(std::string_view pool, bool with_content) const;
 
  private:
@@ -69,9 +73,10 @@ class MountTree {
   std::filesystem::path root_;
 };
 
-// What errno means, without its name.
+// The text says what an errno means, without the errno's name.
 std::string error_text(int code);
-// True for the settings that a control file changes while the pool serves, by itself or with others.
+// True for a setting that can be changed through a control file while the pool serves, by itself or with
+// others.
 bool is_live_setting(std::string_view key);
 
 }  // namespace kvcachefs

@@ -13,7 +13,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kBarWidth = 30;
-// A rate of less says more of the start than of the disk.
+// A rate over less time says more of the start than of the disk.
 constexpr double kLeastSeconds = 0.2;
 
 constexpr double kBetweenDrawsSeconds = 0.1;

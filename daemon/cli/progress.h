@@ -1,5 +1,5 @@
-// One line of progress that is drawn again in place on a terminal, and is not drawn elsewhere. One thread.
-// Never fails.
+// One line of progress, which is redrawn in place on a terminal and not drawn elsewhere. One thread. Never
+// fails.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace kvcachefs {
 
-// `[######....]  60% 12 of 20 entries 24M 1.2G/s 8s left`. `bytes` is of what is done; a total of 0 is not
-// known yet.
+// The line is `[######....]  60% 12 of 20 entries 24M 1.2G/s 8s left`. `bytes` counts what is done; a total
+// of 0 is not known yet.
 std::string progress_line(uint64_t done, uint64_t total, uint64_t bytes, double seconds);
 
-// `[######....]  60% 12G of 20G 1.2G/s 8s left`.
+// The line is `[######....]  60% 12G of 20G 1.2G/s 8s left`.
 std::string byte_progress_line(uint64_t done_bytes, uint64_t total_bytes, double seconds);
 
 class ProgressBar {
  public:
   explicit ProgressBar(const CliEnvironment& environment);
-  // Leaves the line to what is written next.
+  // The destructor clears the line, so that the next output starts there.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void show(uint64_t done, uint64_t total, uint64_t bytes);
-  // May be called as often as one likes.
+  // The caller may call this as often as it likes: the bar is redrawn every 0.1 s at most.
   void show_bytes(uint64_t done_bytes, uint64_t total_bytes);
-  double seconds() const;  // since it was made
+  double seconds() const;  // since the bar was made
 
  private:
   const CliEnvironment& environment_;

@@ -25,7 +25,7 @@ inline std::unexpected<CliError> stop(int exit_code, std::string message) {
 
 template <class T>
 std::unexpected<CliError> failed(Result<T>& result) {
-  // The mount may go away at any time, not only before the first look.
+  // The mount may go away at any time, also after the tool has first looked at it.
   return stop(is_daemon_gone(result.error().code) ? kNotMounted : kFailure,
               std::move(result.error().message));
 }

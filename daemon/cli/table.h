@@ -17,9 +17,9 @@ class Table {
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // One cell a column; missing ones are empty.
+  // Each row has one cell for each column; missing cells are empty.
   void add(std::vector<std::string> cells);
-  // Two spaces between columns, none at the end of a line.
+  // The text has two spaces between columns and none at the end of a line.
   std::string text() const;
 
  private:

@@ -11,7 +11,7 @@
 namespace kvcachefs {
 namespace {
 
-// "-" where there is nothing to be a part of.
+// The result is "-" if the whole is 0.
 std::string percent(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
   return fmt::format(
@@ -30,13 +30,13 @@ std::string hit_percent(uint64_t hits, uint64_t misses) {
   return percent(hits, hits + misses);
 }
 
-// All that eviction took out of memory: to the disk, or for good.
+// The sum counts all entries that eviction took out of memory, to the disk or for good.
 uint64_t evictions(const StatsReading& stats) {
   return stats.number("evictions") + stats.number("discards");
 }
 
 std::string rate(uint64_t now, uint64_t before, double seconds) {
-  // A pool that was deleted and made again counts from 0.
+  // A pool that was deleted and created again counts from 0.
   const uint64_t difference = now >= before ? now - before : now;
   if (seconds <= 0) return "-";
   const double value = static_cast<double>(difference) / seconds;
@@ -183,9 +183,9 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
       {"evictions", fmt::format("{}, {} discarded ({})", count(stats, "evictions"), count(stats, "discards"),
                                 size(stats, "discarded_bytes"))},
       {"reservations",
-       fmt::format("{}, {} waited {} ms in all, {} failed", count(stats, "reservations"),
+       fmt::format("{}, {} waited {} ms in all, {} failed, {} times ENOSPC", count(stats, "reservations"),
                    count(stats, "reservation_waits"), stats.number("reservation_wait_ns") / 1'000'000,
-                   count(stats, "reservation_failures"))},
+                   count(stats, "reservation_failures"), count(stats, "no_space_errors"))},
       {"I/O", stats.text("io_mode")},
   };
   if (stats.number("spill_size_bytes") > 0)

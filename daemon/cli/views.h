@@ -1,5 +1,5 @@
-// What the kvcachefs tool shows: pure functions from counters to text, each line ended. Any thread; never
-// fails.
+// The texts that the kvcachefs tool shows, made from counters by pure functions; each line ends with a
+// newline. Any thread; never fails.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,13 @@ struct PoolSample {
 };
 
 struct Sample {
-  double time_s = 0;  // of a monotonic clock
+  double time_s = 0;  // on a monotonic clock
   std::string mount;
   StatsReading daemon;
   std::vector<PoolSample> pools;
 };
 
-// What is not among the counters, as the control files say it.
+// Settings that are not among the counters, as the control files show them.
 struct PoolDetails {
   std::string watermarks;
   std::string entry_size;
@@ -34,7 +34,7 @@ struct PoolDetails {
 std::string daemon_view(const Sample& sample);
 std::string status_view(const Sample& sample);
 std::string pool_view(const PoolSample& pool, const PoolDetails& details);
-// Rates are between the two samples; without an earlier one they are means since the daemon's start.
+// Rates are those between the two samples; without an earlier sample they are means since the daemon's start.
 std::string top_view(const Sample& sample, const Sample* earlier);
 
 std::string format_duration(uint64_t seconds);

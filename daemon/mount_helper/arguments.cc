@@ -12,8 +12,8 @@
 namespace kvcachefs {
 namespace {
 
-// Of mount(8) and fstab: what mount(8) does itself, what holds for the daemon's mount whatever is asked
-// (nosuid, nodev), and what is the file system's own business in a cache (times, locks, sync).
+// Options of mount(8) and fstab that are passed over: those that mount(8) handles, those that the daemon's
+// mount has in any case (nosuid, nodev), and those that a cache decides itself (times, locks, sync).
 constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
     {"allow_other", "async",      "atime",  "auto",     "_netdev",    "defaults",      "dev",
      "diratime",    "dirsync",    "exec",   "group",    "iversion",   "lazytime",      "loud",
@@ -21,8 +21,9 @@ constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
      "noiversion",  "nolazytime", "nomand", "noowner",  "norelatime", "nostrictatime", "nosuid",
      "nouser",      "nousers",    "owner",  "relatime", "rw",         "silent",        "strictatime",
      "suid",        "symfollow",  "sync",   "user",     "users"});
-constexpr std::array<std::string_view, 7> kDaemonOptions{
-    "give_up_after", "hang_after", "io_uring", "no_passthrough", "no_supervisor", "poll_us", "threads"};
+constexpr std::array<std::string_view, 8> kDaemonOptions{"give_up_after",  "hang_after",    "io_uring",
+                                                         "no_passthrough", "no_page_cache", "no_supervisor",
+                                                         "poll_us",        "threads"};
 
 template <class List>
 bool contains(const List& list, std::string_view text) {
@@ -31,7 +32,7 @@ bool contains(const List& list, std::string_view text) {
 
 bool is_ignored(std::string_view option, std::string_view key) {
   return contains(kIgnoredOptions, option) || key == "comment" || key.starts_with("x-") ||
-         key.starts_with("X-") || key == "user";  // who mounts what fstab allows to users: user=NAME
+         key.starts_with("X-") || key == "user";  // user=NAME: who mounts what fstab lets users mount
 }
 
 struct Parser {
@@ -123,7 +124,7 @@ Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, 
   if (!directory) return pass(directory);
   arguments.directory = std::move(*directory);
   if (arguments.base.empty()) arguments.base = arguments.runtime_dir / "mount";
-  // As the mount table names it, also where it does not exist yet.
+  // The base is named as the mount table names it, also where it does not exist yet.
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::weakly_canonical(arguments.base.parent_path(), error);
   if (!error) arguments.base = parent / arguments.base.filename();

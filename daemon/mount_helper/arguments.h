@@ -12,20 +12,20 @@ namespace kvcachefs {
 
 struct MountArguments {
   std::string pool;
-  std::filesystem::path directory;  // where the pool is wanted
+  std::filesystem::path directory;  // where the pool is to be mounted
   std::filesystem::path base;       // where the daemon mounts all pools
   std::filesystem::path runtime_dir = "/run/kvcachefs";
   std::string config_file;                  // for a daemon that is started; empty: none
-  PoolSettings settings;                    // the pool's
+  PoolSettings settings;                    // of the pool
   std::vector<std::string> daemon_options;  // for a daemon that is started
   bool read_only = false;
   bool no_exec = false;
-  bool no_symbolic_links = false;  // nosymfollow: there, none is followed
-  bool fake = false;               // check everything, mount nothing
+  bool no_symbolic_links = false;  // nosymfollow: no symbolic link is followed below the directory
+  bool fake = false;               // check the arguments, mount nothing
   bool verbose = false;
 };
 
-// `memory_bytes`: what a size in percent refers to.
+// `memory_bytes` is what a size in percent refers to.
 Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, uint64_t memory_bytes);
 
 }  // namespace kvcachefs

@@ -37,8 +37,8 @@ Result<std::vector<MountPoint>> read_mounts() {
   return parse_mountinfo(*text);
 }
 
-// Held until the process ends: another helper then finds the daemon, the pool and the mount as this one
-// leaves them.
+// The lock is held until the process ends. The next helper then finds the daemon, the pool and the mount as
+// this one leaves them.
 Result<UniqueFd> take_lock(const MountArguments& arguments) {
   Result<void> made = sys::make_directories(arguments.runtime_dir.native(), 0755);
   if (!made) return pass(made);
@@ -53,8 +53,8 @@ Result<UniqueFd> take_lock(const MountArguments& arguments) {
   return file;
 }
 
-// Its own output, not the helper's: what waits for the end of the helper's output must not wait for the
-// daemon.
+// The daemon writes to this log, not to the helper's output: a program that waits for the end of the helper's
+// output must not wait for the daemon.
 struct DaemonLog {
   std::filesystem::path path;
   uint64_t start_bytes = 0;  // where the lines of this start begin
@@ -70,7 +70,7 @@ struct DaemonLog {
   }
 };
 
-// The daemon that was installed with this helper, else the one that the search path has.
+// The daemon that was installed beside this helper is started, else the one that the search path has.
 Result<pid_t> start_process(const std::vector<std::string>& command, const DaemonLog& log) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -94,7 +94,7 @@ Result<pid_t> start_process(const std::vector<std::string>& command, const Daemo
   return pid;
 }
 
-// On a mount point that an earlier daemon left dead, too: the new one clears it.
+// The mount point may be one that an earlier daemon left dead: the new daemon clears it.
 Result<void> start_daemon(const MountArguments& arguments) {
   const std::string& base = arguments.base.native();
   if (Result<void> made = sys::make_directories(base, 0755); !made) return made;
@@ -147,7 +147,8 @@ Result<void> bind_pool(const MountArguments& arguments) {
   const MountPoint* there = find_mount(*mounts, directory);
   if (there != nullptr && there->type == kFileSystemType) {
     std::error_code error;
-    // What an earlier daemon that is gone has left here. Its attributes may be cached still; this never is.
+    // A mount that an earlier daemon has left here may be dead. Its attributes may still be cached, but
+    // statfs(2) never is.
     (void)std::filesystem::space(arguments.directory, error);
     if (is_daemon_gone(error.value())) {
       if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
@@ -157,7 +158,7 @@ Result<void> bind_pool(const MountArguments& arguments) {
   if (arguments.verbose) say(fmt::format("binding {} at {}", source.native(), directory));
   Result<void> bound = sys::mount(source.c_str(), directory.c_str(), "", MS_BIND, nullptr);
   if (!bound || (!arguments.read_only && !arguments.no_exec && !arguments.no_symbolic_links)) return bound;
-  // A bind mount takes its own flags only when it is there; they replace those that it has from the base.
+  // A bind mount takes flags only once it exists; they replace the flags that it has from the base.
   unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
   if (arguments.read_only) flags |= MS_RDONLY;
   if (arguments.no_exec) flags |= MS_NOEXEC;

@@ -1,7 +1,7 @@
-// mount.kvcachefs: what `mount -t kvcachefs POOL DIR` runs. Sees to it that a daemon serves and has the pool,
-// and binds the pool's directory at DIR. One thread; helpers that run at once take turns by a lock file.
-// Fails with a sentence; the exit code is mount(8)'s: 1 used wrongly, 2 the system refused, 32 nothing is
-// mounted.
+// mount.kvcachefs is the program that `mount -t kvcachefs POOL DIR` runs. It starts a daemon if none serves,
+// creates the pool if it is missing, and binds the pool's directory at DIR. One thread; helpers that run at
+// the same time take turns by a lock file. Fails with a sentence and an exit code of mount(8): 1 for wrong
+// usage, 2 for a refusal of the system, 32 if nothing was mounted.
 #pragma once
 
 #include <string>
@@ -14,14 +14,15 @@
 
 namespace kvcachefs {
 
-// `NAME:key=value,…`
+// The form is `NAME:key=value,…`.
 std::string pool_spec(const MountArguments& arguments);
-// kvcachefsd's arguments, its own name first.
+// The arguments of kvcachefsd, beginning with the program's name.
 std::vector<std::string> daemon_command(const MountArguments& arguments);
-// Settings that are asked for and that the pool, which exists, has otherwise: `size is 16G, not 8G`.
+// The settings that `arguments` asks for and that an existing pool has otherwise, each as `size is 16G, not
+// 8G`.
 std::vector<std::string> differing_settings(const MountTree& tree, const MountArguments& arguments,
                                             uint64_t memory_bytes);
-// True if what DIR leads to is the pool's directory in the file system that is mounted at the base.
+// True if DIR leads to the pool's directory in the file system that is mounted at the base.
 bool is_bound(const std::vector<MountPoint>& mounts, const MountArguments& arguments);
 
 int run_mount_helper(int argc, const char* const* argv);

@@ -1,7 +1,7 @@
-// A virtual file: what is read of it and what writing to it does. Tables of these are fs/control/pool_files.h
-// and fs/control/server_files.h.
-// Thread safety: a ControlFile is constant, a ControlReader may be called by any thread. The target must
-// outlive the reader that was opened on it.
+// A ControlFile is a virtual file: it says what a read shows and what a write does. Tables of them are in
+// fs/control/pool_files.h and fs/control/server_files.h.
+// Thread safety: a ControlFile is constant; any thread may call a ControlReader. The target must outlive the
+// reader that was opened on it.
 // Failure: as the functions say; the message is a sentence for the log.
 #pragma once
 
@@ -20,13 +20,13 @@
 
 namespace kvcachefs {
 
-// One open of a control file. Reading never fails: what it shows was gathered when it was opened.
+// A ControlReader is one open of a control file. Reading never fails.
 class ControlReader {
  public:
   virtual ~ControlReader() = default;
-  // Short only at the end.
+  // The result is shorter than `size` only at the end.
   virtual std::string read(uint64_t offset, size_t size) = 0;
-  virtual bool is_gathered() const { return false; }  // all of it, so that a read costs nothing
+  virtual bool is_gathered() const { return false; }  // the text is complete, so a read costs nothing
 };
 
 class TextReader final : public ControlReader {
@@ -42,24 +42,24 @@ class TextReader final : public ControlReader {
   const std::string text_;
 };
 
-// What it takes to show one: kGathers looks at many entries, kSurveys at the memory of all.
+// The cost of showing a file: kGathers looks at many entries, kSurveys at the memory of all entries.
 enum class ReadCost { kNone, kGathers, kSurveys };
 
 template <class Target>
 struct ControlFile {
   std::string_view name;
-  // Exactly one of the two shows something.
+  // Exactly one of these two shows the content.
   Result<std::string> (*text)(Target&) = nullptr;
   std::unique_ptr<ControlReader> (*stream)(Target&) = nullptr;
-  // nullptr: read-only.
+  // A read-only file has nullptr here.
   Result<void> (*write)(Target&, std::string_view) = nullptr;
-  // A write is one order; with this, each line is, and one that a write leaves unfinished goes on with the
-  // next or ends with the close.
+  // Without this flag each write is one order. With it each line is one order; a line that a write leaves
+  // unfinished goes on with the next write or ends with the close.
   bool takes_lines = false;
-  // Of a pool: also in .kvcachefs/pools/NAME, where it is written on the administrator's behalf.
+  // The file of a pool is also in .kvcachefs/pools/NAME; a write there acts for the administrator.
   bool of_administrator = false;
-  bool owner_only_reads = false;  // writing it is the administrator's alone
-  bool only_owner_reads = false;  // what it shows is not for everyone's eyes
+  bool owner_only_reads = false;  // only the administrator writes it, in .kvcachefs
+  bool only_owner_reads = false;  // only the owner may read it
   ReadCost cost = ReadCost::kNone;
 
   mode_t mode(Authority authority = Authority::kOwner) const {

@@ -1,5 +1,6 @@
-// What the control files need of a pool: fs/control/pool_adapter.h gives a real one, tests another.
-// Thread safety and failure: as tier/pool.h.
+// A ControlledPool is what the control files need of a pool: fs/control/pool_adapter.h gives a real one,
+// tests give another.
+// Thread safety and failure: as tier/pool/pool.h.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,9 @@
 
 #include "base/result.h"
 #include "fs/control/stats.h"
-#include "tier/pool.h"
+#include "tier/disk/spill_orders.h"
+#include "tier/pool/pool.h"
 #include "tier/pool_options.h"
-#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 
@@ -20,7 +21,7 @@ class ControlledPool {
  public:
   virtual ~ControlledPool() = default;
 
-  virtual Authority authority() = 0;  // on whose behalf it is written to
+  virtual Authority authority() = 0;  // on whose behalf writes act
   virtual PoolOptions options() = 0;
   virtual PoolReport report() = 0;
   virtual uint64_t learned_entry_bytes() = 0;
@@ -28,7 +29,7 @@ class ControlledPool {
   virtual EvictResult last_evict() = 0;
   virtual size_t listing_shards() = 0;
   virtual std::vector<EntryListing> list_entries(size_t shard) = 0;
-  // What a size in percent refers to.
+  // The memory that a size in percent refers to.
   virtual uint64_t memory_bytes() = 0;
 
   virtual Result<void> set_size(uint64_t size_bytes) = 0;  // EPERM beyond what its authority allows
@@ -39,8 +40,9 @@ class ControlledPool {
   virtual Result<void> set_pinned_max(unsigned percent) = 0;
   virtual EvictResult evict_now(EvictOrder order) = 0;
 
-  // The disk tier. But for set_spill and the two that tell of progress: EOPNOTSUPP without one.
-  // Attaches the tier that the options describe or, if only the size is another, resizes the one there is.
+  // The disk tier. Without one all but set_spill() and the two functions that report progress fail with
+  // EOPNOTSUPP. set_spill() attaches the tier that the options describe or, if only the size differs, resizes
+  // the present one.
   virtual Result<void> set_spill(const PoolOptions& wanted) = 0;
   virtual Result<void> set_durability(Durability durability) = 0;
   virtual Result<void> set_admission(Admission admission) = 0;

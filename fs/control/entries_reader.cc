@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "fs/control/orders.h"
 
 namespace kvcachefs {
 namespace {
 
-// So that any name is one field of one line.
+// Control characters are escaped. So any name is one field of one line, also for a reader that takes a
+// carriage return for the end of a line, and no name has an effect on a terminal.
 std::string escaped(std::string_view name) {
   std::string result;
   result.reserve(name.size());
@@ -24,7 +28,10 @@ std::string escaped(std::string_view name) {
         result += "\\\\";
         break;
       default:
-        result += character;
+        if (is_control(character))
+          fmt::format_to(std::back_inserter(result), "\\x{:02x}", static_cast<unsigned char>(character));
+        else
+          result += character;
     }
   }
   return result;

@@ -1,7 +1,8 @@
-// The list of a pool's entries, made while it is read: a pool of millions of entries is never listed whole in
-// memory. Reading backwards starts the list anew, so it is only for going back to the start.
+// An EntriesReader lists a pool's entries while the list is read, so that a list of millions of entries is
+// never whole in memory. Reading backwards begins the list anew, so it is useful only for a return to the
+// start.
 // Thread safety: any thread; concurrent reads wait for one another.
-// Failure: none; what comes or goes meanwhile may or may not be listed.
+// Failure: none; an entry that comes or goes during the read may or may not be listed.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +13,11 @@
 
 #include "base/mutex.h"
 #include "fs/control/control_file.h"
-#include "tier/pool.h"
+#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 
-// A header, then one line of tab-separated fields an entry.
+// The list is a header and one line of tab-separated fields for each entry.
 std::string entries_header();
 std::string render_entry(const EntryListing& entry);
 
@@ -30,14 +31,14 @@ class EntriesReader final : public ControlReader {
 
  private:
   void restart() REQUIRES(mutex_);
-  // False at the end of the list.
+  // The result is false at the end of the list.
   bool next_chunk() REQUIRES(mutex_);
 
   const size_t shards_;
   const ListShard list_shard_;
 
   Mutex mutex_;
-  // The one chunk that is kept: the header, or the lines of the shard before next_shard_.
+  // The chunk is the only one that is kept: the header, or the lines of the shard before next_shard_.
   std::string chunk_ GUARDED_BY(mutex_);
   uint64_t chunk_offset_ GUARDED_BY(mutex_) = 0;
   size_t next_shard_ GUARDED_BY(mutex_) = 0;

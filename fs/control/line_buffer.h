@@ -1,6 +1,6 @@
-// Puts lines together that come in pieces, as writes of a large file or of a pipe cut them.
-// Thread safety: any thread; pieces that are added at once are in one order or the other.
-// Failure: EINVAL for a line that is too long to be one; it is then dropped.
+// A LineBuffer puts together lines that arrive in pieces, as a large file or a pipe is cut into writes.
+// Thread safety: any thread; pieces that are added at the same time end up in one order or the other.
+// Failure: EINVAL for a line that is too long; the line is dropped.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ namespace kvcachefs {
 
 class LineBuffer {
  public:
-  // Longer than any path, even if each of its characters is escaped, and a number.
+  // The limit is longer than any path, even if each of its characters is escaped, followed by a number.
   static constexpr size_t kMostLineBytes = 3 * 4096;
 
-  // The lines that are whole with this piece, their newlines included.
+  // The result is the lines that this piece completes, including their newlines.
   Result<std::string> add(std::string_view piece) EXCLUDES(mutex_);
-  // The last one, which has no newline.
+  // The result is the last line if it has no newline, else empty.
   std::string finish() EXCLUDES(mutex_);
 
  private:

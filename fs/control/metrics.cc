@@ -11,7 +11,7 @@ namespace {
 
 enum class Kind { kGauge, kCounter };
 
-// A number of the statistics under the name and unit that Prometheus' conventions ask for.
+// A Metric is a number of the statistics under the name and unit that Prometheus' conventions ask for.
 struct Metric {
   std::string_view stat;
   std::string_view name;
@@ -49,6 +49,8 @@ constexpr std::array kPoolMetrics = {
     Metric{"discards", "kvcachefs_discards_total", Kind::kCounter, "Entries whose last copy was dropped."},
     Metric{"discarded_bytes", "kvcachefs_discarded_bytes_total", Kind::kCounter,
            "Bytes of dropped last copies."},
+    Metric{"directories_reclaimed", "kvcachefs_directories_reclaimed_total", Kind::kCounter,
+           "Empty directories removed for their inodes."},
     Metric{"reservations", "kvcachefs_reservations_total", Kind::kCounter,
            "Claims of memory made before an entry was created."},
     Metric{"reservation_waits", "kvcachefs_reservation_waits_total", Kind::kCounter,
@@ -57,16 +59,18 @@ constexpr std::array kPoolMetrics = {
            "Time that claims waited.", 1'000'000'000},
     Metric{"reservation_failures", "kvcachefs_reservation_failures_total", Kind::kCounter,
            "Claims that found no memory."},
+    Metric{"no_space_errors", "kvcachefs_no_space_errors_total", Kind::kCounter,
+           "Times that a client was told ENOSPC, or met the end of the memory."},
     Metric{"evict_orders", "kvcachefs_evict_orders_total", Kind::kCounter, "Evictions ordered by hand."},
 };
 
-// Of the disk tier.
+// Metrics of the disk tier.
 constexpr std::array kSpillMetrics = {
     Metric{"spill_size_bytes", "kvcachefs_spill_size_bytes", Kind::kGauge, "Disk space the pool may use."},
     Metric{"spill_used_bytes", "kvcachefs_spill_used_bytes", Kind::kGauge, "Disk space in use."},
     Metric{"spill_free_bytes", "kvcachefs_spill_free_bytes", Kind::kGauge, "Disk space not in use."},
     Metric{"spill_largest_free_run_bytes", "kvcachefs_spill_largest_free_run_bytes", Kind::kGauge,
-           "Largest piece of free disk space."},
+           "A large piece of free disk space: a quarter of the largest or more."},
     Metric{"dirty_entries", "kvcachefs_dirty_entries", Kind::kGauge, "Entries in memory only."},
     Metric{"dirty_bytes", "kvcachefs_dirty_bytes", Kind::kGauge, "Bytes of entries in memory only."},
     Metric{"clean_entries", "kvcachefs_clean_entries", Kind::kGauge, "Entries in memory and on disk."},
@@ -89,9 +93,9 @@ constexpr std::array kSpillMetrics = {
     Metric{"checksum_errors", "kvcachefs_checksum_errors_total", Kind::kCounter,
            "Entries whose bytes on disk were not those that were written."},
     Metric{"disk_discards", "kvcachefs_disk_discards_total", Kind::kCounter,
-           "Entries dropped since the disk tier was full."},
+           "Entries dropped because the disk tier was full."},
     Metric{"overrun_discards", "kvcachefs_overrun_discards_total", Kind::kCounter,
-           "Entries dropped since the disk was slower than the writers."},
+           "Entries dropped because the disk was slower than the writers."},
     Metric{"admitted_bytes", "kvcachefs_admitted_bytes_total", Kind::kCounter,
            "Bytes that were let onto the disk."},
     Metric{"refused_bytes", "kvcachefs_refused_bytes_total", Kind::kCounter,
@@ -110,7 +114,7 @@ constexpr std::array kSpillMetrics = {
            "1 while the pool is served without its disk, which is tried again."},
 };
 
-// Prometheus' own escapes for a label's value.
+// The escapes are Prometheus' own for the value of a label.
 std::string escaped(std::string_view value) {
   std::string result;
   for (const char character : value) {

@@ -1,4 +1,4 @@
-// Everything the daemon measures in the text format of Prometheus (version 0.0.4).
+// All that the daemon measures, in the text format of Prometheus (version 0.0.4).
 // Thread safety: pure function, any thread. Failure: none.
 #pragma once
 

@@ -23,10 +23,26 @@ std::optional<int> parse_integer(std::string_view text) {
   return value;
 }
 
-// What is no escape stays as it is: most names with a backslash were never escaped.
+// The character that `xHH` stands for; empty if it is no control character.
+std::optional<char> control_of(std::string_view text) {
+  unsigned value = 0;
+  if (text.size() < 3 || text[0] != 'x') return std::nullopt;
+  const auto [stop, error] = std::from_chars(text.data() + 1, text.data() + 3, value, 16);
+  const char character = static_cast<char>(value);
+  if (error != std::errc{} || stop != text.data() + 3 || value == 0 || !is_control(character))
+    return std::nullopt;
+  return character;
+}
+
+// A backslash that begins no escape stays as it is, because most names with a backslash were never escaped.
 std::string unescaped(std::string_view text) {
   std::string result;
   for (size_t at = 0; at < text.size(); ++at) {
+    if (const auto control = text[at] == '\\' ? control_of(text.substr(at + 1)) : std::nullopt) {
+      result += *control;
+      at += 3;
+      continue;
+    }
     const char next = text[at] == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
     const bool escape = next == 'n' || next == 't' || next == '\\';
     result += !escape ? text[at] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';

@@ -1,5 +1,5 @@
-// A real pool behind its control files. Any thread; shares the pool, so a removed one lives until its last
-// control file is closed. Fails as tier/pool.h and tier/pools.h do.
+// A PoolAdapter is a real pool behind its control files. Any thread. It shares the pool, so a removed pool
+// lives until its last control file is closed. Fails as tier/pool/pool.h and tier/pool/pools.h do.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "fs/control/controlled_pool.h"
-#include "tier/pool.h"
-#include "tier/pools.h"
+#include "tier/pool/pool.h"
+#include "tier/pool/pools.h"
 
 namespace kvcachefs {
 
@@ -48,7 +48,8 @@ class PoolAdapter final : public ControlledPool {
     return pool_->set_pinned_max(percent, authority_);
   }
   EvictResult evict_now(EvictOrder order) override {
-    // There this thread answers for its processor: an order that waits would hold up everybody on it.
+    // Over io_uring this thread answers all requests of its processor, so an order that waits would hold up
+    // all callers there.
     order.patient = !over_io_uring_;
     return pool_->evict_now(order);
   }
@@ -71,7 +72,7 @@ class PoolAdapter final : public ControlledPool {
   const bool over_io_uring_;
 };
 
-// Of every pool, by name.
+// The reports of all pools, each with the pool's name.
 std::vector<PoolReport> report_pools(Pools& pools, const std::string& io_mode);
 
 }  // namespace kvcachefs

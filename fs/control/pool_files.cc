@@ -22,7 +22,7 @@ std::unexpected<Error> wrong_text(ControlledPool& pool, std::string message) {
   return fail(EINVAL, fmt::format("pool {}: {}", pool.options().name, message));
 }
 
-// The same keys and texts as on the command line, each put into effect by its setter.
+// The keys and texts are those of the command line; `setter` puts a parsed option into effect.
 Result<void> set_option(ControlledPool& pool, std::string_view key, std::string_view text, Setter setter) {
   PoolOptions wanted = pool.options();
   if (Result<void> parsed = set_pool_option(wanted, key, trimmed(text), pool.memory_bytes()); !parsed) {
@@ -116,7 +116,7 @@ Result<std::string> show_spill(ControlledPool& pool) {
   return spill_place_text(pool.options()) + "\n";
 }
 
-// What no owner may order, of a file that he may write otherwise.
+// The check is for orders that only the administrator may give, in a file that the owner may write too.
 Result<void> need_administrator(ControlledPool& pool, std::string_view file) {
   if (pool.authority() == Authority::kAdministrator) return {};
   const std::string name = pool.options().name;
@@ -144,7 +144,7 @@ Result<std::string> show_durability(ControlledPool& pool) {
 Result<void> write_durability(ControlledPool& pool, std::string_view text) {
   return set_option(pool, "durability", text, [](ControlledPool& target, const PoolOptions& wanted) {
     const Durability durability = durability_of(wanted);
-    // What is so already may be said of a pool without a disk tier, too.
+    // A pool without a disk tier may be told what it has already.
     if (durability == durability_of(target.options())) return Result<void>{};
     Result<void> disk = need_disk(target);
     return disk ? target.set_durability(durability) : disk;
@@ -228,8 +228,8 @@ std::unique_ptr<ControlReader> stream_entries(ControlledPool& pool) {
                                          [&pool](size_t shard) { return pool.list_entries(shard); });
 }
 
-// In this order for ever, what is new at the end: the kernel keeps nodeids, which are places in it, across an
-// upgrade.
+// The order must never change, and a new file goes at the end: the kernel keeps nodeids, which are places in
+// this table, across an upgrade.
 constexpr std::array kFiles = {
     PoolFile{
         .name = "size", .text = show_size, .stream = nullptr, .write = write_size, .of_administrator = true},

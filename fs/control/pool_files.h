@@ -1,7 +1,7 @@
 // The files of a pool's `.pool` directory and of the administrator's `.kvcachefs/pools/NAME`.
-// Thread safety: any thread. Failure: EINVAL for text that is no value of that file, EBUSY and others as
-// tier/pool.h, EPERM for what only the administrator may; nothing is changed then. The message names the
-// pool.
+// Thread safety: any thread. Failure: EINVAL for text that is no value of the file, EBUSY and others as in
+// tier/pool/pool.h, EPERM for what only the administrator may do. A failed write changes nothing. The message
+// names the pool.
 #pragma once
 
 #include <span>

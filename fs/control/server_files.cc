@@ -29,7 +29,7 @@ Result<std::string> show_metrics(const ControlledServer& server) {
   return render_metrics(make_server_stats(server.info, pools.size(), now_ns()), pools);
 }
 
-// `reason` is a line of its own: a sentence.
+// The line `reason` has a sentence as its value.
 Result<std::string> show_upgrades(const ControlledServer& server) {
   const Survivors::Upgrades upgrades = server.upgrades();
   return fmt::format("done {}\nrefused {}\nreason {}\n", upgrades.done, upgrades.refused, upgrades.reason);

@@ -1,4 +1,4 @@
-// The files of the mount's `.kvcachefs` directory: what concerns the whole daemon. All are read-only.
+// The files of the mount's `.kvcachefs` directory, which concern the whole daemon. All are read-only.
 // Thread safety: any thread. Failure: none.
 #pragma once
 

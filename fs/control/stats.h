@@ -1,4 +1,4 @@
-// Statistics as ordered names and values: the one list that the text, JSON and Prometheus forms come from.
+// Statistics as an ordered list of names and values, from which the text, JSON and Prometheus forms are made.
 // Thread safety: pure functions, any thread. Failure: none.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 #include "base/histogram.h"
 #include "tier/counters.h"
-#include "tier/pool.h"
+#include "tier/disk/spill_orders.h"
+#include "tier/pool/pool.h"
 #include "tier/pool_options.h"
-#include "tier/spill_orders.h"
 
 namespace kvcachefs {
 
@@ -26,18 +26,18 @@ struct Stat {
 
 using Stats = std::vector<Stat>;
 
-// What holds for the whole daemon from its start on.
+// Facts that hold for the whole daemon from its start on.
 struct ServerInfo {
   std::string version = KVCACHEFS_VERSION;
-  std::string io_mode = "passthrough";  // or daemon
-  std::string transport = "dev_fuse";   // or io_uring
+  std::string io_mode = "passthrough";  // or `daemon`
+  std::string transport = "dev_fuse";   // or `io_uring`
   unsigned threads = 0;
   unsigned poll_us = 0;
   uint64_t memory_bytes = 0;
-  uint64_t started_ns = 0;  // base/clock.h
+  uint64_t started_ns = 0;  // on the clock of base/clock.h
   pid_t pid = 0;
   pid_t supervisor_pid = 0;  // 0: none
-  uint32_t generation = 0;   // processes that served this mount before
+  uint32_t generation = 0;   // number of processes that served this mount before
 };
 
 struct PoolReport {
@@ -56,7 +56,7 @@ PoolReport make_pool_report(const PoolOptions& options, const PoolUsage& usage, 
 
 Stats make_server_stats(const ServerInfo& info, size_t pools, uint64_t now_ns);
 
-// One `name value` a line.
+// The text has one line `name value` for each statistic.
 std::string render_text(const Stats& stats);
 
 }  // namespace kvcachefs

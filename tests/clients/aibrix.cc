@@ -1,5 +1,5 @@
-// AIBrix's shfs connector: hashed sub-directory, temporary file, replace, then a stat to see that the size is
-// right; loads by stat and a read of all of it.
+// AIBrix's shfs connector: hashed sub-directory, temporary file, replace, then a stat to check the size;
+// loads by stat and one read of the whole file.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -49,7 +49,7 @@ long exists(const std::string& path) {
 Outcome list_names(const std::string& directory, std::vector<std::string>& names) {
   DIR* const stream = ::opendir(directory.c_str());
   if (stream == nullptr) return failed("opendir", directory, result_of(-1));
-  // readdir tells of an error by errno alone.
+  // readdir reports an error by errno only.
   for (errno = 0;; errno = 0) {
     const dirent* const entry = ::readdir(stream);
     if (entry == nullptr) break;

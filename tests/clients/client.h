@@ -1,7 +1,7 @@
-// The face that every replayed engine shows to the tests: store, probe and load of one cache entry, each
-// doing exactly the system calls that the engine does (flags, sizes, order). store() and load() may be called
-// from threads() threads at once, each for another key; the rest from one thread. Failures come back as an
-// Outcome that names the call.
+// The interface of every replayed engine for the tests: store, probe and load of one cache entry, each with
+// exactly the engine's system calls (flags, sizes, order). threads() threads at once may call store() and
+// load(), each for another key; only one thread may call the rest. A failure is an Outcome that names the
+// call.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace kvcachefs::clients {
 
-// What a call of an engine came to. A miss is ENOENT where the engine looks for the file and nothing else:
+// The outcome of an engine's call. A miss is only an ENOENT at the call where the engine looks for the file:
 // any other error, any short count and a file that vanishes between open and read is a failure.
 struct Outcome {
   enum class Kind { kDone, kMiss, kFailed };
   Kind kind = Kind::kDone;
   std::string reason = {};
-  bool existed = false;  // a store that wrote nothing, since the entry was there
+  bool existed = false;  // a store that wrote nothing, because the entry was there
 
   bool done() const { return kind == Kind::kDone; }
   bool missed() const { return kind == Kind::kMiss; }
@@ -28,7 +28,7 @@ struct Outcome {
 };
 
 enum class Sharing {
-  kNone,         // a process uses only what it stored itself (an index in memory, or files written in place)
+  kNone,         // a process uses only its own entries (an index in memory, or files written in place)
   kOwnerStores,  // all may load, but temporary names would collide if two processes stored one key
   kAll,          // any process stores and loads any key
 };
@@ -38,28 +38,29 @@ class Client {
   virtual ~Client() = default;
   virtual Outcome start() { return {}; }
   virtual Outcome store(uint64_t key, std::span<const std::byte> bytes) = 0;
-  // Sets `found` to how many of `keys`, counted from the first, exist.
+  // probe() sets `found` to the number of `keys`, counted from the first, that exist.
   virtual Outcome probe(std::span<const uint64_t> keys, size_t& found) = 0;
   virtual Outcome load(uint64_t key, std::span<std::byte> into) = 0;
-  // Counts the entries of all processes as the engine does when it starts or lists; nothing where an engine
-  // never looks.
+  // list() counts the entries of all processes as the engine does when it starts or lists; nullopt if the
+  // engine never does.
   virtual std::optional<Outcome> list(size_t& /*entries*/) { return std::nullopt; }
-  // Deletes an entry, a miss if it is gone; nothing where an engine deletes none or does so within store().
+  // remove() deletes an entry, a miss if it is gone; nullopt if the engine deletes none, or does so within
+  // store().
   virtual std::optional<Outcome> remove(uint64_t /*key*/) { return std::nullopt; }
   virtual Sharing sharing() const { return Sharing::kAll; }
   virtual unsigned threads() const { return 1; }
-  // Those of threads() that take a store if there is one and else a load; the others do the opposite. An
-  // engine that has some has several requests on their way at once.
+  // How many of threads() take a store if there is one and else a load; the others take a load first. An
+  // engine with such threads has several requests under way at once.
   virtual unsigned write_first_threads() const { return 0; }
 };
 
 struct ClientOptions {
   std::string root;           // a directory of the mount
   uint64_t entry_bytes = 0;   // a multiple of 4096
-  uint64_t budget_bytes = 0;  // for the engines that keep a budget of their own
+  uint64_t budget_bytes = 0;  // for engines that keep a budget
 };
 
-// Every engine, by the name its test carries.
+// All engines; the test of each has its name.
 struct Engine {
   const char* name;
   uint64_t entry_bytes;

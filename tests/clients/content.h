@@ -1,5 +1,5 @@
-// Bytes that tell which entry and which offset they belong to, so that a reader can check all of an entry
-// without keeping a copy. Any thread; sizes are multiples of 8.
+// Bytes that tell their entry and their offset, so that a reader can check a whole entry without a copy. Any
+// thread; sizes are multiples of 8.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ inline void fill_content(uint64_t key, std::span<std::byte> bytes) {
   }
 }
 
-// The offset of the first wrong word, if there is one. The sum is what is quick; the search runs only on a
-// difference.
+// The offset of the first wrong word, if there is one. The sum of differences is fast; the search runs only
+// if it is not 0.
 inline std::optional<size_t> first_wrong_byte(uint64_t key, std::span<const std::byte> bytes) {
   uint64_t different = 0;
   for (size_t index = 0; index < bytes.size() / 8; ++index) {

@@ -2,8 +2,8 @@
 
 namespace kvcachefs::clients {
 
-// Entry sizes keep what all threads hold open at once (threads x 2 processes x size) below an eighth of a 128
-// MiB pool.
+// The entry sizes keep the bytes that all threads have open at once (threads x 2 processes x size) below an
+// eighth of a 128 MiB pool.
 const std::vector<Engine>& engines() {
   constexpr uint64_t kKiB = 1024;
   static const std::vector<Engine> all = {

@@ -1,7 +1,7 @@
-// Dynamo KVBM's disk tier: one big file a process by mkostemp, switched to O_DIRECT by fcntl, preallocated,
-// then random reads and writes by io_uring. Blocks live at slots of it and an index in memory says where;
-// what has no slot is a miss. Other entries are stored beside it, so that the pool has something to evict
-// while the file is open.
+// Dynamo KVBM's disk tier: each process makes one big file with mkostemp, switches it to O_DIRECT with fcntl,
+// preallocates it, and reads and writes it at random with io_uring. Blocks lie in its slots, and an index in
+// memory has their places; a block without a slot is a miss. Other entries are stored beside the file, so
+// that the pool can evict something while the file is open.
 #include <fcntl.h>
 #include <liburing.h>
 #include <unistd.h>
@@ -17,7 +17,8 @@ namespace {
 
 class Kvbm final : public Client {
  public:
-  // An eighth of the pool for each process's file: it cannot be evicted, and other entries need room.
+  // Each process's file takes an eighth of the pool, because it cannot be evicted and other entries need
+  // room.
   explicit Kvbm(const ClientOptions& options)
       : root_(options.root),
         path_(options.root + "/dynamo-kvbm-disk-cache-XXXXXX"),

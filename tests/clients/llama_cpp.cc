@@ -1,5 +1,5 @@
-// llama.cpp's slot save and restore: fopen "wb" on the final name, a header and many small fwrites; fopen
-// "rb", a seek to the end for the size, then reads in order.
+// llama.cpp's slot save and restore: fopen "wb" on the final name, a header and many small fwrites; then
+// fopen "rb", a seek to the end for the size, and reads in order.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -40,7 +40,7 @@ class LlamaCpp final : public Client {
     return {};
   }
 
-  // The server does not ask: it restores what it saved.
+  // The server does not probe: it restores the entries that it saved.
   Outcome probe(std::span<const uint64_t> keys, size_t& found) override {
     found = 0;
     while (found < keys.size() && saved_.contains(keys[found])) ++found;

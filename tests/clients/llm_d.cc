@@ -1,6 +1,6 @@
 // llm-d's file system backend: create_directories, an ofstream with a buffer of 1 MiB on a temporary name,
-// rename; loads by an ifstream that takes what it wants from the end of the file; a hit has its access time
-// set, the other left alone.
+// rename. Loads by an ifstream that takes the wanted bytes from the end of the file. A hit sets the file's
+// access time and leaves the other time alone.
 #include <fcntl.h>
 #include <sys/stat.h>
 

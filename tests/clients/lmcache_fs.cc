@@ -1,6 +1,6 @@
-// LMCache's file connectors with one temporary name an entry: FSConnector (a header of 28 bytes, so data is
-// not aligned), the multi-process `fs` adapter (raw bytes, O_DIRECT by size) and `fs_native` (C++, four
-// workers, looped calls).
+// LMCache's file connectors with one temporary name for each entry: FSConnector (a header of 28 bytes, so
+// that data is not aligned), the multi-process `fs` adapter (raw bytes, O_DIRECT by size) and `fs_native`
+// (C++, four workers, looped calls).
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -49,7 +49,7 @@ class LmcacheFile : public Client {
     return root_ + "/meta-llama-SEP-Llama-3.1-8B@0x00000000@0@" + hash_name(key) + ".data";
   }
 
-  // Closes `fd`, and renames if everything before went well.
+  // publish() closes `fd`, and renames the file if all calls before succeeded.
   static Outcome publish(int fd, long written, size_t wanted, const std::string& temporary,
                          const std::string& path) {
     const long closed = close_fd(fd);
@@ -82,7 +82,7 @@ class LmcacheFs final : public LmcacheFile {
                    temporary, path);
   }
 
-  // glob("*.data"): the names alone.
+  // glob("*.data") reads only the names.
   std::optional<Outcome> list(size_t& entries) override {
     std::vector<std::string> names;
     Outcome outcome = list_names(root_, names);
@@ -91,7 +91,7 @@ class LmcacheFs final : public LmcacheFile {
     return outcome;
   }
 
-  // All keys are asked for at once, from the pool of threads behind aiofiles.
+  // The engine asks for all keys at once, from the pool of threads behind aiofiles.
   Outcome probe(std::span<const uint64_t> keys, size_t& found) override {
     std::vector<long> present(keys.size());
     std::atomic<size_t> next = 0;
@@ -110,7 +110,7 @@ class LmcacheFs final : public LmcacheFile {
     return {};
   }
 
-  // A buffered Python file: 8192 bytes for the header, then the rest of the data straight into its place.
+  // A buffered Python file reads 8192 bytes for the header, then the rest of the data directly to its place.
   Outcome load(uint64_t key, std::span<std::byte> into) override {
     const std::string path = path_of(key);
     const long opened = result_of(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -181,8 +181,7 @@ class LmcacheMpFs final : public LmcacheFile {
   }
 
  private:
-  // What a start with a cap counts: all files and their sizes, without those that went since they were
-  // listed.
+  // A start with a cap counts all files and their sizes, except files that went since they were listed.
   Outcome scan(size_t& entries) const {
     entries = 0;
     std::vector<std::string> names;

@@ -1,6 +1,6 @@
-// LMCache's GDS backend where cuFile is not to be had: the header by a buffered write, then ftruncate and a
-// copy through a shared mapping; a second small file beside it that probes read (O_NOATIME); loads by a
-// private, populated mapping; a scan of all small files at the start.
+// LMCache's GDS backend on a machine without cuFile: the header by a buffered write, then ftruncate and a
+// copy through a shared mapping. Probes read a second small file beside it (O_NOATIME). Loads use a private,
+// populated mapping. A start scans all small files. The engine makes each directory once in its life.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -36,7 +37,10 @@ class LmcacheGds final : public Client {
 
   Outcome store(uint64_t key, std::span<const std::byte> bytes) override {
     const std::string path = path_of(key);
-    if (Outcome outcome = make_directories(path.substr(0, path.rfind('/'))); !outcome.done()) return outcome;
+    const std::string directory = path.substr(0, path.rfind('/'));
+    if (!made_.contains(directory))
+      if (Outcome outcome = make_directories(directory); !outcome.done()) return outcome;
+    made_.insert(directory);
     const std::string temporary = path + temporary_suffix();
     if (Outcome outcome = write_header(temporary, key); !outcome.done()) return outcome;
     if (Outcome outcome = write_through_mapping(temporary, bytes); !outcome.done()) return outcome;
@@ -116,7 +120,7 @@ class LmcacheGds final : public Client {
     return {};
   }
 
-  // What the engine does at its start: both levels of directories, and in them each metadata file. One that
+  // The engine's scan at its start: both levels of directories, and in them each metadata file. A file that
   // went since it was listed is left out.
   Outcome scan(size_t& entries) const {
     entries = 0;
@@ -160,7 +164,8 @@ class LmcacheGds final : public Client {
     return head == header(key) ? Outcome{} : failed("compare metadata", path, 0);
   }
 
-  // O_NOATIME is refused to those who do not own the file; the engine then opens it without.
+  // Because the kernel refuses O_NOATIME to a process that does not own the file, the engine then opens it
+  // without.
   static Outcome read_head(const std::string& path, std::array<char, kHeaderBytes>& head) {
     long opened = result_of(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME));
     if (opened == -EPERM) opened = result_of(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -170,6 +175,7 @@ class LmcacheGds final : public Client {
     return got == static_cast<long>(head.size()) ? Outcome{} : failed("read", path, got);
   }
 
+  std::unordered_set<std::string> made_;  // the directories made
   const std::string root_;
 };
 

@@ -1,5 +1,5 @@
-// LMCache's `local_disk`: written in place under the final name, no temporary file, no rename; an index in
-// memory and a budget of its own; with O_DIRECT if the size is a multiple of the file system's block.
+// LMCache's `local_disk` writes in place under the final name, without temporary file and rename. It keeps an
+// index in memory and a budget, and uses O_DIRECT if the size is a multiple of the file system's block.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>

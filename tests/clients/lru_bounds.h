@@ -1,6 +1,6 @@
-// What an lru cache of entries of one size must and must not hold, when evictions run in the background and
-// stop anywhere between two fillings: lru holds the most recently used entries whatever its size is, so an
-// entry's rank in the order of use decides. One thread.
+// Which entries an lru cache of entries of one size must and must not hold, when evictions run in the
+// background and stop anywhere between two fillings. Because lru holds the most recently used entries
+// whatever its size, an entry's rank in the order of use decides. One thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace kvcachefs::clients {
 
 class LruBounds {
  public:
-  // `uses_max`: how often touch() will be called at most.
+  // `uses_max`: the most calls of touch().
   explicit LruBounds(size_t uses_max) : tree_(uses_max + 1) {}
 
   void touch(uint64_t key) {
@@ -22,7 +22,7 @@ class LruBounds {
     add(uses_, 1);
   }
 
-  // 1 for the key used last, 2 for the one before it; 0 for one never used.
+  // 1 for the key used last, 2 for the key used before it; 0 for a key never used.
   size_t rank(uint64_t key) const {
     const auto place = last_use_.find(key);
     if (place == last_use_.end()) return 0;
@@ -30,7 +30,7 @@ class LruBounds {
   }
 
  private:
-  // A Fenwick tree over the times of use: one for each key, at its last.
+  // The tree is a Fenwick tree over the times of use, with a 1 at the last use of each key.
   void add(size_t time, int64_t value) {
     for (; time < tree_.size(); time += time & -time) tree_[time] += value;
   }

@@ -32,8 +32,8 @@ bool receive_exactly(int fd, std::span<std::byte> bytes, uint64_t deadline_ns) {
   return true;
 }
 
-// The parent's ends of all children. A later child inherits them and has to close them, or an earlier one
-// would never see the end of its requests.
+// The parent's ends of the pipes of all children. A later child inherits these descriptors and has to close
+// them; otherwise an earlier child would never see the end of its requests.
 std::vector<int>& parent_ends() {
   static std::vector<int> ends;
   return ends;
@@ -63,7 +63,7 @@ ChildProcess::ChildProcess(const std::function<void(int, int)>& body) {
   int requests[2];
   int answers[2];
   if (::pipe2(requests, O_CLOEXEC) != 0 || ::pipe2(answers, O_CLOEXEC) != 0) return;
-  // A child that died must show as a failed write, not end the test.
+  // A write to a child that died must fail, not end the test.
   ::signal(SIGPIPE, SIG_IGN);
   pid_ = ::fork();
   if (pid_ == 0) {
@@ -98,7 +98,7 @@ std::string ChildProcess::finish(std::chrono::milliseconds deadline) {
   if (pid_ <= 0) return "fork failed";
   std::erase(parent_ends(), requests_.get());
   requests_.reset();
-  // The end of the answers is the end of the child, or as near to it as waitpid needs.
+  // The end of the answers comes at the child's end, or near enough to it for waitpid.
   std::byte byte{};
   const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(deadline.count()) * 1'000'000;
   while (receive_exactly(answers_.get(), std::span(&byte, 1), deadline_ns)) {

@@ -1,6 +1,6 @@
-// Client processes of a test: forked children that answer to their parent over pipes. Call from a process
-// without other threads, since they do not survive a fork. A child that dies or that is late is told of,
-// never waited for without end.
+// Client processes of a test: forked children that answer to their parent over pipes. Only for a process
+// without other threads, because threads do not survive a fork. A child that dies or is late is reported; no
+// call waits for it without end.
 #pragma once
 
 #include <sys/types.h>
@@ -14,15 +14,15 @@
 
 namespace kvcachefs::clients {
 
-// One message each way at a time: a length, then that many bytes. False or nothing once the other side is
-// gone or late.
+// One message each way at a time: a length, then that many bytes. Returns false or nullopt once the other
+// side is gone or late.
 bool send_message(int fd, const std::string& message);
 std::optional<std::string> receive_message(int fd, std::chrono::milliseconds deadline);
 
 class ChildProcess {
  public:
-  // `body` reads requests from its first and writes answers to its second descriptor; the child ends when it
-  // returns.
+  // `body` reads requests from its first and writes answers to its second descriptor; the child ends when
+  // `body` returns.
   explicit ChildProcess(const std::function<void(int, int)>& body);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
@@ -32,7 +32,7 @@ class ChildProcess {
   std::optional<std::string> answer(std::chrono::milliseconds deadline) {
     return receive_message(answers_.get(), deadline);
   }
-  // Closes the requests and waits. Empty if the child ended with 0, else how it ended.
+  // finish() closes the requests and waits for the child. Empty if the child ended with 0, else how it ended.
   std::string finish(std::chrono::milliseconds deadline);
 
  private:

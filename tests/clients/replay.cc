@@ -15,10 +15,10 @@ namespace {
 constexpr size_t kFailuresKept = 10;
 constexpr std::chrono::minutes kRequestDeadline(2);
 
-// What a process answers to one request; on the wire the fixed part, the events, and the failure.
+// A process's answer to one request; on the wire the fixed part, the events, and the failure.
 struct Answer {
   ReplayTimes times;
-  std::vector<BlockEvent> events;  // for the block of the request that `positions` names
+  std::vector<BlockEvent> events;  // each is for the block of the request at the same index of `positions`
   std::vector<uint32_t> positions;
   std::string failure;
 };
@@ -118,7 +118,7 @@ class Replayer {
 
 void serve(const ReplayOptions& options, int requests, int answers) {
   Replayer replayer(options);
-  // The parent ends it by closing the requests; the deadline is for a parent that hangs.
+  // The parent ends the process by closing the requests; the deadline is for a parent that hangs.
   while (const auto request = receive_message(requests, kRequestDeadline)) {
     std::vector<uint64_t> blocks(request->size() / sizeof(uint64_t));
     std::memcpy(blocks.data(), request->data(), request->size());

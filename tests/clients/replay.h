@@ -1,7 +1,7 @@
-// A trace replayed on a directory by client processes that use vLLM's `fs` calls: of each request the blocks
-// are probed, those before the first miss are read and compared, the others stored. Requests go to the
-// processes in turn, one at a time, so that the order of all opens is known. Call from a process without
-// other threads. What goes wrong is in ReplayResult::failures.
+// A trace replayed on a directory by client processes that use vLLM's `fs` calls. Of each request the blocks
+// are probed; those before the first miss are read and compared, the others are stored. Requests go to the
+// processes in turn, one at a time, so that the order of all opens is known. Only for a process without other
+// threads. Failures are in ReplayResult::failures.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace kvcachefs::clients {
 
-// What happened to one block of one request.
+// The event of one block of one request.
 enum class BlockEvent : uint8_t {
-  kRead,      // it was there and was opened
-  kStored,    // it was not there and was stored
-  kExisted,   // it was there behind the first miss, so the store was left out
-  kLateMiss,  // the probe found it, the open did not; kStored follows
+  kRead,      // the block was there and was opened
+  kStored,    // the block was not there and was stored
+  kExisted,   // the block was there behind the first miss, so that the store was left out
+  kLateMiss,  // the probe found the block, the open did not; kStored follows
 };
 
 struct ReplayEvent {

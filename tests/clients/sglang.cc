@@ -1,6 +1,6 @@
 // SGLang's `file` storage: a flat directory; `tofile` (fopen "wb", fwrite) into
-// <final>.tmp.<pid>.<tid>.<uuid>, replace; a file that exists is touched. v1 asks for each key up to the
-// first miss, v2 lists the whole directory for each call. v1 with the optional evictor.
+// <final>.tmp.<pid>.<tid>.<uuid>, replace; an existing file is touched. v1 asks for each key up to the first
+// miss; v2 lists the whole directory for each call. v1 runs with the optional evictor.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,13 +24,13 @@ namespace {
 
 constexpr std::string_view kSuffix = ".bin";
 
-// The optional evictor: a cap on the bytes of the directory, kept by removing the files used longest ago.
-// What it knows it has from its start and from its own process, as the engine does. One thread.
+// The optional evictor caps the bytes of the directory by removing the files used longest ago. It knows only
+// the files found at its start and those of its own process, as the engine does. One thread.
 class Evictor {
  public:
   Evictor(const std::string& root, uint64_t cap_bytes) : root_(root), cap_bytes_(cap_bytes) {}
 
-  // The cap is no more than the file system holds; what is there counts, the oldest first.
+  // The cap is at most the size of the file system; the files found count, the oldest first.
   Outcome start() {
     struct statvfs space {};
     const long told = result_of(::statvfs(root_.c_str(), &space));
@@ -49,7 +49,7 @@ class Evictor {
     return {};
   }
 
-  // A file that another process stored is taken up.
+  // The evictor also takes up a file that another process stored.
   void touch(const std::string& name) {
     if (const auto place = places_.find(name); place != places_.end()) {
       order_.splice(order_.end(), order_, place->second);
@@ -96,7 +96,7 @@ class Evictor {
     return {};
   }
 
-  // A listing may tell a name twice that was removed and stored again meanwhile: it is one entry.
+  // A name that was removed and stored again meanwhile may be listed twice: it counts as one entry.
   void add(const std::string& name, uint64_t bytes) {
     forget(name);
     order_.push_back({name, bytes});
@@ -114,7 +114,7 @@ class Evictor {
   const std::string root_;
   uint64_t cap_bytes_;
   uint64_t held_bytes_ = 0;
-  std::list<File> order_;  // used longest ago first
+  std::list<File> order_;  // the file used longest ago first
   std::unordered_map<std::string, std::list<File>::iterator> places_;
 };
 
@@ -172,7 +172,7 @@ class Sglang : public Client {
   std::optional<Evictor> evictor_;
 
  private:
-  // The file may go between the question and the touch; the engine then leaves it at that.
+  // The file may go between the check and the touch; the engine ignores that.
   Outcome touch(uint64_t key) {
     if (evictor_) evictor_->touch(name_of(key));
     const std::string path = root_ + "/" + name_of(key);
@@ -185,7 +185,7 @@ class SglangV1 final : public Sglang {
  public:
   explicit SglangV1(const ClientOptions& options) : Sglang(options, true) {}
 
-  // What a second process finds at its start.
+  // list() lists what a second process finds at its start.
   std::optional<Outcome> list(size_t& entries) override {
     Evictor other(root_, budget_bytes_);
     Outcome outcome = other.start();
@@ -217,7 +217,7 @@ class SglangV2 final : public Sglang {
     return {};
   }
 
-  // The two halves of a clear.
+  // list() and remove() are the two halves of a clear.
   std::optional<Outcome> list(size_t& entries) override {
     std::vector<std::string> names;
     Outcome outcome = list_names(root_, names);

@@ -27,7 +27,7 @@ std::optional<std::string> read_line(gzFile file) {
   return line.empty() ? std::nullopt : std::optional(line);
 }
 
-// `0-13;27` in order.
+// append_blocks() parses runs such as `0-13;27` in order.
 void append_blocks(const std::string& text, std::vector<uint64_t>& blocks) {
   std::istringstream runs(text);
   for (std::string run; std::getline(runs, run, ';');) {
@@ -58,7 +58,7 @@ Result<Trace> read_trace(const std::string& path, uint64_t requests_max) {
       return fail(EINVAL, path + ": not a kvtrace v1 line: " + *line);
     std::vector<uint64_t>& blocks = trace.requests.emplace_back();
     append_blocks(columns[6], blocks);
-    // The last block is partial unless the prompt fills it; engines keep full blocks only.
+    // The last block is partial unless the prompt fills it; engines keep only full blocks.
     blocks.resize(
         std::min<size_t>(blocks.size(), std::strtoull(columns[3].c_str(), nullptr, 10) / block_tokens));
     seen.insert(blocks.begin(), blocks.end());

@@ -1,4 +1,4 @@
-// Requests of a kvtrace v1 file (gzip'd text; the columns are in the file's own header). Any thread.
+// The requests of a kvtrace v1 file (gzip'd text; the file's own header describes the columns). Any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct Trace {
   uint64_t references = 0;
 };
 
-// The first `requests_max` requests. Fails where the file cannot be read or is not a trace.
+// read_trace() reads the first `requests_max` requests. Fails if the file cannot be read or is no trace.
 Result<Trace> read_trace(const std::string& path, uint64_t requests_max);
 
-// KVCACHEFS_TRACE, or the conversation trace beside the source tree.
+// The path in KVCACHEFS_TRACE, or the conversation trace beside the source tree.
 std::string trace_path(const std::string& source_dir);
 
 }  // namespace kvcachefs::clients

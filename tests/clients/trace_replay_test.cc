@@ -1,6 +1,6 @@
 // Real requests on a real mount: the first 2,000 of a chat service's trace, each block a file of 64 KiB, in a
-// pool that holds a tenth of their blocks. All bytes must be right, and what was there and what was not must
-// be what lru would hold.
+// pool that holds a tenth of their blocks. All bytes must be right, and the hits and misses must be those of
+// an lru cache.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -16,14 +16,14 @@ namespace {
 
 constexpr uint64_t kRequests = 2000;
 constexpr uint64_t kBlockBytes = 65536;
-// What the order of use may be off by: the kernel tells of closes when it likes, and a file being written is
-// there too.
+// The order of use may differ by this much, because the kernel reports closes late and a file being written
+// takes memory too.
 constexpr uint64_t kSlackBytes = 16 * kBlockBytes;
 
 struct Bounds {
-  uint64_t kept_bytes = 0;     // what eviction leaves at least
-  uint64_t held_bytes = 0;     // what there can be at most
-  uint64_t charged_bytes = 0;  // of one entry, with what its metadata takes
+  uint64_t kept_bytes = 0;     // the least that eviction leaves
+  uint64_t held_bytes = 0;     // the most that there can be
+  uint64_t charged_bytes = 0;  // one entry with its metadata
 };
 
 struct Verdict {
@@ -50,7 +50,7 @@ Verdict judge(const ReplayResult& result, const Bounds& bounds) {
                       << (present ? " was there" : " was not there");
       }
     }
-    // What only existed was not opened, and what was late is stored next.
+    // A block that only existed was not opened, and a late miss is stored next.
     if (event.event == BlockEvent::kRead || event.event == BlockEvent::kStored) lru.touch(event.block);
   }
   return verdict;
@@ -99,7 +99,7 @@ TEST(TraceReplay, HitsAndMissesAreThoseOfLru) {
     bounds.charged_bytes = std::max(kBlockBytes, used_bytes / std::max<uint64_t>(entries, 1));
     EXPECT_LE(used_bytes, pool_bytes);
   }
-  // The disk's 2 GiB (Mount::with_disk_tier) then say what is kept.
+  // The disk's 2 GiB (Mount::with_disk_tier) then decide which entries are kept.
   if (test::every_pool_spills()) {
     bounds.kept_bytes = uint64_t{15} << 27;  // 15/16 of it
     bounds.held_bytes = (uint64_t{2} << 30) + pool_bytes;

@@ -1,5 +1,5 @@
-// UCM's posix store: an entry in shards, each shard with an open of its own (O_DIRECT) and libaio at its
-// offset in one temporary file; the last shard renames. Loads by O_DIRECT and libaio; a hit is touched.
+// UCM's posix store: an entry has shards, and each shard opens the temporary file (O_DIRECT) and writes at
+// its offset with libaio; the last shard renames. Loads by O_DIRECT and libaio; a hit is touched.
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <sys/syscall.h>

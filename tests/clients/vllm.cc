@@ -1,6 +1,6 @@
 // vLLM's `fs` tier: makedirs each time, an exclusive temporary file, one write of the whole block, replace; a
-// batch of faccessat; one readv; 16 threads that read first and 16 that write first. With O_DIRECT where the
-// page written at the start showed that the file system takes it.
+// batch of faccessat; one readv; 16 threads that read first and 16 that write first. It uses O_DIRECT if the
+// page written at the start showed that the file system accepts it.
 #include <fcntl.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -72,7 +72,8 @@ class Vllm final : public Client {
     return base_ + "_r0/" + hash.substr(0, 3) + "/" + hash.substr(3, 2) + "_g0/" + hash + ".bin";
   }
 
-  // Both processes write it, each its own name first: the file is the same whoever comes last.
+  // Both processes write the file, each under its temporary name first: the content is the same whichever
+  // comes last.
   Outcome write_configuration() const {
     static constexpr char kText[] = "{\"block_size\": 16, \"dtype\": \"bfloat16\"}\n";
     const std::string path = base_ + "/config.json";

@@ -123,7 +123,7 @@ void Expectation::exchange(const Place& a, const Place& b) {
   Object& second = objects_.at(names_.at(b));
   if (&first == &second) return;
   first.names_changed = second.names_changed = ++moment_;
-  // One that the disk has not got yet leaves its place empty.
+  // An object that the disk has not got yet leaves its place empty.
   bind(a, kNothing);
   bind(b, kNothing);
   bind(b, first.id);
@@ -140,7 +140,7 @@ void Expectation::durable(Object& object, uint64_t moment, const std::set<Place>
   object.attributes.was_durable_at(moment);
   for (const Place& place : its_names) {
     durable(place, moment);
-    // All directories above are, as they were then or later; that they are there at all is what counts.
+    // All directories above it are durable too, as they were then or later; only their existence counts.
     Object& parent = objects_.at(place.directory);
     parent.durable_at = std::max(parent.durable_at, moment);
     for (const Object* above = &parent; above->id != kRoot && above->names_changed <= moment;) {
@@ -149,7 +149,7 @@ void Expectation::durable(Object& object, uint64_t moment, const std::set<Place>
       above = &next;
     }
   }
-  // It may still have a name that one has taken which the disk has not got.
+  // The object may still have a name that another object, which the disk has not got, has taken.
   if (object.names_changed > moment) return;
   object.most_names = object.names.size();
   object.names_taken = 0;
@@ -211,7 +211,7 @@ void Expectation::check(const std::vector<Found>& found, bool faulty) const {
     throw Violation(
         fmt::format("object {} has the names{}; it had {} at most", id, its_names, object.most_names));
   }
-  if (faulty) return;  // what the disk damaged is discarded
+  if (faulty) return;  // damaged entries are discarded
   const auto was_another = [](const Object& object) {
     return std::ranges::any_of(object.emptied_at, [&](uint64_t emptied_at) {
       return emptied_at > object.durable_at && emptied_at < object.names_changed;
@@ -275,7 +275,8 @@ void Expectation::begin_again(const std::vector<Found>& found) {
     object.ino = each.ino;
     object.lookups += each.lookups;
     if (object.content.empty()) {
-      // One that could not be read comes back with what it may have had, if its discard is not durable.
+      // An object that could not be read comes back with any content it may have had, if its discard is not
+      // durable.
       if (each.unread)
         object.content = before.at(each.id).content;
       else

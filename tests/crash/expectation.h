@@ -1,15 +1,16 @@
-// What a pool must hold now, and what it may hold after a loss of power, told naively. One thread. Throws
-// Violation (tests/crash/world.h) where what is found cannot be.
+// The content that a pool must hold now and that it may hold after a loss of power, computed naively. One
+// thread. Throws Violation (tests/crash/world.h) if the pool's content is impossible.
 //
 // The rules:
-//   - A moment counts up with each change. What was called for at a moment and then acknowledged is durable:
-//     after a crash each name, content and set of attributes is as it was then, or as it was at any time
-//     since, nothing else. Of what was never acknowledged all that ever was may be there, or nothing.
+//   - A moment counts up with each change. A state that a client asked to be durable at a moment is durable
+//     once that is acknowledged: after a crash each name, content and set of attributes is as it was at that
+//     moment or at any time since, nothing else. Before any acknowledgement every earlier state may be there,
+//     or none.
 //   - A durable object has at least one of its names, unless it lost its last one since; it never has more
-//     than it had at one time.
-//   - What replaces a durable file under its name leaves the old one there or is there itself.
-//   - Under a name it got after it was cut to nothing, a file shows no content of before that; it may be
-//   lost.
+//     names than it had at one time.
+//   - An object that replaces a durable file under its name leaves the old file there or is there itself.
+//   - A file that got a name after it was cut to nothing shows no older content under that name; it may be
+//     lost.
 #pragma once
 
 #include <sys/types.h>
@@ -33,11 +34,11 @@ struct Place {
 
 struct Attributes {
   mode_t mode = 0;
-  std::string mark;  // of an xattr
+  std::string mark;  // the value of an xattr
   bool operator==(const Attributes&) const = default;
 };
 
-// All that a value was since it was last durable; the last is what it is.
+// All values since the last durable one; the last is the present one.
 template <class Value>
 class History {
  public:
@@ -50,7 +51,7 @@ class History {
       if (state.value == value) return true;
     return false;
   }
-  // It was that at the moment, or at any time since.
+  // Whether the value was `value` at the moment, or at any time since.
   bool may_be_since(uint64_t moment, const Value& value) const {
     for (size_t index = 0; index < states_.size(); ++index) {
       const bool ended = index + 1 < states_.size() && states_[index + 1].moment <= moment;
@@ -83,21 +84,21 @@ struct Object {
   History<std::string> content;
   History<Attributes> attributes;
   std::set<Place> names;
-  size_t names_taken = 0;            // by files that the disk may not have got: it may still have these
-  size_t most_names = 0;             // at one time, since it was last durable
-  uint64_t names_changed = 0;        // the moment
+  size_t names_taken = 0;            // taken by files that the disk may lack: the object may still have them
+  size_t most_names = 0;             // the most names at one time, since it was last durable
+  uint64_t names_changed = 0;        // the moment of the last change
   uint64_t durable_at = 0;           // 0: never
   std::vector<uint64_t> emptied_at;  // the moments when it was cut to nothing
-  bool gone = false;                 // it has lost its last name
-  timespec modified{};               // as of a clean stop; zeros: not known
-  // In the life that runs.
+  bool gone = false;                 // it lost its last name
+  timespec modified{};               // at a clean stop; zeros: not known
+  // The following members are those of the present life.
   uint64_t ino = 0;
   uint64_t lookups = 0;
   unsigned opens = 0;
   unsigned writers = 0;
 };
 
-// One name that a walk of the pool has shown. A file with several is there several times.
+// One name that a walk of the pool has shown. A file with several names is found several times.
 struct Found {
   Place place;
   uint64_t id = 0;
@@ -105,8 +106,8 @@ struct Found {
   Attributes attributes;
   std::string content;
   uint64_t ino = 0;
-  uint64_t lookups = 0;  // told the pool for this name
-  bool unread = false;   // it was discarded meanwhile
+  uint64_t lookups = 0;  // how many the pool counts for this name
+  bool unread = false;   // the object was discarded meanwhile
   timespec modified{};
 };
 
@@ -117,33 +118,33 @@ class Expectation {
 
   Expectation();
   uint64_t moment() const { return moment_; }
-  uint64_t next_id() const { return last_id_ + 1; }  // of what make() makes next
+  uint64_t next_id() const { return last_id_ + 1; }  // the id that make() gives next
   Object& object(uint64_t id);
   Object* by_ino(uint64_t ino);
   uint64_t at(const Place& place) const;  // kNothing: no such name
   const std::map<Place, uint64_t>& names() const { return names_; }
   std::map<uint64_t, Object>& objects() { return objects_; }
   bool is_empty(uint64_t directory) const;
-  std::vector<Place> empty_places(uint64_t directory) const;  // where something was once
+  std::vector<Place> empty_places(uint64_t directory) const;  // names that once had an object
 
   Object& make(ObjectKind kind, const Place& place, Attributes attributes, uint64_t ino);
   void set_content(Object& object, std::string content);
   void empty(Object& object);
   void set_attributes(Object& object, Attributes attributes);
   void link(Object& object, const Place& place);
-  void unlink(const Place& place);  // of a file's last name or a directory: it is gone
+  void unlink(const Place& place);  // the object is gone if this is a file's last name, or a directory
   void rename(const Place& from, const Place& to);
   void exchange(const Place& a, const Place& b);
 
-  // What was so at that moment is durable.
+  // The state of that moment is durable.
   void durable(Object& object, uint64_t moment, const std::set<Place>& its_names);
-  void durable(const Place& place, uint64_t moment);  // as a name alone: what has it, or that nothing has
+  void durable(const Place& place, uint64_t moment);  // only the name: which object has it, or none
 
-  // After a crash, or without one: then nothing may differ from what it was last. From here on what was found
-  // is what is there, and durable.
+  // check() is for the time after a crash; check_now() for a pool without a crash, where nothing may differ
+  // from the last state. After begin_again() the content found is the present and durable one.
   void check(const std::vector<Found>& found, bool faulty) const;
   void check_now(const std::vector<Found>& found) const;
-  void forget_life();  // inodes have other numbers from here on
+  void forget_life();  // inodes get other numbers afterwards
   void begin_again(const std::vector<Found>& found);
 
  private:

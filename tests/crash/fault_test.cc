@@ -1,7 +1,7 @@
 // The serving process aborts at a place that the test names (base/fault_point.h): at the beginning, before
-// the answer and at the end of each kind of request, at each step of a takeover, of a copy to the disk and of
-// the way back. The client has to see what it would have seen, and all that was stored has to be there and
-// right, in memory and, looked at by `kvcachefs check`, on the disk.
+// the answer and at the end of each kind of request, and at each step of a takeover, of a copy to the disk
+// and of a promotion. The client must see the results that it would have seen without the death. Everything
+// stored must be there and right, in memory and, as `kvcachefs check` finds, on the disk.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -14,23 +14,27 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/support/faults.h"
 #include "tests/support/files.h"
+#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
 
-// linux/fuse.h of Debian 12 is older.
+// The linux/fuse.h of Debian 12 lacks these.
 constexpr uint32_t kTmpfile = 51, kCopyFileRange64 = 53;
 
-// Linux 6.18 asks for a copy in another way.
+// Linux 6.18 sends another request for a copy.
 uint32_t copy_opcode() {
   struct utsname system {};
   int major = 0, minor = 0;
@@ -42,7 +46,7 @@ uint32_t copy_opcode() {
 struct Request {
   const char* name;
   uint32_t opcode;
-  bool answers_alike = true;  // about_to_answer() is on its way
+  bool answers_alike = true;  // the request comes by about_to_answer()
   bool in_daemon_io_only = false;
 };
 
@@ -63,7 +67,7 @@ const std::vector<Request>& requests() {
                                            {"write", FUSE_WRITE, true, true},
                                            {"statfs", FUSE_STATFS, false},
                                            {"release", FUSE_RELEASE, false},
-                                           {"fsync", FUSE_FSYNC, false},  // answered by whoever committed it
+                                           {"fsync", FUSE_FSYNC, false},  // the thread that commits answers
                                            {"setxattr", FUSE_SETXATTR},
                                            {"getxattr", FUSE_GETXATTR, false},
                                            {"listxattr", FUSE_LISTXATTR, false},
@@ -82,7 +86,7 @@ const std::vector<Request>& requests() {
   return all;
 }
 
-// Every kind of request, in a directory of its own: what each call said.
+// A Life makes every kind of request in a fresh directory and notes the result of each call.
 class Life {
  public:
   explicit Life(std::string root) : root_(std::move(root)) {}
@@ -206,7 +210,7 @@ class FaultTest : public FaultedTierTest {
       ADD_FAILURE() << (odd == said.end() ? "nothing" : *odd) << ", not "
                     << (expected == usual.end() ? "nothing" : *expected);
   }
-  // Whoever dies ten times within moments of having begun is given up.
+  // The supervisor gives up after ten servers in a row that died within moments of their start.
   void live_for_a_moment(const std::vector<std::string>& usual) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(60);
     while (std::chrono::steady_clock::now() < end && !HasFailure()) live_as(usual);
@@ -293,6 +297,52 @@ TEST_F(FaultTest, WhereEntriesAreDiscarded) {
   EXPECT_LE(whole, 16);
   EXPECT_EQ(static_cast<int>(survivors(names).size()), whole);
   EXPECT_EQ(list(mount().path()).size(), static_cast<size_t>(whole));
+}
+
+// A copy of the serving process's descriptors, even for a moment, would keep the lease of an entry that is
+// evicted then.
+TEST_F(FaultTest, WhoAsksTheNextProgramHasNoDescriptorOfThisOne) {
+  start();
+  const std::string paused = fault_file() + ".paused";
+  arm("pause asked whether it could succeed");
+  std::thread upgrade([&] {
+    const Outcome outcome = run({"kvcachefs", "--mount", mount().root(), "upgrade"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  });
+  EXPECT_TRUE(eventually([&] { return exists(paused); }));
+  const std::string supervisor = std::to_string(mount().pid());
+  std::istringstream children(read_file("/proc/" + supervisor + "/task/" + supervisor + "/children"));
+  int asked = 0;
+  for (pid_t child = 0; children >> child;) {
+    if (child == mount().serving_pid()) continue;
+    ++asked;
+    EXPECT_EQ(list("/proc/" + std::to_string(child) + "/fd"), (std::vector<std::string>{"0", "1", "2"}));
+  }
+  EXPECT_EQ(asked, 1);
+  ::unlink(paused.c_str());
+  upgrade.join();
+}
+
+// The process dies between an entry's last close and the call that gives its backing id back. Meanwhile the
+// entry was opened again with another id: if the successor took the first id, each open would be refused.
+TEST_F(FaultTest, AnEntryThatIsOpenedAnewBeforeItsBackingIsGivenBack) {
+  start();
+  add("e", 2);
+  const std::string paused = fault_file() + ".paused";
+  // The first file's place is free for the second open of the other file.
+  File first(path("e-0"), O_RDONLY);
+  File last(path("e-1"), O_RDONLY);
+  first.close();
+  EXPECT_TRUE(becomes("open_entries", 1));
+  arm("pause last open ended");
+  last.close();
+  EXPECT_TRUE(eventually([&] { return exists(paused); }));
+  const File again(path("e-1"), O_RDONLY);
+  replace_server();
+  ::unlink(paused.c_str());
+  EXPECT_EQ(difference(1, read_at(again.fd(), 0, kMiB)), "");
+  expect_whole();
+  EXPECT_EQ(stat("open_entries"), 1);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ std::string make_content(const std::string& name, uint64_t version, size_t lengt
   return content;
 }
 
-// The name that the content of a file tells, which may still have its temporary one.
+// The name that a file's content contains, also while the file has its temporary name.
 std::string told_name(const std::string& name) {
   return name.ends_with(kTemporary) ? name.substr(0, name.size() - kTemporary.size()) : name;
 }
@@ -75,13 +75,14 @@ bool KillLoad::failed(const std::string& call, const std::string& name) {
   return true;
 }
 
-// About to be: a crash from here on may leave it as it was, or so.
+// changing() notes that the name is about to get this version: a crash from here on may leave the old outcome
+// or this one.
 void KillLoad::changing(const std::string& name, uint64_t version) {
   Name& known = names_[name];
   known.now.insert(version);
   known.after.insert(version);
   known.moved = 0;
-  // Only a pool that promises nothing may discard what only memory has.
+  // Only a pool that promises nothing may discard content that only memory has.
   known.may_vanish = surroundings_.durability == Durability::kNone;
   if (!known.may_vanish) return;
   known.now.insert(kAbsent);
@@ -138,11 +139,11 @@ bool KillLoad::write_all(int fd, const std::string& content) {
     if (count <= 0) return false;
     at += static_cast<size_t>(count);
   }
-  // What was there before may have been longer.
+  // The old content may have been longer.
   return ::ftruncate(fd, static_cast<off_t>(content.size())) == 0;
 }
 
-// False where the client cannot go on with this name.
+// write_content() returns false if the client cannot go on with this name.
 bool KillLoad::write_content(const std::string& name, const std::string& told, int flags) {
   Name& known = names_[name];
   const bool might_have_vanished = known.may_vanish;
@@ -159,7 +160,7 @@ bool KillLoad::write_content(const std::string& name, const std::string& told, i
   note(name, "opened to write version " + std::to_string(version));
   if (!write_all(fd, content)) {
     (void)failed("write", name);
-    // Before the close, which would make it an entry.
+    // The name is removed before the close, which would make the partial content an entry.
     known.now.insert(kAbsent);
     known.live = kAbsent;
     if (::unlink(path(name).c_str()) == 0)
@@ -196,12 +197,12 @@ void KillLoad::store() {
     to.moved = version;
   } else {
     changing(name, version);
-    // The name goes with what the disk has of the file so far, which may be older.
+    // The new name gets what the disk has of the file so far, which may be older.
     to.now.insert(from.after.begin(), from.after.end());
     to.after.insert(from.after.begin(), from.after.end());
   }
   if (::rename(path(temporary).c_str(), path(name).c_str()) != 0) {
-    // The pool cannot have discarded what it promised to keep.
+    // The pool cannot have discarded an entry that it promised to keep.
     if (errno != ENOENT || !from.may_vanish) return (void)failed("rename", temporary);
     note(temporary, "has vanished");
     from.live = kAbsent;
@@ -220,7 +221,7 @@ void KillLoad::store() {
 void KillLoad::write_in_place() {
   const std::string name = draw_name();
   if (names_[name].live == kAbsent) return;
-  // Without O_TRUNC a crash in between must not show a mixture either.
+  // A crash during a write without O_TRUNC must not leave a mixture, either.
   (void)write_content(name, name, random_.one_in(2) ? O_TRUNC : 0);
 }
 

@@ -1,11 +1,11 @@
-// Clients of a pool whose daemon is killed under them, and what they know of what must be there afterwards.
-// One KillLoad is one client: one thread at a time. Failure: what contradicts its knowledge is recorded in
-// problems(), in words; a call that fails since the daemon is gone ends the client.
+// Clients of a pool with a daemon that is killed, and what they know of the content that must be there
+// afterwards. A KillLoad is one client: one thread at a time. Failure: a contradiction to its knowledge is
+// recorded in problems(), in words; a call that fails because the daemon is gone ends the client.
 //
-// What a client knows of a name: the outcomes that a crash now may leave (`now`), and those that one may
-// leave after the next acknowledgement (`after`), since all that came before an acknowledged change in the
-// catalog's order is durable with it. Contents tell their own name, version and length, and all their bytes
-// follow from these, so that a torn or a foreign one shows.
+// A client knows for each name the outcomes that a crash now may leave (`now`), and those that a crash after
+// the next acknowledgement may leave (`after`). They differ because everything that comes before an
+// acknowledged change in the catalog's order is durable with that change. A content holds its name, version
+// and length, and all its bytes follow from these, so that a torn or foreign content is noticed.
 #pragma once
 
 #include <atomic>
@@ -28,13 +28,13 @@ class KillLoad {
   struct Surroundings {
     std::string pool;  // its directory in the mount
     Durability durability = Durability::kWriteback;
-    std::atomic<bool>* killed = nullptr;  // set before the daemon is
+    std::atomic<bool>* killed = nullptr;  // set before the daemon is killed
     std::atomic<bool>* stop = nullptr;
   };
   void run(const Surroundings& surroundings);
-  // All names against what is known of them; what is found is then all that is known.
+  // verify() checks all names against their outcomes; the outcome found is then the only one.
   void verify(const std::string& pool);
-  // After a stop that was asked for, whatever was closed is there.
+  // After an orderly stop every closed file is there.
   void stopped_cleanly();
 
   const std::vector<std::string>& problems() const { return problems_; }
@@ -49,9 +49,9 @@ class KillLoad {
   struct Name {
     Outcomes now{kAbsent};
     Outcomes after{kAbsent};
-    uint64_t live = kAbsent;  // what a reader sees
-    bool may_vanish = false;  // nobody was promised anything, and the pool may discard it
-    uint64_t moved = 0;       // was acknowledged under the temporary name, and is under one of the two
+    uint64_t live = kAbsent;  // the version that a reader sees
+    bool may_vanish = false;  // no promise was made, and the pool may discard it
+    uint64_t moved = 0;       // the version acknowledged under the temporary name; it has one of the two
   };
 
   std::string path(const std::string& name) const { return surroundings_.pool + "/" + name; }
@@ -75,14 +75,14 @@ class KillLoad {
   std::string history(const std::string& name);
   void note(const std::string& name, const std::string& event);
 
-  // The version that `content` is whole of; otherwise `why` says what is wrong.
+  // The version to which all of `content` belongs; otherwise `why` says what is wrong.
   uint64_t version_of(const std::string& name, const std::string& content, std::string& why) const;
 
   const unsigned client_;
   Random random_;
   Surroundings surroundings_;
   std::map<std::string, Name> names_;
-  std::map<std::string, std::deque<std::string>> events_;  // the last ones of each name and its temporary
+  std::map<std::string, std::deque<std::string>> events_;  // the last events of a name and its temporary one
   uint64_t next_version_ = 1;
   bool over_ = false;
   uint64_t last_commit_ = 0;

@@ -1,13 +1,13 @@
-// The serving process is killed at random moments, over and over, under clients that know of nothing: the
-// calls of real engines, a file written, read, cut and mapped at random against a copy in memory, a mapping
-// that is read all the time, a stream of reads on one descriptor, and names made, moved and removed. None may
-// see an error, a short count or a wrong byte, nothing that was stored may be missing, and nothing may pile
-// up. At the end the pauses that a client doing opens has seen are printed.
+// The serving process is killed at random moments, over and over, under clients that do not know it: the
+// calls of real engines; a file written, read, truncated and mapped at random against a copy in memory; a
+// mapping that is read all the time; a stream of reads on one descriptor; and names made, moved and removed.
+// No client may see an error, a short count or a wrong byte, no stored entry may be missing, and nothing may
+// pile up. At the end the program prints the pauses that a client doing opens has seen.
 //
 // kill_loop [--kills N] [--seed S] [--entries N] [--upgrades N] [--other DAEMON] [GoogleTest's own]
-// --entries: of 4 KiB, that lie there besides. --upgrades: instead of being killed, it becomes another
-// program so often,
-// --other (default: the same again) and itself in turn.
+// --entries: how many entries of 4 KiB lie in the pool in addition.
+// --upgrades: how often the daemon, instead of being killed, becomes the program --other (default: the same
+// program again) and its own program in turn.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kEntries = 64;
 constexpr size_t kEntryBytes = 256 << 10;
 
-// What all clients share: whether to go on, and what went wrong.
+// All clients share a Stage: it says whether to go on, and collects what went wrong.
 class Stage {
  public:
   bool goes_on() const { return !ends_; }
@@ -60,7 +60,7 @@ class Stage {
     if (problems_.size() < 10) problems_.push_back(text);
     ends_ = true;
   }
-  // True if the call went well.
+  // True if the call succeeded.
   bool ok(const std::string& call, long result) {
     if (result >= 0) return true;
     problem(call + ": " + error_name(error_of(result)));
@@ -74,7 +74,7 @@ class Stage {
   std::vector<std::string> problems_;
 };
 
-// fsx in small: one file and what it must hold.
+// A small fsx: one file and a model of its content.
 void write_at_random(Stage& stage, const std::string& path, uint64_t own_seed) {
   constexpr size_t kMost = 512 << 10;
   Random random(own_seed);
@@ -138,10 +138,10 @@ void read_mapping(Stage& stage, const std::string& path, uint64_t own_seed) {
 
 struct Stream {
   uint64_t reads = 0;
-  std::atomic<double> longest_ms = 0;  // since somebody has last made it 0
+  std::atomic<double> longest_ms = 0;  // since it was last set to 0
 };
 
-// A cat without end.
+// read_stream() reads an open file over and over.
 void read_stream(Stage& stage, Stream& stream, const std::string& path, uint64_t own_seed) {
   const std::string all = pattern(own_seed, 4 * kMiB);
   const File file(path, O_RDONLY);
@@ -160,7 +160,8 @@ void read_stream(Stage& stage, Stream& stream, const std::string& path, uint64_t
   }
 }
 
-// Each name in turn through its life; whoever made it knows how each call has to end.
+// Each name in turn goes through its life; because only this thread changes it, the thread knows how each
+// call has to end.
 void move_names(Stage& stage, const std::string& root, uint64_t own_seed) {
   Random random(own_seed);
   for (uint64_t round = 0; stage.goes_on(); ++round) {
@@ -180,7 +181,7 @@ void move_names(Stage& stage, const std::string& root, uint64_t own_seed) {
     struct stat status {};
     if (!stage.ok("stat", ::stat(c.c_str(), &status))) return;
     if (status.st_nlink != 1) return stage.problem("a replaced name still counts");
-    // Open without a name: to be read until it is closed.
+    // The file is open without a name and can be read until it is closed.
     const File open(c, O_RDONLY);
     if (!stage.ok("unlink", ::unlink(c.c_str()))) return;
     if (::unlink(c.c_str()) == 0 || errno != ENOENT) return stage.problem("unlinked twice");
@@ -191,7 +192,7 @@ void move_names(Stage& stage, const std::string& root, uint64_t own_seed) {
   }
 }
 
-// An engine that stores and loads; what it has stored is not evicted here, so it has to be there.
+// An engine stores and loads entries; because nothing is evicted here, each stored entry has to be there.
 void run_engine(Stage& stage, const clients::Engine& engine, const std::string& root, uint64_t own_seed) {
   Random random(own_seed);
   constexpr uint64_t kKeys = 8;
@@ -232,7 +233,7 @@ std::vector<Open> open_and_close(Stage& stage, const std::vector<std::string>& n
   return opens;
 }
 
-// For each death the longest open that ended after it and before the next.
+// The duration for each death of the longest open that ended after it and before the next death.
 std::vector<double> pauses_ms(const std::vector<Open>& opens, const std::vector<Clock::time_point>& deaths) {
   std::vector<double> result;
   auto open = opens.begin();
@@ -242,13 +243,13 @@ std::vector<double> pauses_ms(const std::vector<Open>& opens, const std::vector<
     for (; open != opens.end() && (i + 1 == deaths.size() || open->ended < deaths[i + 1]); ++open)
       longest_ms =
           std::max(longest_ms, std::chrono::duration<double, std::milli>(open->ended - open->begun).count());
-    if (longest_ms > 0) result.push_back(longest_ms);  // none ended: it died again under the same open
+    if (longest_ms > 0) result.push_back(longest_ms);  // no open ended: the next death came during the open
   }
   std::ranges::sort(result);
   return result;
 }
 
-// How long the pool was walked for, as the log says.
+// print_takeovers() prints how long the takeovers of the pool took, as the log says.
 void print_takeovers(const std::string& log) {
   std::vector<double> took_ms;
   const std::string said = " entries in ";
@@ -313,15 +314,15 @@ TEST_F(KillLoop, NobodyNotices) {
     for (const auto& all = clients::engines(); stage.goes_on(); ++engines) {
       const std::string root = mount.path() + "/engine-" + std::to_string(engines);
       run_engine(stage, all[engines % all.size()], root, seed + 3 + engines);
-      // Or the pool gets full, and evicts what has to be there.
+      // Without this the pool would get full and evict entries that have to be there.
       remove_content(root);
     }
   });
-  // What is noise without a death.
+  // The longest read without a death is the noise.
   std::this_thread::sleep_for(kUndisturbed);
   const double undisturbed_ms = stream.longest_ms.exchange(0);
   Random random(seed);
-  // Some before they serve.
+  // Some servers are killed before they serve.
   for (uint64_t kill = 0; kill < (upgrades > 0 ? 0 : kills) && stage.goes_on(); ++kill) {
     mount.kill_server(!random.one_in(4), std::chrono::milliseconds(random.below(300)));
     deaths.push_back(Clock::now());
@@ -342,12 +343,13 @@ TEST_F(KillLoop, NobodyNotices) {
   EXPECT_TRUE(eventually([&] { return mount.stat_value("open_entries") == 0; }));
   EXPECT_TRUE(eventually([&] { return descriptors_of(mount.pid()) <= descriptors + 2; }))
       << descriptors_of(mount.pid()) << " descriptors, at first " << descriptors;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep what was freed
-  // Its log buffers and what it shares with the child; a leak for each death would be more.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers keep freed memory
+  // The growth allowed is that of log buffers and of memory shared with the child; a leak for each death is
+  // more.
   EXPECT_LE(memory_kib_of(mount.pid()), supervisor_kib + 2048);
   EXPECT_LE(memory_kib_of(mount.server_pid()), child_kib + 16384);
 #endif
-  // All that takes memory has a name; a backing id that was left behind would keep what has none.
+  // All entries that take memory have a name; a leaked backing id would keep the memory of a nameless file.
   remove_content(mount.path());
   EXPECT_TRUE(eventually([&] { return mount.stat_value("used_bytes") < 64 << 10; }))
       << mount.stat_value("used_bytes") << " bytes of nothing";

@@ -1,5 +1,5 @@
-// The daemon of a pool with a disk tier is killed at any time under load, and started again on the same disk:
-// what it acknowledged is there, byte for byte, nothing is torn, nothing has come from nowhere.
+// The daemon of a pool with a disk tier is killed at any time under load, and started again on the same disk.
+// Acknowledged content is there, byte for byte; no content is torn, and none was never stored.
 //
 // kill_test [--rounds N] [--seed S] [GoogleTest's own]
 #include <signal.h>
@@ -20,13 +20,13 @@ namespace kvcachefs::test {
 namespace {
 
 constexpr unsigned kClients = 4;
-// A history grows from crash to crash; then another begins on an empty disk.
+// A history grows from crash to crash; after so many rounds another begins on an empty disk.
 constexpr uint64_t kRoundsOfHistory = 20;
 
 uint64_t rounds = 10;
 uint64_t seed = 1;
 
-// What lies on one disk, and who knows of it.
+// A disk, and the clients that know its content.
 struct History {
   explicit History(Random& random) {
     for (unsigned client = 0; client < kClients; ++client)

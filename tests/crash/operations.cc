@@ -1,4 +1,4 @@
-// The operations of Player.
+// The operations of a Player.
 #include <linux/fs.h>
 
 #include <algorithm>
@@ -90,7 +90,6 @@ void Player::create() {
                                       .writer = true,
                                       .named = true,
                                       .name = place.name,
-                                      .reserved_end = 0,
                                       .node = 0});
   if (!known) throw Violation("a new file is not taken");
   Object& object = expectation_.make(ObjectKind::kFile, place, {mode, ""}, handle->ino);
@@ -250,7 +249,7 @@ void Player::make_directory() {
   auto attributes = sys::stat_of(fd->get());
   note(fmt::format("mkdir {}: object {}, inode {}", text(place), id, handle->ino));
   if (!world_.pool().looked_up(*handle, *attributes)) throw Violation("a new directory is not taken");
-  world_.pool().made(handle->ino, parent->fd, place.name.c_str());
+  world_.pool().made(*handle, S_ISDIR(attributes->st_mode), parent->fd, place.name.c_str());
   expectation_.make(ObjectKind::kDirectory, place, {0755, ""}, handle->ino).lookups = 1;
 }
 
@@ -375,7 +374,8 @@ void Player::operate() {
                                                                 &Player::pin});
   (this->*kOperations[random_.below(kOperations.size())])();
   step(8);
-  // Now and then long enough for what is fresh to grow up, and for mappings to be looked at again.
+  // Sometimes the steps suffice for fresh entries to become candidates, and for mapped files to be tried
+  // again.
   if (random_.one_in(12)) step(600);
 }
 

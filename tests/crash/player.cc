@@ -58,7 +58,8 @@ void Player::hear() {
     if (world_.crashed()) throw Violation("durable, it says, after the crash");
     note(fmt::format("  (durable: as of moment {})", asked.moment));
     for (const auto& [id, names] : asked.objects)
-      // That a file is on the disk that has no name any more says nothing of where it was.
+      // The content of a file without a name may be on the disk, but that says nothing about its former
+      // names.
       if (Object& object = expectation_.object(id); !object.gone)
         expectation_.durable(object, asked.moment, names);
     for (const Place& place : asked.places) expectation_.durable(place, asked.moment);
@@ -124,7 +125,7 @@ void Player::take_over() {
   if (!world_.take_over()) return;
   note("another process takes over");
   asked_.clear();
-  // The kernel looks everything up again.
+  // The kernel looks up every name again.
   for (const Found& one : walk(true)) {
     Object& object = expectation_.object(one.id);
     if (object.ino != one.ino) throw Violation(text(one.place) + ": is another inode after a takeover");

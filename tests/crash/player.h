@@ -1,5 +1,5 @@
-// Does to a pool what clients by way of the kernel do, as a seed draws it, and tells the expectation. One
-// thread. Throws what World throws.
+// A Player does to a pool what clients do through the kernel, as a seed draws it, and tells the expectation.
+// One thread. Throws what World throws.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,24 +19,24 @@ class Player {
  public:
   struct Rules {
     Durability durability = Durability::kWriteback;
-    bool may_discard = false;  // the disk is small, or what is dirty may be lost
-    bool flush_fails = false;  // and is heard of by who waits; nothing else may come of it
-    bool faulty = false;       // the disk errs by itself
+    bool may_discard = false;  // the disk is small, or dirty entries may be lost
+    bool flush_fails = false;  // a waiter hears of the failed flush; nothing else may come of it
+    bool faulty = false;       // the disk fails by itself
   };
 
   Player(World& world, Expectation& expectation, uint64_t seed, const Rules& rules)
       : world_(world), expectation_(expectation), random_(seed), rules_(rules) {}
 
   void operate();  // one operation, and some steps
-  // The process dies and another takes over: nobody notices, and who waited for an answer asks no more.
+  // The process dies and another takes over: no client notices, and a waiter that asked gets no answer.
   void take_over();
-  void close_all();    // what is open; waits for what was asked to be durable
-  void forget_life();  // the pool is gone, with all that was open
-  // After a clean stop, all that is closed: durable, as it is. Before it, the times are noted.
+  void close_all();    // closes all handles; waits for the requests to be durable
+  void forget_life();  // the pool is gone, with all open handles
+  // After a clean stop all objects are durable as they are. Before the stop note_times() notes their times.
   void note_times();
   void all_durable();
-  void check_now();          // all there is, read through the pool
-  void check_after_crash();  // the same; the kernel of a new life looks everything up
+  void check_now();          // checks all objects, read through the pool
+  void check_after_crash();  // the same; the kernel of a new life looks every name up
 
   void note(std::string line);
   const std::vector<std::string>& trace() const { return trace_; }
@@ -48,7 +48,7 @@ class Player {
     UniqueFd fd;
     bool writer = false;
     bool from_disk = false;
-    uint64_t kept = 0;  // among what survives
+    uint64_t kept = 0;  // the record of this open in Survivors
   };
   struct Asked {
     std::shared_ptr<std::optional<int>> answer;
@@ -57,7 +57,7 @@ class Player {
     std::vector<Place> places;
   };
 
-  void hear();  // of discards and of answers
+  void hear();  // hears of discards and answers
   void step(uint64_t steps_max);
 
   std::optional<Handle> open(uint64_t ino, bool writer);

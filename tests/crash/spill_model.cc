@@ -2,12 +2,12 @@
 //
 //   spill_model [--seeds A-B] [--crash-points N] [--verbose]
 //
-// --seeds runs each seed of the range: some rounds of operations and takeovers by another process; each round
-// ends in a clean stop, in a loss of power or in one at a write, flush or transaction that the seed draws.
-// --crash-points runs scenarios
-// and cuts each at every one of its writes, flushes and transactions (before and after these), until there
-// were N. What fails is said with its steps and the option that runs it again; a single seed prints its steps
-// in any case with --verbose. Needs root (it mounts tmpfs) and /dev/shm. Exit 0 if all went well.
+// --seeds runs each seed of the range: some rounds of operations and of takeovers by another process. Each
+// round ends in a clean stop, in a loss of power, or in a loss of power at a write, flush or transaction that
+// the seed draws. --crash-points runs scenarios and cuts each at every one of its writes, flushes and
+// transactions (before and after these), until there were N cuts. A failure is printed with its steps and the
+// option that repeats it; a single seed with --verbose always prints its steps. Needs root (it mounts tmpfs)
+// and /dev/shm. Exit 0 if nothing failed.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -109,7 +109,7 @@ class Run {
     }
   }
 
-  // One life, cut there; then another that ends well.
+  // scenario() runs one life that is cut at this point, and then one that ends well.
   void scenario(Cut cut) {
     world_.start();
     world_.cut(cut);
@@ -141,7 +141,7 @@ class Run {
   void operate(uint64_t count) {
     for (uint64_t done = 0; done < count; ++done) {
       player_.operate();
-      // A disk that errs can make a takeover fail, too.
+      // Takeovers are left out if the disk errs, because it can make a takeover fail, too.
       if (takes_over_ && random_.one_in(30)) player_.take_over();
     }
     if (!setting_.rules.faulty) player_.check_now();
@@ -182,7 +182,8 @@ void print_steps(const Player& player) {
   for (const std::string& line : player.trace()) std::printf("  %s\n", line.c_str());
 }
 
-// False, and a word about it, if it fails. `action` runs it.
+// attempt() runs `action`; if it throws, prints the steps and `what` with the exception's text and returns
+// false.
 template <class Action>
 bool attempt(uint64_t seed, const std::string& what, bool may_err, Action action) {
   const Directory directory;
@@ -278,7 +279,7 @@ int run(const Orders& orders) {
 }  // namespace
 }  // namespace kvcachefs::test
 
-// Sanitizers report on stdout: stderr goes nowhere.
+// Sanitizers report on stdout, because stderr is discarded.
 extern "C" const char* __asan_default_options() {
   return "log_path=stdout";
 }
@@ -308,8 +309,8 @@ int main(int count, char** arguments) {
     else
       return usage();
   }
-  ::umask(0);  // as the daemon has it
-  // What the pool logs of each restart would bury everything else.
+  ::umask(0);  // as the daemon sets it
+  // The pool's log of each restart would bury all other output.
   if (!verbose)
     if (const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC); nowhere >= 0)
       ::dup2(nowhere, STDERR_FILENO);

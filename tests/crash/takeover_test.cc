@@ -1,6 +1,6 @@
-// What a successor makes of entries that lie on a disk: opens that waited for it or are served from it when
-// the serving process died, entries that were unlinked meanwhile, a disk tier that was just being given to
-// the pool, and what was acknowledged as durable when the power goes after the takeover.
+// How a successor treats entries that lie on a disk: opens that waited for the disk or are served from it
+// when the serving process died; entries that were unlinked meanwhile; a disk tier that was being given to
+// the pool; and content acknowledged as durable, when the power goes after the takeover.
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ std::string at_request(const char* stage, uint32_t opcode) {
 
 class TakeoverTest : public FaultedTierTest {
  protected:
-  // All memory is in use: what is cold is served from the disk.
+  // hold_memory() opens entries so that all memory is in use and cold entries are served from the disk.
   std::vector<File> hold_memory() {
     std::vector<File> readers;
     for (const std::string& name : fill_pool("held", 31)) readers.emplace_back(name, O_RDONLY);
@@ -86,7 +86,7 @@ TEST_F(TakeoverTest, AnOpenServedFromTheDiskStaysSo) {
       serve_for_a_moment();
       if (HasFailure()) return;
     }
-    // A writer needs memory: who reads from the disk goes on when it has been brought there.
+    // Because a writer needs memory, it has the entry brought there; a reader from the disk goes on.
     const File first(cold[1], O_RDONLY);
     std::vector<File> fewer;
     replace_server();
@@ -98,7 +98,7 @@ TEST_F(TakeoverTest, AnOpenServedFromTheDiskStaysSo) {
   EXPECT_EQ(stat("checksum_errors"), 0);
 }
 
-// Opened from the disk, then brought to memory and changed by a writer.
+// The entry was opened from the disk, then brought to memory and changed by a writer.
 TEST_F(TakeoverTest, ReadersFromTheDiskSeeWhatIsWrittenAfterATakeover) {
   start();
   const auto cold = fill_pool("cold", 1, kMiB + 777);
@@ -118,8 +118,8 @@ TEST_F(TakeoverTest, ReadersFromTheDiskSeeWhatIsWrittenAfterATakeover) {
   EXPECT_EQ(read_file(cold[0]).substr(0, 3), "new");
 }
 
-// Its server died before it answered that it serves it from the disk; meanwhile there is memory, and a writer
-// has it open.
+// The server died before it answered that it serves the open from the disk. Meanwhile there is memory, and a
+// writer has the entry open.
 TEST_F(TakeoverTest, AnOpenFromTheDiskThatWasNotAnsweredIsBegunAnew) {
   start();
   const auto cold = fill_pool("cold", 1, kMiB + 777);
@@ -146,6 +146,43 @@ TEST_F(TakeoverTest, AnOpenFromTheDiskThatWasNotAnsweredIsBegunAnew) {
   EXPECT_TRUE(becomes("open_entries", 0));
   make_all_cold();
   EXPECT_EQ(tier_of(cold[0]), "cold");
+}
+
+// The file was made and recorded, but the successor cannot get what it needs for the answer: the create
+// begins anew.
+TEST_F(TakeoverTest, ACreateThatCannotBeAnsweredAsItWasIsBegunAnew) {
+  start();
+  for (const int flags : {O_CREAT | O_EXCL | O_RDWR, O_CREAT | O_WRONLY, O_TMPFILE | O_RDWR}) {
+    SCOPED_TRACE(flags);
+    const bool named = (flags & O_TMPFILE) != O_TMPFILE;
+    const std::string name = path(named ? "made-" + std::to_string(flags) : ".");
+    die_at("open written down\nfail open again 24", [&] {
+      const UniqueFd file(::open(name.c_str(), flags | O_CLOEXEC, 0644));
+      ASSERT_TRUE(file) << std::strerror(errno);
+      EXPECT_EQ(::pwrite(file.get(), "new", 3, 0), 3);
+    });
+    EXPECT_TRUE(becomes("open_entries", 0));
+    if (named) {
+      EXPECT_EQ(read_file(name), "new");
+    }
+    serve_for_a_moment();
+  }
+}
+
+// The first answer of a successor may be the statistics, which are complete.
+TEST_F(TakeoverTest, TheStatsSayWhoServesFromTheFirstAnswerOn) {
+  start();
+  const std::string stats = mount().root() + "/.kvcachefs/stats";
+  const std::string mode = parse_stats(read_file(stats)).at("io_mode");
+  for (int i = 0; i < 8; ++i) {
+    std::map<std::string, std::string> said;
+    die_at(at_request("begun", FUSE_OPEN), [&] { said = parse_stats(read_file(stats)); });
+    EXPECT_EQ(said["pid"], std::to_string(mount().serving_pid()));
+    EXPECT_EQ(said["io_mode"], mode);
+    EXPECT_NE(said["memory_bytes"], "0");
+    EXPECT_NE(said["threads"], "0");
+    serve_for_a_moment();
+  }
 }
 
 TEST_F(TakeoverTest, OthersThatWaitForTheDiskAreAnsweredOnce) {
@@ -185,7 +222,7 @@ TEST_F(TakeoverTest, WhatWasUnlinkedWhileServedFromTheDiskIsReadOn) {
     const std::vector<File> holders = hold_memory();
     File reader(cold[1], O_RDONLY);
     ASSERT_EQ(stat("served_from_disk"), 1);
-    // Killed at once the catalog may still name it; later it does not.
+    // When the server is killed at once, the catalog may still name the entry; later it does not.
     ASSERT_EQ(::unlink(cold[1].c_str()), 0);
     replace_server();
     const std::string content = pattern(1, kMiB + 777);
@@ -207,7 +244,7 @@ TEST_F(TakeoverTest, WhatWasUnlinkedWhileServedFromTheDiskIsReadOn) {
   EXPECT_EQ(stat("checksum_errors"), 0);
 }
 
-// Given to a pool that serves: what the catalog has comes back, name by name.
+// A serving pool is given a disk tier: the entries of the catalog come back, name by name.
 class GivenTierTest : public TakeoverTest {
  protected:
   void store_entries() {
@@ -241,7 +278,7 @@ TEST_F(GivenTierTest, IsFinishedByASuccessor) {
     expect_all();
     EXPECT_EQ(stat("entries"), 19);
     EXPECT_TRUE(becomes("dirty_entries", 0));
-    // What went stays away.
+    // An entry that was removed stays away.
     ASSERT_EQ(::unlink(path("own").c_str()), 0);
     replace_server();
     EXPECT_FALSE(exists(path("own")));
@@ -269,7 +306,7 @@ TEST_F(GivenTierTest, AtTheFirstStartToo) {
   expect_whole();
 }
 
-// The power goes after a takeover: what was acknowledged as durable is there, and what the catalog had
+// The power goes after a takeover: content acknowledged as durable is there, and the catalog's older content
 // stays true until something replaces it.
 class DurableTest : public TakeoverTest {
  protected:
@@ -350,7 +387,7 @@ TEST_F(DurableTest, WhatANewerOneHasReplaced) {
   EXPECT_TRUE(becomes("spill_used_bytes", used)) << "the older one's space is free again";
 }
 
-// Under a name that it got after it was cut to nothing a file never shows what it was before.
+// A file that got a name after it was cut to nothing never shows its older content under that name.
 TEST_F(DurableTest, WhatWasCutToNothing) {
   begin();
   for (const char* name : {"kept", "renamed", "rewritten"}) store_synced(name, 1);

@@ -26,7 +26,7 @@ void advance_clock(std::chrono::milliseconds by) {
 
 }  // namespace kvcachefs::test
 
-// The C library's, for all of this program.
+// This replaces the C library's function in the whole program.
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   using namespace kvcachefs::test;
   if (clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_COARSE)

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tests/crash/virtual_clock.h"
-#include "tier/catalog_check.h"
+#include "tier/catalog/catalog_check.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -17,7 +17,7 @@ constexpr int kLastSteps = 400;
 
 }  // namespace
 
-// The disk outlives the pool that it is given to.
+// The Device belongs to the pool, and the disk outlives it.
 class World::Device final : public BlockDevice {
  public:
   explicit Device(FaultyDisk& disk) : disk_(disk) {}
@@ -59,7 +59,7 @@ class World::CuttableCatalog final : public Catalog {
   World& world_;
 };
 
-// As daemon I/O has it: a descriptor of its own.
+// The backing of daemon I/O is a copy of the descriptor.
 class World::Backing final : public BackingStore {
  public:
   explicit Backing(bool writable) : writable_(writable) {}
@@ -263,7 +263,7 @@ void World::check_space() {
     throw Violation(
         fmt::format("the catalog: {}: {}", report->problems.front().path, report->problems.front().what));
   const uint64_t used_units = space.units() - space.free_units();
-  // What is withheld is in the catalog for nobody to see, and a failed disk gets nothing back.
+  // Withheld contents are in the catalog, but no name shows them; and a failed disk gets no space back.
   if ((pool_->disk()->names.withheld() > 0 || disk_failed()) && used_units > report->used_units) return;
   if (used_units != report->used_units)
     throw Violation(fmt::format("{} units are taken, the catalog names {}", used_units, report->used_units));

@@ -1,11 +1,10 @@
-// A machine to crash: one pool of real memory, a disk that fails as disks do and a catalog, and the steps
-// that the daemon's threads would make, in an order drawn by a seed. One thread. Throws Crash out of step()
-// when the power goes, Violation where something is not as it must be, std::exception where the machine
-// cannot be made.
+// A machine to crash: one pool in real memory, a disk that fails as disks do and a catalog, and the steps of
+// the daemon's threads, in an order drawn from a seed. One thread. step() throws Crash when the power goes.
+// Throws Violation if a state is wrong, std::exception if the machine cannot be made.
 //
 // The crash model: at the given write, flush or transaction the disk loses power (tests/support/faulty_disk.h
-// says what is left) and nothing more gets into the catalog. LMDB's own crashes are the catalog's tests'
-// affair: here a transaction is in as a whole or not at all.
+// says which bytes are left), and the catalog gets nothing more. The tests of the catalog cover crashes of
+// LMDB: here a transaction is there as a whole or not at all.
 #pragma once
 
 #include <functional>
@@ -16,7 +15,7 @@
 
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
-#include "tier/pool.h"
+#include "tier/pool/pool.h"
 
 namespace kvcachefs::test {
 
@@ -28,7 +27,7 @@ struct Crash {};
 struct Cut {
   enum class Kind : uint8_t { kNever, kDisk, kBeforeCommit, kAfterCommit };
   Kind kind = Kind::kNever;
-  uint64_t at = 0;  // the how-manieth from now, counted from 1
+  uint64_t at = 0;  // the number of that write, flush or transaction from now, counted from 1
 };
 
 struct Discarded {
@@ -52,33 +51,33 @@ class World {
     bool writable_backing = false;
   };
 
-  // `directory` is empty, and on a file system that is quick.
+  // `directory` has to be empty, and on a fast file system.
   World(const Options& options, const std::string& directory);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  void start();  // the pool comes up with what the disk and the catalog have
-  // The process dies and another takes over: what is in memory, on the disk and in the catalog stays, what it
-  // knew does not, and whoever waits hears nothing any more. What was on its way to the disk gets there
-  // first. False: it did not in time, and nothing has happened.
+  void start();  // the pool comes up with the content of the disk and the catalog
+  // The process dies and another takes over: memory, disk and catalog stay, the process's knowledge does not,
+  // and a waiter gets no answer any more. Writes on their way to the disk get there first. False: they did
+  // not in time, and nothing has happened.
   bool take_over();
   void cut(Cut cut);
-  void lose_power();     // at once, if it has not gone yet; the pool is gone after it
-  void bring_to_disk();  // all that is closed, as when the daemon ends
+  void lose_power();     // at once, if the power has not gone yet; the pool is gone afterwards
+  void bring_to_disk();  // all closed entries, as when the daemon ends
 
   Pool& pool() { return *pool_; }
   Survivors& survivors() { return *survivors_; }
   FaultyDisk& disk() { return disk_; }
   Catalog& catalog();
   bool crashed() const;
-  bool disk_failed() const;  // and gets nothing more
+  bool disk_failed() const;  // the disk gets nothing more
   uint64_t commits() const { return commits_; }
 
-  void step();  // one of the threads' rounds, and a little time
-  // Steps until that is so, or until patience ends: false.
+  void step();  // one round of one thread, and a little time
+  // pump() steps until `until` is true; false if that takes more steps than `steps_max`.
   bool pump(const std::function<bool()>& until, int steps_max = 4000);
-  // Until nothing is left to do; then the catalog has to be whole and the space to be what it takes.
+  // quiesce() steps until no work is left; then the catalog has to be whole and exactly its space taken.
   void quiesce();
   void check_space();
   std::vector<Discarded> take_discarded();
@@ -102,7 +101,7 @@ class World {
   std::unique_ptr<Listener> listener_;
   Wakeup evictor_;
   std::unique_ptr<Survivors> survivors_;
-  std::vector<std::shared_ptr<Pool>> dead_;  // of processes that died: what they had is not taken apart
+  std::vector<std::shared_ptr<Pool>> dead_;  // of processes that died: their destructors must not run yet
   std::shared_ptr<Pool> pool_;
   Cut cut_;
   bool frozen_ = false;

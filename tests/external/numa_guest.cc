@@ -1,6 +1,6 @@
-// Runs as root inside the guest of numa_guest.sh, on a mounted pool, and checks where entries lie: by what
-// the pool says of itself and by an own mapping of each entry. One node a processor is assumed. Prints a line
-// a check and `N of M checks`; exit 0 only if all held.
+// This program runs as root inside the guest of numa_guest.sh, on a mounted pool, and checks where entries
+// lie: by the pool's own report and by a mapping of each entry. One processor for each node is assumed. It
+// prints one line for each check and `N of M checks`, and exits with 0 only if all succeeded.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ void check(bool holds, const std::string& what) {
   std::exit(1);
 }
 
-// Where bytes lie; those mapped by a PMD count as huge.
+// How many bytes lie on each node; `huge` counts those mapped by a PMD.
 struct Lies {
   std::array<uint64_t, 2> bytes = {};
   std::array<uint64_t, 2> huge = {};
@@ -85,7 +85,7 @@ void run_on(int cpu) {
   if (sched_setaffinity(0, sizeof only, &only) != 0) give_up("sched_setaffinity");
 }
 
-// In a process of its own, pinned to the processor; false if it failed.
+// in_process_on() runs `work` in a forked process that is pinned to the processor; false if it failed.
 bool in_process_on(int cpu, const std::function<bool()>& work) {
   std::fflush(stdout);
   const pid_t child = fork();
@@ -138,7 +138,7 @@ uint64_t pmd_mapped_bytes(const void* mapping) {
   return 0;
 }
 
-// The truth about one entry, from a mapping of it: the kernel is asked page by page.
+// Where the bytes of one entry really lie: the kernel is asked about each page of a mapping.
 Lies lies_of(const std::string& name) {
   constexpr uint64_t kHugeBytes = 2 * kMiB;
   const int fd = open((pool + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
@@ -164,7 +164,7 @@ Lies lies_of(const std::string& name) {
     if (node < 0 || node > 1) give_up("move_pages of " + name);
     lies.bytes[node] += kPageBytes;
   }
-  // An entry's huge pages are counted with the node that most of it is on.
+  // An entry's huge pages count for the node that has most of the entry.
   lies.huge[lies.bytes[1] > lies.bytes[0] ? 1 : 0] = pmd_mapped_bytes(aligned);
   munmap(room, length + kHugeBytes);
   return lies;
@@ -226,8 +226,8 @@ Names store_on(int cpu, const std::string& prefix, int count, uint64_t length = 
   return names;
 }
 
-// The first entry of a pool comes before its size is known, and Linux 6.12 and 7.2 give what is written
-// without a reservation small pages.
+// The first entry of a pool comes before its size is known, and Linux 6.12 and 7.2 give small pages to bytes
+// written without a reservation.
 void check_preference(Names& all) {
   for (const int node : kNodes) {
     const std::string processor = std::to_string(node);
@@ -267,7 +267,7 @@ void check_pool_file(const Names& all) {
         ".pool/numa says " + said.text() + "; seen " + sum.text());
 }
 
-// Entries far larger than expected: grown by their own writer (for whom the daemon reserves more) and by a
+// Entries far larger than expected, grown by their writer (for which the daemon reserves more) and by a
 // process of the other node.
 void check_growth() {
   constexpr uint64_t kLargeBytes = 96 * kMiB;
@@ -334,7 +334,7 @@ uint64_t statistic(const std::string& name) {
   return 0;
 }
 
-// What an eviction frees is given out again in huge pages.
+// Memory that an eviction frees is given out again in huge pages.
 void check_turnover(int node) {
   const uint64_t before = statistic("discards");
   Names names = store_on(node, "turnover", 60);
@@ -356,7 +356,7 @@ bool read_whole(const std::string& name) {
   return count == 0 && length == kEntryBytes;
 }
 
-// Cold entries come back to the node that they were stored on, whoever reads them.
+// Cold entries come back to the node on which they were stored, whichever process reads them.
 void check_promotion() {
   constexpr int kEntries = 7;
   std::array<Names, 2> names;

@@ -1,4 +1,4 @@
-// Who may do what: each line of the table in kvcachefsd(8), tried as each of those who are not trusted.
+// Who may do what: each line of the table in kvcachefsd(8), tried as each attacker who is not trusted.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -23,9 +23,9 @@ namespace {
 
 constexpr uid_t kOwner = 1234;
 constexpr uid_t kOther = 4321;
-const std::string kPrecious = "/tmp/kv-precious-" + std::to_string(::getpid());  // of the host's root
+const std::string kPrecious = "/tmp/kv-precious-" + std::to_string(::getpid());  // a file of the host's root
 
-// `owned` belongs to kOwner, `roots` to root: root of a container is the owner of that.
+// `owned` belongs to kOwner, and `roots` to root: root of a container is the owner of `roots`.
 class AuthorityTest : public SharedMount<AuthorityTest> {
  public:
   static MountOptions options() {
@@ -67,7 +67,7 @@ int read_error(const std::string& path) {
   return load(path, &content);
 }
 
-// Where the pool is bound, or lies on the host.
+// `place` is where the pool is bound in a container, or its directory on the host.
 using Attempt = int (*)(const std::string& place);
 
 template <size_t N>
@@ -75,7 +75,7 @@ struct Text {
   consteval Text(const char (&text)[N]) { std::copy_n(text, N, text_); }
   char text_[N];
 };
-// Reads, or orders with one write, what lies there below the pool.
+// reads() reads a file below the pool; orders() writes an order to it with one write.
 template <Text kFile>
 int reads(const std::string& place) {
   std::string content;
@@ -119,10 +119,9 @@ int opens_device(const std::string& place) {
 struct Line {
   const char* what;
   Attempt attempt;
-  // Expected of each, in this order: a user, of a pool that is another's; the owner of a pool; uid 0 of a
-  // container, of a pool of root's; the same with CAP_DAC_OVERRIDE and more, of a pool that is another's; uid
-  // 0 of a user namespace, of a pool of root's; that of a user's, of a pool that is another's; the
-  // administrator.
+  // The expected results, in this order: a user, in another's pool; the owner of a pool; uid 0 of a
+  // container, in root's pool; the same with CAP_DAC_OVERRIDE and more, in another's pool; uid 0 of a user
+  // namespace, in root's pool; uid 0 of a user's user namespace, in another's pool; the administrator.
   const char* user;
   const char* owner;
   const char* container;
@@ -213,7 +212,7 @@ TEST_F(AuthorityTest, TheAdministratorMayDoWhatTheManualSays) {
   ASSERT_EQ(::mkdir((mount().root() + "/spare").c_str(), 0755), 0);
 }
 
-// A container that has the whole mount has its administrator's files too, as uid 0.
+// A container that has the whole mount also sees the administrator's files, as uid 0.
 TEST_F(AuthorityTest, OfTheWholeMountToo) {
   for (const Attacker who : {Attacker::kContainerRoot, Attacker::kDockerRoot}) {
     const auto tried = [&](const auto& attempt) {
@@ -248,7 +247,7 @@ TEST_F(AuthorityTest, ADescriptorHandedOnIsNoAuthority) {
   EXPECT_EQ(error_name(attack_as(Attacker::kUser, mount().path("roots"), write)), "EPERM");
   EXPECT_EQ(error_name(attack_as(Attacker::kContainerRoot, mount().path("roots"), write)), "EPERM");
   EXPECT_EQ(error_name(attack_as(Attacker::kUserNamespaceRoot, mount().path("roots"), write)), "EPERM");
-  // A program with all rights that writes, where it was told to, what it was told.
+  // A program with all rights that is made to write a given text to a given descriptor.
   EXPECT_EQ(error_name(in_child([&] { return write(); })), "EPERM");
   EXPECT_EQ(read_file(administrators("size_max")), "64M\n");
   EXPECT_EQ(error_name(write()), "ok");

@@ -1,5 +1,5 @@
-// Reading what can only be told by looking at every entry: it takes as long as it takes, and neither is that
-// taken for a hang, nor does anybody wait for it who has not asked for it.
+// Reads of files for which the daemon looks at every entry. However long that takes, it does not count as a
+// hang, and only clients that asked for it wait.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -47,7 +47,7 @@ class ControlReadsTest : public ::testing::Test {
     for (int i = 0; i < 10; ++i)
       ASSERT_EQ(error_name(store(mount_->path() + "/entry" + std::to_string(i), "content")), "ok");
   }
-  // Goes on by itself; has ended with 0 if it could read the file.
+  // start_reader() starts a process that reads the file and exits with 0 if it could.
   void start_reader(const std::string& file) {
     const pid_t reader = ::fork();
     if (reader == 0) {
@@ -70,7 +70,8 @@ class ControlReadsTest : public ::testing::Test {
 
 TEST_F(ControlReadsTest, WhatGetsOnIsNoHang) {
   start({"p:size=64M", "q:size=64M", "r:size=64M"}, "hang_after=1");
-  // For each of the 64 parts of a pool's entries: what is not known yet takes 1.6 s.
+  // The survey waits 25 ms for each of the 64 parts of a pool's entries: a result that is not known yet takes
+  // 1.6 s.
   ASSERT_EQ(store(fault_file_, "slow survey\n"), 0);
   const pid_t serving = mount_->serving_pid();
   for (const std::string& file : {mount_->control("numa"), mount_->control("stats", "q"),
@@ -78,7 +79,7 @@ TEST_F(ControlReadsTest, WhatGetsOnIsNoHang) {
     EXPECT_TRUE(can_be_read(file)) << file;
     EXPECT_EQ(mount_->serving_pid(), serving) << file;
   }
-  // Of one that does not get on there is another to be had.
+  // A serving process that does not get on is replaced.
   ASSERT_EQ(store(fault_file_, "hang survey\n"), 0);
   EXPECT_TRUE(can_be_read(mount_->control("entries")));
   EXPECT_NE(mount_->serving_pid(), serving);

@@ -1,6 +1,6 @@
-// A user without rights makes directories in each other, as many as there are inodes: more than a stack or a
-// table of descriptors has room for. Whatever walks his pool has to come to the end, in time that grows with
-// their number.
+// A user without rights makes nested directories, as many as there are inodes: more than a stack or a table
+// of descriptors has room for. Each walk of his pool has to come to its end, in time proportional to their
+// number.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -20,10 +20,10 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 constexpr int kLevels = 19500;
-constexpr rlim_t kStackBytes = 1 << 20;  // no user decides how much a server needs
+constexpr rlim_t kStackBytes = 1 << 20;  // a user's tree must not decide how much stack a server needs
 
-// 0, or the errno of the step that failed: `levels` directories in each other, with a file in the first and
-// in the last.
+// dig() makes `levels` nested directories, with a file in the first and in the last. Returns 0 or the errno
+// of the failed step.
 int dig(const std::string& top, int levels) {
   if (::mkdir(top.c_str(), 0777) != 0 || store(top + "/shallow", pattern(1, 8192)) != 0) return errno;
   int at = ::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -41,7 +41,7 @@ int dig(const std::string& top, int levels) {
   return written ? 0 : errno;
 }
 
-// How many levels there are, and what the file in the last has.
+// depth_of() returns the number of levels, and in `content` the bytes of the file in the last one.
 int depth_of(const std::string& top, std::string* content = nullptr) {
   int levels = 1;
   int at = ::open(top.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -78,7 +78,7 @@ class DepthTest : public DiskTierTest {
     const pid_t serving = mount().serving_pid();
     ASSERT_GT(serving, 0);
     ASSERT_EQ(::kill(serving, SIGKILL), 0);
-    // Answered by the next.
+    // The next serving process answers this.
     EXPECT_TRUE(exists(mount().control("stats")));
     EXPECT_NE(mount().serving_pid(), serving);
   }
@@ -117,7 +117,7 @@ TEST_F(DepthTest, ARestartRestoresTheCatalog) {
   start({.size = "128M", .more = "durability=none"});
   dig_as_nobody("t");
   set("durability", "writeback");
-  // The one in the last directory has no path that the kernel could tell, and stays in memory.
+  // The file in the last directory has no path that the kernel could return, and stays in memory.
   EXPECT_TRUE(becomes("dirty_entries", 1));
   stop();
   const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});

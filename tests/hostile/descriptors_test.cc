@@ -1,5 +1,5 @@
-// What a user can do with the one table of descriptors that the supervisor and its child share: each inode
-// that the daemon has to keep alive without a name costs a place in it.
+// Attacks by a user on the table of descriptors that the supervisor and its child share: each inode that the
+// daemon has to keep alive without a name takes a place in it.
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
@@ -28,16 +28,16 @@ constexpr uid_t kNobody = 65534;
 constexpr uid_t kNeighbour = 65533;
 constexpr rlim_t kDaemonDescriptors = 2048;
 constexpr int kProcesses = 3;
-constexpr int kMostEach = 950;  // within a process' own 1,024
+constexpr int kMostEach = 950;  // within 1,024, the limit of a process
 
-// As its limit without the right to raise it.
+// A daemon that is started while this lives has few descriptors and may not raise that limit.
 class FewDescriptors {
  public:
   FewDescriptors() {
     (void)::getrlimit(RLIMIT_NOFILE, &before_);
     const rlimit few{kDaemonDescriptors, kDaemonDescriptors};
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    EXPECT_EQ(::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE), 0);  // of what is executed from here on
+    EXPECT_EQ(::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE), 0);  // for programs executed from here on
   }
   ~FewDescriptors() { (void)::setrlimit(RLIMIT_NOFILE, &before_); }
 
@@ -45,7 +45,8 @@ class FewDescriptors {
   rlimit before_{};
 };
 
-// Makes and keeps things of one user's, each kept by the daemon, until one is refused.
+// A Hoarder makes objects of one user, each of which the daemon has to keep, until one is refused, and keeps
+// them.
 class Hoarder {
  public:
   explicit Hoarder(const std::function<bool(int number)>& hoard) {
@@ -101,7 +102,7 @@ class DescriptorsTest : public ::testing::Test {
     const std::string pid = std::to_string(mount_->pid());
     return read_file("/proc/" + pid + "/task/" + pid + "/children");
   }
-  // What others have and do goes on.
+  // Another user's entries and calls work as before.
   void expect_neighbour_served() {
     as_neighbour([&] {
       std::string content;
@@ -117,7 +118,7 @@ class DescriptorsTest : public ::testing::Test {
     for (int process = 0; process < kProcesses; ++process)
       hoarders.push_back(std::make_unique<Hoarder>([&](int number) { return hoard(process, number); }));
     for (const auto& hoarder : hoarders) EXPECT_GT(hoarder->hoarded(), 10);
-    // The supervisor looks ten times a second.
+    // The supervisor checks ten times a second.
     EXPECT_FALSE(eventually([&] { return children() != std::to_string(serving_) + " "; },
                             std::chrono::milliseconds(500)))
         << "children: " << children() << ", was " << serving_;
@@ -158,6 +159,49 @@ TEST_F(DescriptorsTest, OfDirectoriesThatAreGone) {
     if (::mkdir(name.c_str(), 0700) != 0) return false;
     return ::open(name.c_str(), O_RDONLY | O_DIRECTORY) >= 0 && ::rmdir(name.c_str()) == 0;
   });
+}
+
+// Of a pool that is removed while its owner has used up his descriptors: his open control file must not
+// become one of the pool that gets the number next.
+TEST_F(DescriptorsTest, ARemovedPoolsOwnerCommandsNoOther) {
+  const std::string mine = mount_->root() + "/mine", other = mount_->root() + "/other";
+  ASSERT_EQ(::mkdir(mine.c_str(), 0755), 0);
+  ASSERT_EQ(::chown(mine.c_str(), kNobody, kNobody), 0);
+  Hoarder hoarder([&](int) { return ::open(mount_->path().c_str(), O_TMPFILE | O_RDWR, 0600) >= 0; });
+  EXPECT_GT(hoarder.hoarded(), 10);
+  std::array<int, 2> go{}, said{};
+  ASSERT_EQ(::pipe(go.data()), 0);
+  ASSERT_EQ(::pipe(said.data()), 0);
+  const pid_t owner = ::fork();
+  if (owner == 0) {
+    (void)::setgroups(0, nullptr);
+    if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+    const int evict = ::open((mine + "/.pool/evict").c_str(), O_WRONLY | O_CLOEXEC);
+    const int root = ::open(mine.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int answer = evict >= 0 && root >= 0 ? 0 : errno;
+    (void)!::write(said[1], &answer, sizeof answer);
+    char byte = 0;
+    (void)!::read(go[0], &byte, 1);
+    answer = ::write(evict, "100%", 4) == 4 ? 1 : 0;
+    (void)!::write(said[1], &answer, sizeof answer);
+    ::_exit(0);
+  }
+  int answer = -1;
+  ASSERT_EQ(::read(said[0], &answer, sizeof answer), static_cast<ssize_t>(sizeof answer));
+  ASSERT_EQ(answer, 0) << "opened";
+  ASSERT_EQ(error_name(error_of(::rmdir(mine.c_str()))), "ok");
+  ASSERT_EQ(::kill(serving_, SIGKILL), 0);
+  EXPECT_TRUE(eventually([&] { return mount_->serving_pid() > 0 && mount_->serving_pid() != serving_; }));
+  ASSERT_EQ(error_name(error_of(::mkdir(other.c_str(), 0700))), "ok");
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = other + "/e" + std::to_string(i);
+    EXPECT_EQ(error_name(store(name + ".new", "content")), "ok");
+    EXPECT_EQ(::rename((name + ".new").c_str(), name.c_str()), 0);  // from here on it may be evicted
+  }
+  ASSERT_EQ(::write(go[1], "x", 1), 1);
+  ASSERT_EQ(::read(said[0], &answer, sizeof answer), static_cast<ssize_t>(sizeof answer));
+  EXPECT_EQ(list(other).size(), 8u) << "the order's outcome was " << answer;
+  ::waitpid(owner, nullptr, 0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A call that is answered with an error has no effect, or the kernel knows of it (EINTR): what it believes of
-// names and sizes is what is there, whatever failed and when.
+// A call that is answered with an error has no effect, or the kernel knows of the effect (EINTR): the names
+// and sizes in the kernel's cache are true, whatever failed and when.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/stat.h>
@@ -29,10 +29,10 @@ class ErrorAfterEffectTest : public DiskTierTest {
     write_file(fault_file() + ".new", line + "\n");
     ASSERT_EQ(::rename((fault_file() + ".new").c_str(), fault_file().c_str()), 0);
   }
-  // True if nobody came to it.
+  // disarm() removes the fault; true if no thread came to it.
   bool disarm() { return ::unlink(fault_file().c_str()) == 0; }
 
-  // What the kernel believes of these names, and what the daemon lists.
+  // expect_one_truth() compares the names that the kernel has for true with those that the daemon lists.
   void expect_one_truth(const std::vector<std::string>& names) {
     std::set<std::string> believed, listed;
     for (const std::string& name : names)
@@ -52,7 +52,7 @@ class ErrorAfterEffectTest : public DiskTierTest {
   }
 };
 
-// A client's own: a store is PATH.tmp, written and renamed.
+// The same temporary name, PATH.tmp, serves several stores: it is written and renamed each time.
 TEST_F(ErrorAfterEffectTest, AStoreThatFailsIsNoOthersContent) {
   start({.more = "durability=sync"});
   ASSERT_EQ(error_name(store(path("warm"), "warm")), "ok");
@@ -197,8 +197,8 @@ std::vector<Call> calls() {
   };
 }
 
-// Each of them, with each of what it needs not to be had in turn: a descriptor, a backing, a place in the
-// table of open files.
+// Each call is made with each of its needs refused in turn: a descriptor, a backing, a place in the table of
+// open files.
 TEST_F(ErrorAfterEffectTest, EveryCallWithEachOfItsNeedsNotMet) {
   start_pool("p:size=32M");
   const std::string f = path("f");

@@ -1,5 +1,5 @@
-// A disk that answers errors for a while, as one does whose controller is reset: what lies on it, and what is
-// waiting to get there, has to be all there when it works again.
+// A disk that answers with errors for a while, as during a reset of its controller. All entries on it, and
+// all that wait to be written to it, have to be there when it works again.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,10 +25,10 @@ class FailingDiskTest : public DiskTierTest {
   ~FailingDiskTest() override { ::unsetenv("KVCACHEFS_FAULT_FILE"); }
 
   std::string fault_file() const { return disk() / "fault"; }
-  // All that the disk is asked for in this way, until it is mended.
+  // fail() makes all disk requests of this kind fail until mend().
   void fail(const std::string& what, int code) {
     const std::string line = "failing disk " + what + " " + std::to_string(code) + "\n";
-    write_file(fault_file() + ".new", line);  // never seen half written
+    write_file(fault_file() + ".new", line);  // so that no thread sees half a line
     ASSERT_EQ(::rename((fault_file() + ".new").c_str(), fault_file().c_str()), 0);
   }
   void mend() { ASSERT_EQ(::unlink(fault_file().c_str()), 0); }
@@ -42,7 +42,7 @@ class FailingDiskTest : public DiskTierTest {
     const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
     return error_of(::fsync(directory.fd()));
   }
-  // Of the daemon's log.
+  // The number of lines in the daemon's log that contain `what`.
   size_t lines_about(std::string_view what) {
     const std::string log = mount().log();
     size_t count = 0;
@@ -83,7 +83,7 @@ TEST_F(FailingDiskTest, AScrubMeanwhileCostsNothing) {
   EXPECT_EQ(check_whole(names("e", kEntries)), kEntries);
 }
 
-// Whatever the disk calls it.
+// The disk's errno does not matter: the client gets EIO.
 TEST_F(FailingDiskTest, OpensMeanwhileFailAndCostNothing) {
   start({.size = "64M"});
   fill_pool("e", kEntries, 300'000);
@@ -101,7 +101,7 @@ TEST_F(FailingDiskTest, OpensMeanwhileFailAndCostNothing) {
     EXPECT_EQ(status.st_size, 300'000);
   }
   EXPECT_LE(lines_about("read error"), 1u);
-  // What is stored anew needs nothing of what was there.
+  // A store of new content needs nothing of the old one.
   EXPECT_EQ(error_name(store(path("e-2"), pattern(2, 1000))), "ok");
   EXPECT_EQ(error_name(error_of(::unlink(path("e-3").c_str()))), "ok");
   EXPECT_EQ(stat("discards"), 0);
@@ -145,11 +145,12 @@ TEST_F(FailingDiskTest, CheckKeepsWhatCannotBeRead) {
   EXPECT_EQ(check_whole(names("e", 5)), 5);
 }
 
-// Nobody may lose what durability=writeback promises to keep; who finds no room is told so.
+// An entry that durability=writeback promises to keep must not be lost; a writer that finds no room gets an
+// error.
 TEST_F(FailingDiskTest, WhatCannotBeWrittenIsKept) {
   start({.size = "32M", .spill_size = "256M", .more = "durability=writeback"});
   fail("write", EIO);
-  // The pool is full long before the last; then a create waits for room, thirty seconds at most.
+  // The pool is full long before the last store; then a create waits for room, thirty seconds at most.
   constexpr int kStored = 60;
   auto storing = std::async(std::launch::async, [&] {
     int stored = 0;
@@ -163,7 +164,7 @@ TEST_F(FailingDiskTest, WhatCannotBeWrittenIsKept) {
   EXPECT_EQ(storing.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   EXPECT_EQ(stat("discards"), 0);
   EXPECT_EQ(stat("spills"), 0);
-  // Not the directory's: the create that waits has it locked.
+  // The test syncs a file, not the directory, which the waiting create has locked.
   EXPECT_EQ(error_name(error_of(::fsync(File(path("e-0"), O_RDONLY).fd()))), "EIO");
   EXPECT_EQ(lines_about("write error"), 1u);
   mend();
@@ -191,7 +192,8 @@ TEST_F(FailingDiskTest, WithoutDurabilityADiskThatRefusesStopsNobody) {
   EXPECT_TRUE(rises_to("spills", 1));
 }
 
-// One write in the place of another goes wrong for good: others get their turn, and it finds another place.
+// A write to one place on the disk fails for good: other entries get their turn, and the entry gets another
+// place.
 TEST_F(FailingDiskTest, OneErrorHoldsUpNobody) {
   start({.more = "durability=writeback"});
   write_file(fault_file(), "fail disk write 5\n");
@@ -203,7 +205,7 @@ TEST_F(FailingDiskTest, OneErrorHoldsUpNobody) {
   EXPECT_EQ(check_whole(names("e", 12)), 12);
 }
 
-// After a flush that failed nothing more gets to the disk until the pool starts again; what is dirty is kept.
+// After a failed flush nothing more gets to the disk until the pool starts again; dirty entries are kept.
 TEST_F(FailingDiskTest, AFlushThatFailsCostsNoEntry) {
   start({.size = "32M", .more = "durability=writeback"});
   fill_pool("before", 4);
@@ -218,7 +220,7 @@ TEST_F(FailingDiskTest, AFlushThatFailsCostsNoEntry) {
   EXPECT_EQ(check_whole(names("before", 4)), 4);
   EXPECT_EQ(check_whole(names("e", 4)), 4);
   EXPECT_EQ(check_whole(names("f", stored)), stored);
-  // The next process takes over what is in memory, and the disk again.
+  // The next process takes over the content of the memory, and the disk again.
   const pid_t serving = mount().serving_pid();
   ASSERT_EQ(::kill(serving, SIGKILL), 0);
   ASSERT_TRUE(eventually([&] { return stat("disk_failed") == 0; }, std::chrono::seconds(60)));

@@ -1,4 +1,4 @@
-// What one user can make the daemon write down or keep, by doing what is refused as fast as he can.
+// How much one user can make the daemon log or keep by making refused calls as fast as he can.
 #include <fcntl.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ TEST(Flood, RefusalsOfOneUserAreNotAllWrittenDown) {
   EXPECT_EQ(refused, 0);
   EXPECT_NE(mount.log().find("no room to pin", log_before), std::string::npos) << "not even the first";
   EXPECT_LT(mount.log().size() - log_before, kMostLogBytes);
-  // The administrator's own are told all the same.
+  // Messages about the administrator's own calls are logged nevertheless.
   const size_t log_of_root = mount.log().size();
   EXPECT_EQ(error_name(write_once(mount.control("evict"), "some nonsense")), "EINVAL");
   EXPECT_TRUE(

@@ -1,6 +1,6 @@
-// A user without rights gives root paths that lead out of his pool: by links, by directories exchanged with
-// links under its hands, by names that root reads. Root has to touch nothing outside, to tell nothing of it,
-// and to wait for nothing.
+// A user without rights gives root paths that lead out of his pool: by links, by directories that he
+// exchanges with links meanwhile, by names that root reads. Root must touch nothing outside, tell nothing of
+// it, and wait for nothing.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr uid_t kNobody = 65534;
 constexpr uint64_t kInodeMask = (uint64_t{1} << 48) - 1;  // below the pool's number, fs/nodeid.h
 
-// 0 or the number of the step that failed, in another process without rights.
+// as_nobody() runs `body` in another process without rights. Returns 0 or the number of the step that failed.
 int as_nobody(const std::function<int()>& body) {
   return as_user(kNobody, kNobody, body);
 }
@@ -45,7 +45,8 @@ class PathsTest : public DiskTierTest {
   std::string fault_file() const { return disk() / "fault"; }
   std::string paused() const { return fault_file() + ".paused"; }
 
-  // A file outside whose inode number is that of the pool's file: those of a tmpfs are counted up.
+  // make_twin() makes a file outside with the inode number of the pool's file, which works because a tmpfs
+  // counts its inodes up.
   void make_twin(const std::string& name, uint64_t ino) {
     for (int number = 0; inode_below(outside_.path()) + 1 < ino; ++number) {
       const std::string filler = outside_.path() + "/filler-" + std::to_string(number);
@@ -57,7 +58,8 @@ class PathsTest : public DiskTierTest {
     ASSERT_EQ(inode_below(outside_.path() + "/" + name), ino);
   }
 
-  // `work` comes to the place where it knows the entry's path; then the directory on it becomes a link.
+  // exchange_under() runs `work` until it knows the entry's path; then the directory in that path becomes a
+  // link.
   void exchange_under(const std::function<void()>& work) {
     ASSERT_EQ(store(fault_file(), "pause name found\n"), 0);
     std::thread worker(work);
@@ -77,6 +79,18 @@ class PathsTest : public DiskTierTest {
     make_twin("entry", inode_below(path("directory/entry")));
   }
 
+  // The names of the counters that an order changes.
+  std::string answer_of_prefetch(const std::string& name) {
+    const std::string before = read_file(mount().control("prefetch"));
+    EXPECT_EQ(write_once(mount().control("prefetch"), name + "\n"), 0);
+    EXPECT_TRUE(eventually([&] { return read_file(mount().control("prefetch")).contains("queued 0"); }));
+    const auto was = parse_stats(before), is = parse_stats(read_file(mount().control("prefetch")));
+    std::string changes;
+    for (const auto& [key, value] : is)
+      if (was.at(key) != value) changes += key + " ";
+    return changes;
+  }
+
   PlainTmpfs outside_{"size=16M,inode64,mode=0700"};
 };
 
@@ -92,21 +106,31 @@ TEST_F(PathsTest, APrefetchTellsNothingOfWhatIsOutside) {
   start();
   write_file(outside_.path() + "/there", "");
   ASSERT_EQ(::symlink(outside_.path().c_str(), path("link").c_str()), 0);
-  const auto answer = [&](const std::string& name) {
-    const std::string before = read_file(mount().control("prefetch"));
-    EXPECT_EQ(write_once(mount().control("prefetch"), name + "\n"), 0);
-    EXPECT_TRUE(eventually([&] { return read_file(mount().control("prefetch")).contains("queued 0"); }));
-    const auto was = parse_stats(before), is = parse_stats(read_file(mount().control("prefetch")));
-    std::string changes;
-    for (const auto& [key, value] : is)
-      if (was.at(key) != value) changes += key + " ";
-    return changes;
-  };
-  EXPECT_EQ(answer("link/there"), answer("link/not-there"));
-  EXPECT_EQ(answer("link/there"), answer("not-there"));
+  EXPECT_EQ(answer_of_prefetch("link/there"), answer_of_prefetch("link/not-there"));
+  EXPECT_EQ(answer_of_prefetch("link/there"), answer_of_prefetch("not-there"));
 }
 
-// Its one server thread would answer to what it asks.
+// A user who may write to .pool/prefetch may list the pool's entries, wherever they lie, but may not learn
+// what else is in other users' directories.
+TEST_F(PathsTest, APrefetchTellsOfEntriesAlone) {
+  start();
+  ASSERT_EQ(as_nobody([&] {
+              if (::mkdir(path("closed").c_str(), 0700) != 0) return 1;
+              if (::mkdir(path("closed/directory").c_str(), 0700) != 0) return 2;
+              if (::symlink("elsewhere", path("closed/link").c_str()) != 0) return 3;
+              if (::mkfifo(path("closed/pipe").c_str(), 0600) != 0) return 4;
+              return store(path("closed/entry"), pattern(1, 8192));
+            }),
+            0);
+  const std::string missing = answer_of_prefetch("closed/missing");
+  for (const char* name : {"closed", "closed/directory", "closed/link", "closed/pipe", "closed/entry/below"})
+    EXPECT_EQ(answer_of_prefetch(name), missing) << name;
+  make_all_cold();
+  EXPECT_NE(answer_of_prefetch("closed/entry"), missing);
+  EXPECT_EQ(tier_of(path("closed/entry")), "clean");
+}
+
+// The only server thread would have to answer its own question.
 TEST_F(PathsTest, APrefetchDoesNotWaitForTheMountItself) {
   ::setenv("KVCACHEFS_DAEMON_ARGS", "-o threads=1", 1);
   start();

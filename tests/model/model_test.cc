@@ -1,5 +1,5 @@
 // Seeded random streams of operations on the mount and on a plain tmpfs: each outcome has to be the same, and
-// so has the whole tree every so often. KVCACHEFS_SEEDS=N runs N seeds instead of a few, KVCACHEFS_SEED=S
+// so has the whole tree from time to time. KVCACHEFS_SEEDS=N runs N seeds instead of a few; KVCACHEFS_SEED=S
 // starts at S.
 #include <cstdio>
 #include <cstdlib>

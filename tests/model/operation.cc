@@ -32,7 +32,7 @@ std::string outcome(long result) {
   return error == 0 ? std::to_string(result) : error_name(error);
 }
 
-// Short contents as they are, long ones by size and hash.
+// The size and hash of these bytes.
 std::string digest(std::string_view bytes) {
   return std::to_string(bytes.size()) + " bytes #" + std::to_string(std::hash<std::string_view>()(bytes));
 }
@@ -51,7 +51,7 @@ std::string file_digest(const std::string& path) {
   return error == 0 ? digest(content) : error_name(error);
 }
 
-// A few names in a few directories, so that operations meet; one in ten is of the wrong kind on purpose.
+// A few names in a few directories, so that operations meet; one name in ten may be of the wrong kind.
 std::string draw_name(Random& random, char kind) {
   static constexpr const char* kFolders[] = {"", "", "", "d0/", "d1/", "d0/d2/"};
   static constexpr char kKinds[] = {'f', 'd', 's'};
@@ -72,7 +72,7 @@ char kind_of_name(Kind kind) {
   }
 }
 
-// Borders of pages, their neighbours, and anything else.
+// Lengths at and near the borders of pages, and any other.
 size_t draw_length(Random& random) {
   switch (random.below(4)) {
     case 0:
@@ -127,7 +127,7 @@ std::string Operation::text() const {
 }
 
 Operation draw(Random& random) {
-  // Opening and writing more often than the rest: else most slots are empty and most files too.
+  // Opens and writes are drawn more often than the rest; otherwise most slots and most files would be empty.
   static constexpr Kind kOften[] = {Kind::kOpen, Kind::kWrite, Kind::kRead, Kind::kMapWrite,
                                     Kind::kTruncateOpen};
   Operation operation;
@@ -193,7 +193,7 @@ std::string Side::on_open_file(const Operation& operation) {
       return outcome(::pwrite(fd, content.data(), content.size(), operation.offset));
     }
     case Kind::kAppend: {
-      // Repeated appending must not fill the pool.
+      // Appends stop at a limit, because repeated appends must not fill the pool.
       if (::lseek(fd, 0, SEEK_END) > static_cast<off_t>(kFileBytesMax)) return "large enough";
       const std::string content = pattern(operation.seed, operation.bytes);
       return outcome(::write(fd, content.data(), content.size()));
@@ -219,7 +219,8 @@ std::string Side::on_open_file(const Operation& operation) {
   }
 }
 
-// Only inside the file: what a store behind its end does is the file system's own affair.
+// The mapping is used only inside the file, because each file system treats a store behind its end in its own
+// way.
 std::string Side::map(const Operation& operation, bool write) {
   const int fd = open_[operation.slot]->fd();
   struct stat status {};

@@ -1,5 +1,5 @@
-// The model test's alphabet: one operation on files, drawn from a seed, and its outcome as text. The same
-// operation applied to two directories has to have the same outcome. One thread.
+// One operation of the model test on files, drawn from a seed, and its outcome as text. The same operation
+// applied to two directories must have the same outcome. One thread.
 #pragma once
 
 #include <array>
@@ -62,13 +62,13 @@ struct Operation {
 
 Operation draw(Random& random);
 
-// A directory and the files of it that are open.
+// A directory and its open files.
 class Side {
  public:
   explicit Side(std::string directory) : directory_(std::move(directory)) {}
 
   std::string apply(const Operation& operation);
-  // All names with their status and content: what the operations have made of the directory.
+  // All names with their status and content: the result of the operations so far.
   std::string tree() const;
 
  private:

@@ -157,7 +157,8 @@ PARITY_TEST(SetIdBitsGoWhenOthersChangeTheContent) {
   after("fallocate", 06777, [&] { return error_of(::fallocate(File(file, O_WRONLY).fd(), 0, 0, 100)); });
   after("read", 06777, read);
   EXPECT_EQ(status_of(file).st_mode & 07777, 06777u);
-  // What its group may not execute keeps set-group-ID for the group's members alone.
+  // A file that its group may not execute keeps set-group-ID only if a member of the group writes or
+  // truncates it.
   after("write where the group may not execute", 02767, write);
   EXPECT_EQ(status_of(file).st_mode & 07777, 0767u);
   after("truncate there", 02767, truncate);
@@ -208,7 +209,7 @@ PARITY_TEST(Times) {
   transcript.note("link", static_cast<long>(status_of(directory + "/link").st_mtim.tv_nsec));
 }
 
-// Which times a call moves; each is set to long ago first.
+// Which times a call moves; before each call they are set to long ago.
 PARITY_TEST(TimesMoveWithChanges) {
   const std::string file = directory + "/file";
   write_file(file, "content");
@@ -218,7 +219,7 @@ PARITY_TEST(TimesMoveWithChanges) {
     const timespec old[2] = {{1000, 0}, {1000, 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), old, AT_SYMLINK_NOFOLLOW), 0);
     const struct stat first = status_of(path);
-    // The clock of the kernel ticks every few milliseconds: wait until it has.
+    // Because the kernel's clock ticks every few milliseconds, the test waits for the next tick.
     ASSERT_TRUE(eventually([&] {
       timespec now{};
       ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
@@ -291,7 +292,7 @@ PARITY_TEST(ListOfExtendedAttributes) {
   write_file(file, "x");
   for (int i = 0; i < 50; ++i) ASSERT_EQ(set_xattr(file, "user.name-" + std::to_string(i), "v"), 0);
   for (const std::string& name : xattr_names(file)) {
-    // Those the daemon answers are its own; only these may come on top.
+    // The daemon may list its user.kvcachefs.* attributes in addition, and no others.
     if (!name.starts_with("user.kvcachefs.")) transcript.note("listed", name);
   }
   char small[8];

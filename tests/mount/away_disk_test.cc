@@ -1,5 +1,5 @@
-// A pool that is taken over while its disk cannot be had: it is served from memory, nothing is lost that the
-// disk has, and all of it is there again as soon as the disk is; nobody else notices.
+// A pool that is taken over while its disk cannot be had. It is served from memory, loses nothing that the
+// disk has, and has all of it again as soon as the disk is back. Other pools are not disturbed.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -38,7 +38,7 @@ int open_error(const std::string& name) {
 
 class AwayDiskTest : public DiskTierTest {
  protected:
-  // Entries cold-0.. and clean-0.. of a pool that spills to a file.
+  // start_with_entries() makes entries cold-0.. and clean-0.. in a pool that spills to a file.
   void start_with_entries(const std::string& more = "") {
     start({.more = more});
     store_entries();
@@ -64,7 +64,7 @@ class AwayDiskTest : public DiskTierTest {
   void expect_in_memory(const std::string& name, int count) {
     for (int i = 0; i < count; ++i) EXPECT_EQ(difference(i, read_file(named(name, i))), "") << name << i;
   }
-  // Names are there, contents are not, and no wrong ones.
+  // Cold entries have their names, but an open or truncation of them is EIO.
   void expect_away(int count) {
     EXPECT_EQ(stat("disk_away"), 1);
     EXPECT_EQ(stat("cold_entries"), count);
@@ -98,19 +98,19 @@ TEST_F(AwayDiskTest, AFileThatIsGoneIsMissedByColdEntriesAlone) {
   expect_in_memory("clean", 4);
   EXPECT_EQ(error_name(store(path("new"), pattern(7, kBytes))), "ok");
   EXPECT_EQ(difference(7, read_file(path("new"))), "");
-  // Whoever opens one early waits for the disk a little.
+  // The first open of a cold entry waits a little for the disk.
   const double waited = seconds_of([&] { EXPECT_EQ(error_name(open_error(named("cold", 0))), "EIO"); });
   EXPECT_LT(waited, 8);
   EXPECT_LT(seconds_of([&] { expect_away(8); }), 2);
   EXPECT_EQ(error_name(sync_pool()), "EIO") << "not durable, and said to be";
-  // What leaves memory meanwhile is nothing that the disk has, or is to have.
+  // Entries that leave memory meanwhile are none that the disk has or is to have.
   order(mount(), "100%");
   expect_in_memory("clean", 4);
   EXPECT_EQ(stat("discards"), 0);
   EXPECT_NE(error_name(write_once(mount().control("spill"), "/nowhere/else")), "ok");
   EXPECT_NE(mount().log().find("without its disk"), std::string::npos);
 
-  // Names and contents change as ever.
+  // Names and contents can change as always.
   ASSERT_EQ(::unlink(named("cold", 1).c_str()), 0);
   ASSERT_EQ(::rename(named("cold", 2).c_str(), path("moved").c_str()), 0);
   ASSERT_EQ(::rename(path("new").c_str(), named("cold", 3).c_str()), 0);
@@ -161,7 +161,7 @@ TEST_F(AwayDiskTest, AnOpenWaitsForALockThatIsHeldStill) {
     make_all_cold();
     ASSERT_EQ(store(faults, "hang taken over\n"), 0);
     kill_server();
-    // Before the next one comes for it.
+    // The test takes the lock before the next serving process does.
     File lock(held, O_RDWR);
     ASSERT_TRUE(eventually([&] { return !exists(faults); }));
     ASSERT_TRUE(eventually([&] { return ::flock(lock.fd(), LOCK_EX | LOCK_NB) == 0; }));
@@ -169,7 +169,7 @@ TEST_F(AwayDiskTest, AnOpenWaitsForALockThatIsHeldStill) {
     EXPECT_TRUE(becomes("disk_away", 1));
     EXPECT_NE(mount().log().find("in use by another"), std::string::npos);
     ASSERT_TRUE(exists(named("cold", 3)));
-    // It waits, and is answered by the process that has the disk again. So does an fsync.
+    // The opener waits for an answer until a serving process has the disk again. So does an fsync.
     const bool syncs = held != spill_file();
     const File fresh(path("fresh-" + std::to_string(syncs)), O_CREAT | O_WRONLY);
     ASSERT_EQ(::write(fresh.fd(), "x", 1), 1);
@@ -210,7 +210,7 @@ TEST_F(AwayDiskTest, ADeviceThatFails) {
     const File from(image + ".copy", O_RDONLY);
     const File to(image, O_WRONLY);
     std::string bytes = read_at(from.fd(), 0, kDeviceBytes);
-    // The superblock last: with it the device is whole.
+    // The superblock is written last, because with it the device is whole.
     ASSERT_EQ(::ftruncate(to.fd(), kDeviceBytes), 0);
     ASSERT_EQ(::pwrite(to.fd(), bytes.data() + kMiB, bytes.size() - kMiB, kMiB),
               static_cast<ssize_t>(bytes.size() - kMiB));
@@ -312,7 +312,7 @@ TEST_F(AwayDiskTest, APowerCutLosesNothingThatWasCommitted) {
   ASSERT_EQ(error_name(store(named("clean", 0), pattern(11, kBytes))), "ok");
   ASSERT_EQ(::rename(named("cold", 2).c_str(), path("moved").c_str()), 0);
   ASSERT_EQ(error_name(store(path("new"), pattern(12, kBytes))), "ok");
-  kill();  // supervisor and all
+  kill();  // kills the supervisor as well
   show();
   start();
   EXPECT_EQ(stat("disk_away"), 0);
@@ -384,7 +384,8 @@ TEST_F(AwayDiskTest, AnUpgradeSeesItBefore) {
   EXPECT_EQ(mount().serving_pid(), serving);
   expect_in_memory("cold", 8);
   make_all_cold();
-  // One that is away already is no reason: what is installed may be what finds it.
+  // A disk that is away already does not refuse the upgrade, because the new program may be able to find the
+  // disk.
   kill_server();
   EXPECT_TRUE(becomes("disk_away", 1));
   const Outcome done = upgrade();
@@ -410,7 +411,7 @@ TEST_F(AwayDiskTest, OtherPoolsAreNotDisturbed) {
   hide();
   const pid_t serving = both.serving_pid();
   ASSERT_EQ(::kill(serving, SIGKILL), 0);
-  // At once: none of them waits for what the other lacks.
+  // The other pools answer at once: no pool waits for another pool's disk.
   EXPECT_LT(seconds_of([&] {
               for (const char* pool : {"q", "r"})
                 for (int i = 0; i < 8; ++i)

@@ -1,8 +1,10 @@
-// The size of a pool is a promise: to writers that there is room, to the machine that there is no more than
-// that.
+// The size of a pool is a promise to writers that there is room, and to the machine that no more memory is
+// used.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/disks.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -35,7 +39,7 @@ class CapacityTest : public SharedMount<CapacityTest> {
   static bool used_is(int64_t bytes) {
     return eventually([bytes] { return mount().stat_value("used_bytes") == bytes; });
   }
-  // Writes until it fails; the bytes written, and the errno in `error`.
+  // write_until_full() writes until a write fails; returns the bytes written and sets `error` to the errno.
   static size_t write_until_full(int fd, int* error) {
     const std::string piece = pattern(1, kMiB);
     size_t sum = 0;
@@ -66,7 +70,7 @@ TEST_F(CapacityTest, FullOfOpenFilesIsNoSpaceAndNotAHang) {
   EXPECT_EQ(result, ENOSPC) << error_name(result);
   EXPECT_LE(mount().stat_value("used_bytes"), kPoolBytes);
   EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
-  // The child is gone and so are its opens: there is room again without anyone's doing.
+  // The child's end closed its files, and so there is room again.
   ASSERT_TRUE(all_closed(mount()));
   for (int i = 0; i < 20; ++i)
     EXPECT_EQ(error_name(store(path("next-" + std::to_string(i)), pattern(i, kMiB))), "ok");
@@ -76,8 +80,8 @@ TEST_F(CapacityTest, OneFileLargerThanThePool) {
   int error = 0;
   size_t written = 0;
   {
-    // Open until it is unlinked: closed, it is above the watermarks and leaves by itself as soon as it is not
-    // fresh.
+    // The file stays open until it is unlinked. A closed file above the watermarks is evicted as soon as it
+    // is not fresh any more.
     const File file(path("large"), O_WRONLY | O_CREAT);
     written = write_until_full(file.fd(), &error);
     EXPECT_EQ(read_file(path("large")).size(), written);
@@ -125,14 +129,14 @@ TEST_F(CapacityTest, AllocationMakesRoomByEviction) {
   EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
 }
 
-// Passthrough writes pass the daemon by: a file may outgrow its reservation by as much as the watermarks keep
+// Passthrough writes bypass the daemon: a file may outgrow its reservation by as much as the watermarks keep
 // free.
 TEST_F(CapacityTest, AFileMayOutgrowItsReservationByWhatIsKeptFree) {
   ASSERT_EQ(write_once(mount().control("entry_size"), "1M"), 0);
   ASSERT_EQ(write_once(mount().control("watermarks"), "40:50"), 0);
   fill(mount().path(), "e", 70);
   ASSERT_TRUE(eventually([] { return mount().stat_value("used_bytes") <= kPoolBytes / 2; }));
-  // Once it is closed it may leave, as all that is older has.
+  // A closed file may be evicted, as all older ones were; this one stays open.
   const File large(path("large"), O_RDWR | O_CREAT);
   const std::string content = pattern(3, 24 * kMiB);
   ASSERT_EQ(::write(large.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
@@ -143,14 +147,8 @@ TEST_F(CapacityTest, WritesThroughTheDaemonMakeTheirOwnRoom) {
   ASSERT_EQ(write_once(mount().control("entry_size"), "1M"), 0);
   fill(mount().path(), "e", 70);
   ASSERT_TRUE(all_closed(mount()));
-  const int error = store(path("large"), pattern(3, 40 * kMiB));
-  // Where writes pass the daemon by, such a file may find no room; it is told so, and what is there stays
-  // whole.
-  const bool may_fail = mode() != Mode::kDaemonIo;
-  EXPECT_TRUE(error == 0 || (may_fail && error == ENOSPC)) << error_name(error);
-  if (error == 0) {
-    EXPECT_EQ(difference(3, read_file(path("large"))), "");
-  }
+  EXPECT_EQ(error_name(store(path("large"), pattern(3, 40 * kMiB))), "ok");
+  EXPECT_EQ(difference(3, read_file(path("large"))), "");
   EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
 }
 
@@ -216,7 +214,8 @@ TEST_F(CapacityTest, ReservationsAreTrimmedAtClose) {
   EXPECT_EQ(difference(1, read_file(path("file"))), "");
 }
 
-// The close of a duplicate, in a child of the client too, tells nothing of who still writes.
+// The close of a duplicate, also in a client's child, does not tell whether another descriptor is still
+// written.
 TEST_F(CapacityTest, ReservationsStayUntilTheLastClose) {
   ASSERT_EQ(write_once(mount().control("entry_size"), "4M"), 0);
   File file(path("file"), O_RDWR | O_CREAT);
@@ -244,7 +243,7 @@ TEST(EntrySizeGuess, IsLearned) {
   mount.stop();
 }
 
-// What is reserved for the next entry is a guess: a wrong one must not cost entries that have room.
+// The reservation for the next entry is a guess, and a wrong guess must not evict entries that have room.
 TEST(EntrySizeGuess, AFewLargeFilesDoNotMakeSmallOnesEvict) {
   KVCACHEFS_NEED_DAEMON();
   Mount mount({.pools = {"p:size=64M"}});
@@ -261,7 +260,7 @@ TEST(EntrySizeGuess, AFewLargeFilesDoNotMakeSmallOnesEvict) {
 TEST_F(CapacityTest, SmallFilesInNumbers) {
   constexpr int kFiles = 20'000;
   const std::string content(100, 'x');
-  // 20,000 pages are more than the pool has.
+  // The pool has fewer than 20,000 pages.
   for (int i = 0; i < kFiles; ++i) write_file(path("s-" + std::to_string(i)), content);
   EXPECT_LE(tmpfs_used_bytes(mount()), static_cast<uint64_t>(kPoolBytes));
   const size_t left = list(mount().path()).size();
@@ -295,17 +294,110 @@ TEST_F(CapacityTest, FourWritersFillFourTimesThePool) {
   EXPECT_LE(peak, static_cast<uint64_t>(kPoolBytes));
 }
 
+struct Space {
+  uint64_t bytes;
+  uint64_t free_bytes;
+  uint64_t available_bytes;
+};
+Space space_of(const std::string& path) {
+  struct statvfs space {};
+  EXPECT_EQ(::statvfs(path.c_str(), &space), 0);
+  return {space.f_blocks * space.f_frsize, space.f_bfree * space.f_frsize, space.f_bavail * space.f_frsize};
+}
+
+// SGLang clamps its max_size to the first number (the size); other clients refuse a budget above the last
+// (the available bytes).
+TEST(SpaceOfAPool, IsWhatItCanHold) {
+  KVCACHEFS_NEED_DAEMON();
+  const DiskDirectory disk;
+  const auto spill = [&](const std::string& name) {
+    return ",spill=" + disk / name + ",spill_size=128M,catalog=" + disk / (name + ".catalog");
+  };
+  std::vector<std::string> pools = {"memory:size=32M"};
+  if (mode() != Mode::kIoUring) {
+    pools.push_back("both:size=32M,durability=none" + spill("both"));
+    pools.push_back("durable:size=32M,durability=writeback" + spill("durable"));
+  }
+  Mount mount({.pools = pools});
+  mount.stop_squeezing();
+  if (!every_pool_spills()) {
+    EXPECT_EQ(space_of(mount.path("memory")).bytes, 32 * kMiB);
+    const File open(mount.path("memory") + "/open", O_WRONLY | O_CREAT);
+    ASSERT_EQ(::write(open.fd(), "x", 1), 1);
+    write_file(mount.path("memory") + "/pinned", pattern(1, kMiB));
+    ASSERT_EQ(set_xattr(mount.path("memory") + "/pinned", "user.kvcachefs.pinned", "1"), 0);
+    EXPECT_EQ(space_of(mount.path("memory")).available_bytes, 32 * kMiB)
+        << "a budget of the pool's size is one";
+    EXPECT_LE(space_of(mount.path("memory")).free_bytes, 31 * kMiB);
+  }
+  if (mode() != Mode::kIoUring) {
+    EXPECT_EQ(space_of(mount.path("both")).bytes, 160 * kMiB);
+    EXPECT_EQ(space_of(mount.path("both")).available_bytes, 160 * kMiB);
+    EXPECT_EQ(space_of(mount.path("durable")).bytes, 128 * kMiB) << "all of it is to lie there";
+    fill(mount.path("both"), "e", 64);
+    EXPECT_TRUE(eventually([&] {
+      const uint64_t held_bytes = 160 * kMiB - space_of(mount.path("both")).free_bytes;
+      return held_bytes == static_cast<uint64_t>(mount.stat_value("used_bytes", "both") +
+                                                 mount.stat_value("cold_bytes", "both"));
+    }));
+    // The statistics show each tier alone.
+    EXPECT_EQ(mount.stat_value("size_bytes", "both"), static_cast<int64_t>(32 * kMiB));
+    EXPECT_EQ(mount.stat_value("spill_size_bytes", "both"), static_cast<int64_t>(128 * kMiB));
+  }
+  mount.stop();
+}
+
 TEST(HugePages, LargeEntriesLieInThem) {
   KVCACHEFS_NEED_DAEMON();
   Mount mount({.pools = {"p:size=512M"}});
   mount.stop_squeezing();
-  // The first file grows from nothing in small pieces where the daemon writes it: its size is not known yet.
+  // If the daemon writes it, the first file grows in small pieces, because the pool does not know its size
+  // yet.
   fill(mount.path(), "e", 16, 16 * kMiB);
   ASSERT_TRUE(all_closed(mount));
   const int64_t used = mount.stat_value("used_bytes");
   EXPECT_EQ(used, static_cast<int64_t>(256 * kMiB));
   EXPECT_GE(mount.stat_value("huge_bytes"), used * 9 / 10);
   mount.stop();
+}
+
+class FullPoolTest : public FaultedTierTest {
+ protected:
+  // Whether a thread of this process waits in the kernel.
+  static bool sleeps(pid_t thread) {
+    const std::string status = read_file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    const char state = status[status.rfind(')') + 2];
+    return state == 'S' || state == 'D';
+  }
+};
+
+// The target of a long symbolic link takes a page of the pool, and the evictor has not yet made one free.
+TEST_F(FullPoolTest, ALongSymbolicLinkWaitsForTheEvictor) {
+  start_pool("p:size=64M");
+  fill_pool("e", 56);
+  ASSERT_TRUE(all_closed(mount()));
+  const std::string paused = fault_file() + ".paused";
+  arm("pause name discarded");
+  const File file(path("open"), O_WRONLY | O_CREAT);
+  const std::string piece = pattern(1, 64 << 10);
+  ssize_t written = 0;
+  while ((written = ::write(file.fd(), piece.data(), piece.size())) > 0) continue;
+  ASSERT_EQ(errno, ENOSPC);
+  ASSERT_TRUE(eventually([&] { return exists(paused); }));
+  const std::string target(300, 't');
+  std::atomic<pid_t> thread{0};
+  std::atomic<int> error{-1};
+  std::thread linker([&] {
+    thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    error = error_of(::symlink(target.c_str(), path("link").c_str()));
+  });
+  EXPECT_TRUE(eventually([&] { return error >= 0 || (thread > 0 && sleeps(thread)); }));
+  ::unlink(paused.c_str());
+  linker.join();
+  EXPECT_EQ(error_name(error), "ok");
+  std::string read(400, '\0');
+  read.resize(std::max<ssize_t>(0, ::readlink(path("link").c_str(), read.data(), read.size())));
+  EXPECT_EQ(read, target);
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
-// The kvcachefs tool against a real mount.
+// The kvcachefs tool on a real mount.
 #include <sys/stat.h>
 
+#include <cctype>
+#include <iterator>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/support/files.h"
@@ -132,6 +136,35 @@ TEST_F(CliMountTest, Evicts) {
   EXPECT_EQ(cli({"evict", "nobody", "--percent", "100"}).exit_code, 1);
 }
 
+TEST_F(CliMountTest, ShowsWhatIsKnownOfEntries) {
+  mount().stop_squeezing();  // the test looks twice at the same entry
+  store_entries(2);
+  ASSERT_EQ(difference(1, read_file(entry(1))), "");
+  ASSERT_TRUE(settled(mount()));
+  const Outcome outcome = cli({"stat", entry(0), entry(1), mount().path(), "/proc/self/status", entry(9)});
+  EXPECT_EQ(outcome.exit_code, 1);
+  std::istringstream lines(outcome.out);
+  std::vector<std::vector<std::string>> rows;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream cells(line);
+    rows.emplace_back(std::istream_iterator<std::string>(cells), std::istream_iterator<std::string>());
+  }
+  const std::vector<std::string> title = {"TIER", "NODE", "HITS", "VERSION", "PINNED", "CHECKSUM", "PATH"};
+  ASSERT_EQ(rows.size(), 3u) << outcome.out;
+  EXPECT_EQ(rows[0], title);
+  for (size_t column = 0; column + 1 < title.size(); ++column) {
+    std::string name = title[column];
+    for (char& letter : name) letter = static_cast<char>(std::tolower(letter));
+    std::string expected = "-";
+    if (rows[2][column] != "-") expected = xattr(entry(1), "user.kvcachefs." + name);
+    EXPECT_EQ(rows[2][column], expected) << name;
+  }
+  EXPECT_EQ(rows[2][2], "1") << "hits";
+  EXPECT_EQ(rows[2].back(), entry(1));
+  for (const char* said : {"no entry of a kvcachefs", "No such file"})
+    EXPECT_NE(outcome.error.find(said), std::string::npos) << said << " is missing: " << outcome.error;
+}
+
 TEST_F(CliMountTest, PinsAndUnpins) {
   store_entries(4);
   Outcome outcome = cli({"pin", entry(0), entry(1)});
@@ -181,7 +214,7 @@ TEST_F(CliMountTest, FindsTheMountByItself) {
   if (outcome.exit_code == 0) {
     EXPECT_THAT(outcome.out, StartsWith("kvcachefs 0.1.0 at " + root));
     EXPECT_EQ(run({"kvcachefs", "version"}).out, "kvcachefs 0.1.0\n" + root + ": kvcachefs 0.1.0\n");
-  } else {  // others are mounted on this machine
+  } else {  // other kvcachefs are mounted on this machine
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.error, HasSubstr(root));
     EXPECT_THAT(outcome.error, HasSubstr("say which with --mount"));

@@ -1,15 +1,22 @@
-// Entries whose content is on the disk only, under every call that changes an entry or its names. What comes
-// of it has to hold in memory, and again after one more way to the disk and back.
+// Entries with their content only on the disk, under every call that changes an entry or its names. Each
+// result has to hold in memory, and again after the entry went to the disk and came back.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
 
 namespace kvcachefs::test {
@@ -108,7 +115,7 @@ TEST_F(ColdEntriesTest, Attributes) {
   expect_attributes();
   EXPECT_EQ(promotes(), 0);
   expect_content(name(), content());
-  expect_attributes();  // neither a promotion nor dropping its pages is a change of the content
+  expect_attributes();  // neither a promotion nor dropping the pages changes the content
 }
 
 TEST_F(ColdEntriesTest, TruncateToLess) {
@@ -181,7 +188,7 @@ TEST_F(ColdEntriesTest, CopyAndHoles) {
     }
   }
   expect_content(path("copy"), content());
-  // One with a hole keeps its content, if not its hole.
+  // A file with a hole keeps its content, but perhaps not its hole.
   {
     const File sparse(path("sparse"), O_WRONLY | O_CREAT);
     ASSERT_EQ(::pwrite(sparse.fd(), "end", 3, 3'000'000), 3);
@@ -226,6 +233,83 @@ TEST_F(ColdEntriesTest, AnEntryOfSixtyMiBInManyPieces) {
   ASSERT_EQ(error_name(store(path("large"), pattern(9, 60 * kMiB + 5))), "ok");
   make_all_cold();
   EXPECT_EQ(difference(9, read_file(path("large"))), "");
+}
+
+// Writers that do not say what they need can claim all of the pool with the room kept for their growth.
+TEST_F(ColdEntriesTest, IsOpenedForWritingThoughATakeoverFoundManyWriters) {
+  std::vector<File> writers;
+  for (int i = 0; i < 40; ++i) writers.emplace_back(path("w" + std::to_string(i)), O_WRONLY | O_CREAT);
+  for (const File& writer : writers) ASSERT_EQ(::write(writer.fd(), "x", 1), 1);
+  const pid_t before = mount().serving_pid();
+  ASSERT_EQ(::kill(before, SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != before; }));
+  // The writers count for a second as growing ones.
+  for (int i = 0; i < 20; ++i) {
+    for (const File& writer : writers) ASSERT_EQ(::write(writer.fd(), "x", 1), 1);
+    const File file(::open(name().c_str(), O_RDWR));
+    EXPECT_GE(file.fd(), 0) << error_name(errno) << ", open " << i;
+    set("evict", "100%");
+  }
+}
+
+class ArrivingEntriesTest : public FaultedTierTest {
+ protected:
+  // hold_promotions() pauses the daemon after a promotion has ended and before its waiter is told.
+  void hold_promotions() { arm("pause promotion ended"); }
+  bool is_held() { return exists(fault_file() + ".paused"); }
+  void go_on() { EXPECT_EQ(::unlink((fault_file() + ".paused").c_str()), 0); }
+};
+
+// Without this, orders to evict that come all the time would make an open promote its entry again and again,
+// until it fails with ENOSPC in an empty pool.
+TEST_F(ArrivingEntriesTest, OneThatAnOpenWaitsForStaysUntilItIsOpen) {
+  start();
+  ASSERT_EQ(error_name(store(path("e"), pattern(5, kBytes))), "ok");
+  make_all_cold();
+  hold_promotions();
+  std::string read;
+  std::thread reader([&] { read = read_file(path("e")); });
+  ASSERT_TRUE(eventually([&] { return is_held(); }));
+  set("evict", "100%");
+  EXPECT_EQ(tier_of(path("e")), "clean");
+  go_on();
+  reader.join();
+  EXPECT_TRUE(read == pattern(5, kBytes));
+  EXPECT_EQ(stat("promotes"), 1);
+  make_all_cold();
+}
+
+// Half of the pool is being promoted when a writer needs that memory; it can be evicted as soon as it has
+// come.
+TEST_F(ArrivingEntriesTest, AWriterWaitsForWhatIsOnItsWay) {
+  start({.size = "16M", .more = "durability=none"});
+  ASSERT_EQ(error_name(store(path("half"), pattern(1, 8 * kMiB))), "ok");
+  make_all_cold();
+  // The memory left does not suffice for a passthrough writer.
+  const File open(path("open"), O_WRONLY | O_CREAT);
+  ASSERT_EQ(::write(open.fd(), pattern(2, kMiB).data(), kMiB), static_cast<ssize_t>(kMiB));
+  hold_promotions();
+  set("prefetch", "half\n");
+  ASSERT_TRUE(eventually([&] { return is_held(); }));
+  std::atomic<int> error{-1};
+  std::atomic<size_t> done{0};
+  std::thread writer([&] {
+    const File file(path("new"), O_WRONLY | O_CREAT);
+    const std::string content = pattern(3, 8 * kMiB);
+    ssize_t count = 1;
+    for (; done < content.size() && count > 0; done += static_cast<size_t>(std::max<ssize_t>(count, 0)))
+      count = ::write(file.fd(), content.data() + done, std::min<size_t>(64 << 10, content.size() - done));
+    error = count > 0 ? 0 : errno;
+  });
+  // The test goes on when the writer waits or was refused.
+  size_t last = 0;
+  EXPECT_TRUE(eventually([&] {
+    ::usleep(100'000);
+    return error >= 0 || (std::exchange(last, done.load()) == done && done > 0);
+  }));
+  go_on();
+  writer.join();
+  EXPECT_EQ(error_name(error), "ok");
 }
 
 }  // namespace

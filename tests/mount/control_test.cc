@@ -35,10 +35,12 @@ const std::vector<std::string> kPoolStats = {"size_bytes",
                                              "evictions",
                                              "discards",
                                              "discarded_bytes",
+                                             "directories_reclaimed",
                                              "reservations",
                                              "reservation_waits",
                                              "reservation_wait_ns",
                                              "reservation_failures",
+                                             "no_space_errors",
                                              "evict_orders",
                                              "entry_size_bytes",
                                              "huge_bytes",
@@ -91,12 +93,12 @@ class ControlTest : public SharedMount<ControlTest> {
     return mount().root() + "/.kvcachefs/" + std::string(file);
   }
 
-  // A value that is taken reads back as `reads`.
+  // The file takes the value and then reads as `reads`.
   static void takes(const std::string& file, const std::string& value, const std::string& reads) {
     EXPECT_EQ(error_name(write_once(mount().place_to_write(file), value)), "ok") << file << " = " << value;
     EXPECT_EQ(read_file(control(file)), reads + "\n") << file << " = " << value;
   }
-  // A value that is not taken says EINVAL, says why in the log and changes nothing.
+  // The file refuses the value with EINVAL, the log says why, and nothing changes.
   static void refuses(const std::string& file, const std::string& value) {
     const std::string before = read_file(control(file));
     const size_t log_before = mount().log().size();
@@ -222,7 +224,7 @@ TEST_F(ControlTest, ShellWritesWork) {
   EXPECT_EQ(read_file(control("policy")), "lru\n");
 }
 
-// The daemon opens what it names as root.
+// Because the daemon opens the path of a spill setting as root, a pool's owner may not set it.
 TEST_F(ControlTest, NoOwnerSaysWhereAPoolSpills) {
   const std::string root_file = mount().runtime_dir() + "-of-root";
   write_file(root_file, "precious");

@@ -87,8 +87,7 @@ PARITY_TEST(SparseSeek) {
   File file(name, O_RDWR | O_CREAT);
   for (const long page : {2L, 3L, 9L}) transcript.call("write", ::pwrite(file.fd(), "data", 4, page * kPage));
   transcript.call("ftruncate", ::ftruncate(file.fd(), 20 * kPage));
-  // How finely holes are told is the file system's choice (a huge page is all data); data must never be
-  // skipped.
+  // A file system may report holes coarsely (a huge page is all data), but SEEK_DATA must never skip data.
   for (const long from : {0L, 2 * kPage, 2 * kPage + 5, 4 * kPage, 9 * kPage}) {
     const long next = from < 4 * kPage ? std::max(from, 2 * kPage) : 9 * kPage;
     const long data = ::lseek(file.fd(), from, SEEK_DATA);
@@ -161,7 +160,7 @@ PARITY_TEST(MappingBehindTheEndIsABusError) {
   transcript.note("inside",
                   in_child([&] { return *static_cast<volatile char*>(mapping.data()) == 0 ? 1 : 0; }));
   transcript.note("outside", in_child([&] {
-                    ::signal(SIGBUS, SIG_DFL);  // a sanitizer's handler would make an exit of it
+                    ::signal(SIGBUS, SIG_DFL);  // a sanitizer's handler would exit instead
                     return *static_cast<volatile char*>(mapping.data() + kPage) == 0 ? 1 : 0;
                   }));
 }
@@ -180,7 +179,7 @@ PARITY_TEST(Synchronise) {
   transcript.content("content", name);
 }
 
-// Copies with the given call until it says 0; the sum, or the negative result.
+// drain() repeats the call until it returns 0; returns the sum, or the negative result.
 template <typename Call>
 long drain(Call call) {
   long sum = 0;
@@ -257,8 +256,8 @@ PARITY_TEST(LargeFile) {
   struct stat status {};
   transcript.call("stat", ::stat(name.c_str(), &status));
   transcript.note("size", static_cast<long>(status.st_size));
-  // Reserved but unused space of an open file is not the user's to see.
-  // A cold one takes none, and what is larger than its disk goes with the memory.
+  // Reserved but unused space of an open file must not show in st_blocks. The test ends here if every pool
+  // spills: a cold entry has no blocks, and a file larger than its disk is lost with the memory.
   if (every_pool_spills()) return;
   transcript.note("blocks", static_cast<long>(status.st_blocks));
   transcript.call("behind 4 GiB", ::truncate(name.c_str(), off_t{5} << 30));

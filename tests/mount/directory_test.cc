@@ -16,9 +16,9 @@
 namespace kvcachefs::test {
 namespace {
 
-// Several reads of the kernel's and the library's buffers, and a second's work.
+// The listing takes several of the kernel's and the library's buffers, and a second.
 constexpr int kManyEntries = 20'000;
-// Tens of buffers, and a few seconds' work; KVCACHEFS_TEST_NAMES asks for more by hand.
+// The listing takes tens of buffers and a few seconds; KVCACHEFS_TEST_NAMES asks for more by hand.
 constexpr int kFlatEntries = 30'000;
 
 struct CloseDirectory {
@@ -47,7 +47,7 @@ void fill(const std::string& directory, int count) {
   for (int i = 0; i < count; ++i) File(directory + "/" + number_name(i), O_WRONLY | O_CREAT);
 }
 
-// Pipes are the cheapest names: nothing to open or to keep bytes in.
+// Pipes are the cheapest names, because no file is opened and no bytes are kept.
 void fill_with_pipes(const std::string& directory, int count) {
   for (int i = 0; i < count; ++i)
     ASSERT_EQ(error_name(error_of(::mkfifo((directory + "/" + number_name(i)).c_str(), 0644))), "ok") << i;
@@ -130,7 +130,7 @@ PARITY_TEST(RewindSeesNewNames) {
   for (const std::string& name : after) transcript.note("after", name);
 }
 
-// All that a stream still has to say, each name with the place that leads to it.
+// The rest of a stream: each name with the position that leads to it.
 struct Place {
   std::string name;
   long position = 0;
@@ -152,7 +152,8 @@ PARITY_TEST(SeekWhileEntriesAreRemoved) {
   const Stream stream = open_stream(directory);
   const std::vector<Place> before = rest_of(stream);
   ASSERT_EQ(before.size(), static_cast<size_t>(names));
-  // Each tenth goes, and a stretch of several buffers: every position that is left leads to its name.
+  // Each tenth name goes, and a stretch of several buffers: every position of a name that is left leads to
+  // it.
   const size_t gap_begin = before.size() / 2;
   const size_t gap_end = gap_begin + before.size() / 10;
   const auto removed = [&](size_t i) { return i % 10 == 0 || (i >= gap_begin && i < gap_end); };
@@ -169,8 +170,8 @@ PARITY_TEST(SeekWhileEntriesAreRemoved) {
     ::seekdir(stream.get(), before[i].position);
     ASSERT_EQ(next_name(stream), before[i].name) << i;
   }
-  // From a place whose own name is gone the listing goes on behind it, to the end: each name that is left
-  // there once, in the same order.
+  // From the position of a name that is gone the listing goes on behind it: each later name once, in the same
+  // order.
   for (const size_t from : {size_t{30}, gap_begin + (gap_end - gap_begin) / 2, before.size() / 10 * 9}) {
     size_t skipped = 0;
     for (size_t i = 0; i < from; ++i) skipped += removed(i) ? 0 : 1;
@@ -203,7 +204,7 @@ PARITY_TEST(TwentyThousandEntries) {
     seen.insert(name);
     ++entries;
   }
-  // Each once: no name lost or said twice at a border of two buffers.
+  // Each name occurs once: none is lost or repeated at the border of two buffers.
   EXPECT_EQ(entries, kManyEntries);
   EXPECT_EQ(seen.size(), size_t{kManyEntries});
   transcript.note("entries", entries);

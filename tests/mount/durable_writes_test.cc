@@ -1,5 +1,5 @@
-// What the calls that promise durability promise: acknowledged, then both processes are killed and the memory
-// is gone; what comes back from the disk has it.
+// Calls that promise durability: after the answer both processes are killed and the memory is gone, and the
+// content that comes back from the disk is complete.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ namespace {
 
 class DurableWritesTest : public DiskTierTest {
  protected:
-  // Nothing gets to the disk by itself.
+  // A pool of which no entry is spilled in the background.
   void start_lazy() { start({.size = "64M", .more = "durability=none"}); }
   void lose_memory() {
     kill();
@@ -53,7 +53,7 @@ TEST_F(DurableWritesTest, OfASynchronousDescriptor) {
       lose_memory();
     }
     EXPECT_EQ(difference(7, read_file(path(name))), "");
-    // Of an entry that is there, cold.
+    // The same for an entry that exists and is cold.
     {
       const File file(path(name), O_WRONLY | (flags & ~O_APPEND));
       ASSERT_EQ(::pwrite(file.fd(), "other", 5, 1000), 5);

@@ -1,4 +1,4 @@
-// What leaves a full pool, in which order, and what must never leave.
+// Which entries leave a full pool, in which order, and which must never leave.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ class EvictionTest : public SharedMount<EvictionTest> {
   void SetUp() override {
     SharedMount::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    mount().stop_squeezing();  // each test says itself what leaves
+    mount().stop_squeezing();  // each test evicts by itself
     set("size", "64M");
     set("policy", "lru");
     set("watermarks", "95:98");
@@ -64,8 +64,8 @@ TEST_F(EvictionTest, WorkingSetOfFourTimesThePool) {
   const std::vector<int> left = in_memory(names);
   EXPECT_GE(left.size(), 50u);
   EXPECT_LE(left.size(), size_t{kPoolMiB});
-  // The newest are all there, the oldest all gone; in between one that was found in use may have been passed
-  // over.
+  // The newest entries are all there and the oldest are all gone; in between the evictor may have skipped an
+  // entry that it found in use.
   const std::vector<int> newest = range(4 * kPoolMiB - 40, 4 * kPoolMiB);
   EXPECT_TRUE(std::ranges::includes(left, newest)) << left[left.size() - 40];
   EXPECT_GE(left.front(), 2 * kPoolMiB);
@@ -149,14 +149,14 @@ TEST_F(EvictionTest, WhatIsInUseIsNotTouched) {
   const File writer(path("being-written"), O_WRONLY | O_CREAT);
   const std::string piece = pattern(99, kMiB);
   ASSERT_EQ(::write(writer.fd(), piece.data(), kMiB / 2), static_cast<ssize_t>(kMiB / 2));
-  // Where the kernel maps the daemon's files themselves, the descriptors that made the mappings are closed
-  // for it; without passthrough they stay open as long as the mappings.
+  // With passthrough the kernel maps the pool's file directly, and the descriptors that made the mappings
+  // count as closed. In daemon I/O they stay open as long as the mappings.
   const int64_t in_use = mode() == Mode::kDaemonIo ? 8 : 6;
   ASSERT_TRUE(eventually([in_use] { return mount().stat_value("open_entries") == in_use; }));
 
   order(mount(), "100%");
   EXPECT_TRUE(in_memory(names) == range(0, 7)) << in_memory(names).size() << " left";
-  // More than the pool holds comes after them: still theirs.
+  // More entries than the pool holds come after the ones in use, which stay.
   fill_pool("pressure", 3 * kPoolMiB);
   EXPECT_EQ(in_memory(names), range(0, 7));
   for (int i = 0; i < 5; ++i) EXPECT_EQ(difference(i, read_at(readers[i].fd(), 0, kMiB)), "");
@@ -178,7 +178,8 @@ TEST_F(EvictionTest, ClosedFilesBecomeVictims) {
   EXPECT_EQ(in_memory(names), std::vector<int>());
 }
 
-// Its last close would give it back to the policy, and its inode is forgotten after that.
+// The last close of a removed entry would give it back to the policy, and the kernel forgets its inode only
+// later.
 TEST_F(EvictionTest, RemovedWhileInUseIsNoVictimAgain) {
   const auto names = fill_pool("e", 20);
   std::vector<File> readers;
@@ -189,14 +190,14 @@ TEST_F(EvictionTest, RemovedWhileInUseIsNoVictimAgain) {
   readers.clear();
   ASSERT_TRUE(all_closed(mount()));
   const auto more = fill_pool("more", 2 * kPoolMiB);
-  // In this order: the evictor may still be at work, but a name that is there can be read.
+  // The order matters: the evictor may still be at work, but a name that exists can be read.
   const int whole = check_whole(more);
   EXPECT_GE(whole, static_cast<int>(survivors(more).size()));
 }
 
 TEST_F(EvictionTest, TemporaryFileClosedButNotYetRenamedSurvives) {
-  // It is spared for a second, less a tick of the clock; a machine that is busy elsewhere may need several
-  // tries to store a whole pool in that.
+  // The file is spared for a second, less a tick of the clock. A busy machine may need several tries to store
+  // a whole pool within that time.
   constexpr std::chrono::milliseconds kSpared(990);
   const std::string content = pattern(7, kMiB);
   for (int attempt = 0; attempt < 20; ++attempt) {
@@ -342,7 +343,7 @@ TEST_F(EvictionTest, DoesNotShrinkBelowWhatIsInUse) {
   ASSERT_TRUE(all_closed(mount()));
   EXPECT_EQ(error_name(write_once(mount().administrators("size"), "16M")), "ok");
   EXPECT_LE(tmpfs_used_bytes(mount()), 16 * kMiB);
-  // The kernel is told of each name by and by.
+  // The kernel is told of the evicted names one after the other.
   EXPECT_TRUE(eventually([&] { return in_memory(names).size() <= 16; })) << in_memory(names).size();
   EXPECT_GT(check_whole(names), 8);
 }
@@ -366,7 +367,7 @@ TEST_F(MixedSizesTest, UpToWhatIsLearned) {
   store_mixed(3 * kMiB);
 }
 
-// Beyond an eighth of the pool the size has to be given: so much is never kept free for a guess.
+// A size above an eighth of the pool has to be set, because a guess never reserves more than that.
 TEST_F(MixedSizesTest, UpToWhatIsGiven) {
   set("entry_size", "8M");
   store_mixed(8 * kMiB);

@@ -1,5 +1,4 @@
-// Starting and ending: configuration errors, signals, what a crash leaves, and the memory the daemon itself
-// takes.
+// Starting and ending: configuration errors, signals, the state after a crash, and the memory of the daemon.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -34,7 +34,7 @@ struct Outcome {
   std::string output;
 };
 
-// Runs a daemon that is not meant to serve.
+// A Runner runs a daemon that is not meant to serve.
 class Runner {
  public:
   Runner() {
@@ -139,7 +139,7 @@ TEST_F(LifecycleTest, ConfigurationIsCheckedAndPrinted) {
   for (const char* part : {"llama", "16M", "fifo", "threads = 3"}) {
     EXPECT_NE(printed.output.find(part), std::string::npos) << part << "\n" << printed.output;
   }
-  // What it prints is a configuration.
+  // The printed text is a configuration.
   write_file(config, printed.output);
   EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).code, 0)
       << printed.output;
@@ -166,7 +166,7 @@ TEST_F(LifecycleTest, ConfigurationServes) {
   mount.stop();
 }
 
-// A container that was started while the pools were mounted has the mount too, and keeps it.
+// A container that was started while the pools were mounted has a copy of the mount and keeps it.
 TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
   Mount mount;
   ASSERT_EQ(store(mount.path() + "/file", "content"), 0);
@@ -182,7 +182,7 @@ TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
         ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
     if (!alone || ::write(ready[1], "1", 1) != 1 || ::read(go_on[0], &byte, 1) != 1) ::_exit(1);
     std::string content;
-    // ENOTCONN, or while the rings are taken down ECANCELED.
+    // The error is ENOTCONN, or ECANCELED while the rings are taken down.
     ::_exit(load(mount.path() + "/file", &content) != 0 ? 0 : 2);
   }
   ::close(ready[1]);
@@ -225,7 +225,7 @@ TEST_F(LifecycleTest, EndsWithFilesOpenAndMapped) {
   ASSERT_TRUE(mapping.valid());
   EXPECT_EQ(difference(2, mapping.text()), "");
   mount.stop();
-  // Whatever they say now, they say it at once; memory that is mapped stays.
+  // Any answer of the ended mount comes at once; mapped memory stays.
   const int fd = reader.fd();
   EXPECT_NE(in_child([fd] { return read_at(fd, 0, 10).empty() ? 1 : 0; }, std::chrono::seconds(10)), -1);
   if (mode() != Mode::kDaemonIo) {
@@ -238,7 +238,7 @@ TEST_F(LifecycleTest, EndsWithFilesOpenAndMapped) {
 TEST_F(LifecycleTest, AStaleMountOfOursIsCleanedUp) {
   Mount crashed;
   fill(crashed.path(), "e", 3);
-  (void)list(crashed.root());  // whose attributes the kernel asks for again after that
+  (void)list(crashed.root());  // after which the kernel asks again for the root's attributes
   crashed.kill();
   ASSERT_FALSE(mounts_below(crashed.root()).empty()) << "nothing stale to clean";
   EXPECT_FALSE(exists(crashed.path() + "/e-0"));
@@ -284,7 +284,7 @@ TEST_F(LifecycleTest, BindMountsGoThoughTheBaseHasGone) {
   const Runner runner;
   const MountPoint bind(runner.file("bind"));
   Mount mount;
-  mount.stop_squeezing();  // which has files of the base open
+  mount.stop_squeezing();  // the squeezer has files of the base mount open
   ASSERT_EQ(::mount(mount.path().c_str(), bind.path().c_str(), nullptr, MS_BIND, nullptr), 0);
   ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
   ASSERT_EQ(store(bind.path() + "/file", "content"), 0) << "it serves on";
@@ -292,7 +292,7 @@ TEST_F(LifecycleTest, BindMountsGoThoughTheBaseHasGone) {
   EXPECT_EQ(bind.mounts(), 0u);
 }
 
-// One descriptor an open file; what is left for a create runs out between its steps.
+// Each open file takes one descriptor, and the last create runs out of descriptors between its steps.
 TEST_F(LifecycleTest, ACreateThatFailsLeavesNoName) {
   Mount mount;
   rlimit before{};
@@ -333,7 +333,7 @@ TEST_F(LifecycleTest, TwoMountsSideBySide) {
 
 TEST_F(LifecycleTest, Daemonize) {
   const Runner runner;
-  // Not by Mount: what it starts is to outlive the process it starts.
+  // The test does not use Mount, because the daemon has to outlive the process that the test starts.
   std::vector<std::string> words = {"--daemonize", "--pool", "p:size=16M", runner.mount_point()};
   if (mode() == Mode::kDaemonIo) words.insert(words.begin(), {"-o", "no_passthrough"});
   if (mode() == Mode::kIoUring) words.insert(words.begin(), {"-o", "io_uring"});
@@ -343,7 +343,7 @@ TEST_F(LifecycleTest, Daemonize) {
   arguments.push_back(nullptr);
   ASSERT_EQ(in_child([&] { return ::execv(arguments[0], arguments.data()) + 1; }, std::chrono::seconds(30)),
             0);
-  // It returned: it serves, without any wait of ours.
+  // Because the command returned, the daemon serves without further waiting.
   EXPECT_EQ(read_file(runner.mount_point() + "/p/.pool/size"), "16M\n");
   const pid_t pid = std::stoi(parse_stats(read_file(runner.mount_point() + "/.kvcachefs/stats")).at("pid"));
   ASSERT_GT(pid, 1);
@@ -354,7 +354,7 @@ TEST_F(LifecycleTest, Daemonize) {
 
 TEST_F(LifecycleTest, LogLinesHavePriorities) {
   Mount mount;
-  // It serves a moment before it says so.
+  // The daemon serves a moment before its log says so.
   ASSERT_TRUE(eventually([&] { return mount.log().find(" serves ") != std::string::npos; })) << mount.log();
   std::istringstream log(mount.log());
   int lines = 0;
@@ -374,7 +374,7 @@ TEST_F(LifecycleTest, LogLinesHavePriorities) {
   return 0;
 }
 
-// Sanitizers take memory of their own.
+// A build with sanitizers is left out, because a sanitizer takes memory.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(LifecycleTest, MemoryOfTheDaemonPerEntry) {
   constexpr long kEntries = 20'000;
@@ -389,12 +389,25 @@ TEST_F(LifecycleTest, MemoryOfTheDaemonPerEntry) {
   ASSERT_EQ(mount.stat_value("entries"), kEntries + 1000);
   const long per_entry = (resident_kib(mount.server_pid()) - before) * 1024 / kEntries;
   RecordProperty("bytes_per_entry", std::to_string(per_entry));
-  // The aim at a million entries is 256; a table may just have doubled here. Where the disk has it, too, is
-  // as much again, and pages of the catalog's map count for the daemon while nobody else needs the memory.
+  // The goal at a million entries is 256 bytes; here a table may just have doubled. With a disk tier an entry
+  // takes as much again. Pages of the catalog's map count for the daemon, too, while the machine has memory
+  // to spare.
   EXPECT_LE(per_entry, every_pool_spills() ? 1024 : 512);
   mount.stop();
 }
 #endif
+
+// Descriptors are told by the kernel without the link: by the name with it nothing would be evicted.
+TEST(RuntimeDirTest, ALinkOnTheWayCostsNothing) {
+  KVCACHEFS_NEED_DAEMON();
+  const DiskDirectory base;
+  make_directory(base / "real", 0700);
+  ASSERT_EQ(::symlink((base / "real").c_str(), (base / "link").c_str()), 0);
+  Mount mount({.pools = {"p:size=16M"}, .runtime_dir = base / "link/run"});
+  for (int i = 0; i < 40; ++i)
+    EXPECT_EQ(error_name(store(mount.path() + "/e" + std::to_string(i), pattern(i, kMiB))), "ok") << i;
+  mount.stop();
+}
 
 }  // namespace
 }  // namespace kvcachefs::test

@@ -27,7 +27,7 @@ int set_lock(int fd, int command, short type, off_t start, off_t length) {
   return error_of(::fcntl(fd, command, &lock));
 }
 
-// What another process gets that tries the lock on its own descriptor.
+// The result of another process that tries the lock on its own descriptor.
 std::string elsewhere(const std::string& name, const std::function<int(int fd)>& attempt) {
   return error_name(in_child([&] {
     const File file(name, O_RDWR);
@@ -67,7 +67,7 @@ PARITY_TEST(RecordLocks) {
   transcript.note("part unlocked", set_lock(file.fd(), F_SETLK, F_UNLCK, 120, 10));
   transcript.note("in the gap", attempt(F_WRLCK, 120, 10));
   { const File closed(name, O_RDONLY); }
-  // POSIX: closing any descriptor of the file drops the process's locks.
+  // POSIX: closing any descriptor of the file drops all locks of the process.
   transcript.note("all dropped", attempt(F_WRLCK, 0, 0));
 }
 
@@ -107,7 +107,8 @@ PARITY_TEST(WaitingForALock) {
     ::_exit(error_of(::flock(own.fd(), LOCK_EX)));
   }
   EXPECT_TRUE(eventually([&] { return !exists(directory + "/ready"); }));
-  // The child shares this description: closing ours alone would not let go.
+  // Because the child shares this file description, closing the parent's descriptor would not release the
+  // lock.
   transcript.call("unlock", ::flock(file.fd(), LOCK_UN));
   int status = -1;
   EXPECT_TRUE(eventually([&] { return ::waitpid(child, &status, WNOHANG) == child; }));

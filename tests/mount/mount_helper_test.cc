@@ -1,4 +1,4 @@
-// mount.kvcachefs: daemon, pool and bind mount from one command.
+// mount.kvcachefs makes daemon, pool and bind mount with one command.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -31,7 +31,7 @@ class MountHelperTest : public ::testing::Test {
  protected:
   void SetUp() override {
     KVCACHEFS_NEED_DAEMON();
-    // The daemons outlive the helpers that start them: this process reaps them.
+    // Because the daemons outlive the helpers that start them, this process reaps them.
     ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     std::string name = "/tmp/kv-test-" + std::to_string(::getpid()) + "-XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
@@ -164,7 +164,7 @@ TEST_F(MountHelperTest, AddsPoolsToARunningDaemon) {
   EXPECT_EQ(status.st_mode & 07777, 0700u);
   EXPECT_EQ(status.st_uid, 1000u);
   EXPECT_EQ(status.st_gid, 1001u);
-  // Two directories may show one pool.
+  // Two directories may show the same pool.
   make_directory(directory("c"));
   EXPECT_EQ(mount_pool("one", directory("c"), "").exit_code, 0);
   ASSERT_EQ(store(directory("c") + "/entry", "bytes"), 0);
@@ -186,7 +186,7 @@ TEST_F(MountHelperTest, TakesTurnsWithOthers) {
   constexpr int kHelpers = 6;
   std::vector<std::unique_ptr<Program>> helpers;
   for (int i = 0; i < kHelpers; ++i) {
-    // Each pool twice, at the same directory.
+    // Two helpers mount each pool at the same directory.
     const std::string name = "p" + std::to_string(i / 2);
     if (i % 2 == 0) make_directory(directory(name));
     helpers.push_back(std::make_unique<Program>(command(name, directory(name), "size=16M")));
@@ -206,7 +206,7 @@ TEST_F(MountHelperTest, MountsAgainAfterTheDaemonDied) {
   ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M").exit_code, 0);
   const pid_t pid = daemon_pid();
   const pid_t serving = serving_pid();
-  // Else one of them would go on.
+  // The supervisor is stopped first, because otherwise it would replace its killed child.
   ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   for (const pid_t each : {serving, pid}) ASSERT_EQ(::kill(each, SIGKILL), 0);
   ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
@@ -228,7 +228,7 @@ TEST_F(MountHelperTest, GivesItsOutputToNoDaemon) {
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const File reading(ends[0]);
   File writing(ends[1]);
-  // As `$(mount …)` and `ssh host mount …` do: they wait until nobody holds the pipe any more.
+  // A caller such as `$(mount …)` or `ssh host mount …` waits until no process holds the pipe any more.
   const int helped = in_child([&] {
     ::dup2(writing.fd(), STDOUT_FILENO);
     ::dup2(writing.fd(), STDERR_FILENO);
@@ -268,7 +268,7 @@ TEST_F(MountHelperTest, FollowsNoSymbolicLinksWhereItIsTold) {
   EXPECT_EQ(load(directory("b") + "/entry", &content), 0);
 }
 
-// In a mount namespace of its own: only there /sbin, where mount(8) looks, has the helper of this build.
+// The test runs in a new mount namespace, in which /sbin, where mount(8) looks, has this build's helper.
 TEST_F(MountHelperTest, MountsFromFstab) {
   std::string daemon_options = ",runtime_dir=" + work_dir_ + "/run";
   if (mode() == Mode::kDaemonIo) daemon_options += ",no_passthrough";
@@ -287,7 +287,7 @@ TEST_F(MountHelperTest, MountsFromFstab) {
                         nullptr),
                 0);
     }
-    for (int round = 0; round < 2; ++round) {  // as `mount -a` by hand does after the boot's
+    for (int round = 0; round < 2; ++round) {  // as `mount -a` by hand after the one at boot
       const Outcome outcome = run({"/bin/mount", "-n", "-T", directory("fstab"), "-a"});
       ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
       EXPECT_EQ(mounts_at(directory("a")).size(), 1u);

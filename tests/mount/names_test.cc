@@ -1,4 +1,4 @@
-// Names: rename with its flags, hard links, symbolic links, and what is neither file nor directory.
+// Names: rename with its flags, hard links, symbolic links, and special files.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/socket.h>
@@ -114,7 +114,7 @@ PARITY_TEST(RenameFlags) {
   transcript.listing("listing", directory);
 }
 
-// The kernel's FUSE refuses WHITEOUT of a file system that does not say it knows it; both answers are right.
+// The kernel's FUSE refuses WHITEOUT unless the file system announces it; both answers are right.
 PARITY_TEST(RenameWhiteout) {
   const Names at(transcript, directory);
   at.file("a");
@@ -128,7 +128,7 @@ PARITY_TEST(RenameAcrossHardLinks) {
   const Names at(transcript, directory);
   at.file("a");
   at.link("a", "b");
-  // POSIX: two links of one file: nothing happens, both stay.
+  // POSIX: a rename between two links of one file does nothing, and both stay.
   at.rename("a", "b");
   at.show("a");
   at.show("b");
@@ -243,7 +243,7 @@ PARITY_TEST(DeviceNodes) {
   transcript.call("plain file", ::mknod(at("file").c_str(), S_IFREG | 0640, 0));
   transcript.call("existing", ::mknod(at("file").c_str(), S_IFREG | 0640, 0));
   for (const std::string name : {"null", "disk", "file"}) transcript.status(name, at(name));
-  // Kept but dead: both mounts are nodev.
+  // The devices are kept but cannot be used, because both mounts are nodev.
   transcript.note("open", error_of(::open(at("null").c_str(), O_RDONLY)));
   transcript.note("as a user", as_user(1234, 1234, [&] {
                     return error_of(::mknod(at("other").c_str(), S_IFCHR | 0666, makedev(1, 3)));

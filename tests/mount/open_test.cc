@@ -1,4 +1,4 @@
-// open(2) and unlink(2): the flags, names and orders of calls that clients use.
+// The flags, names and orders of open(2) and unlink(2) calls that clients use.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ PARITY_TEST(AppendFromTwoDescriptors) {
     transcript.call("one", ::write(one.fd(), "one,", 4));
     transcript.call("two", ::write(two.fd(), "second,", 7));
   }
-  // POSIX: pwrite goes to its offset; Linux appends all the same.
+  // POSIX: pwrite writes at its offset. Linux appends nevertheless.
   transcript.call("pwrite", ::pwrite(one.fd(), "end", 3, 0));
   transcript.content("content", name);
 }
@@ -55,7 +55,8 @@ PARITY_TEST(AppendGivenAndTakenAway) {
   transcript.content("content", name);
 }
 
-// The one exception: the kernel keeps the O_APPEND of a passthrough open, whatever F_SETFL says later.
+// The one exception to parity: the kernel keeps the O_APPEND of a passthrough open, even if F_SETFL clears it
+// later.
 TEST_F(ParityTest, AppendOfTheOpenTakenAway) {
   write_file(path("file"), "12345");
   const File file(path("file"), O_WRONLY | O_APPEND);

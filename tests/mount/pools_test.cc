@@ -1,4 +1,4 @@
-// Pools as directories of the mount's root, and what else may not be done there.
+// Pools as directories of the mount's root, and the other calls that are refused there.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -52,7 +52,7 @@ TEST_F(PoolsTest, MountInfoNamesUs) {
   EXPECT_NE(entries[0].options.find("nodev"), std::string::npos) << entries[0].options;
 }
 
-// The removed one's memory is given back behind the back of whoever makes it anew at once.
+// The daemon gives the removed pool's memory back while a client makes the pool again at once.
 TEST_F(PoolsTest, MadeAnewAsSoonAsItIsRemoved) {
   for (int round = 0; round < 300; ++round) {
     ASSERT_EQ(error_of(::mkdir(root("again").c_str(), 0755)), 0) << round;
@@ -68,9 +68,12 @@ TEST_F(PoolsTest, StatfsIsThePoolsOwn) {
   ASSERT_EQ(::statvfs(mount().path("q").c_str(), &status), 0);
   EXPECT_EQ(status.f_bsize, 4096u);
   EXPECT_EQ(status.f_frsize, 4096u);
-  EXPECT_EQ(status.f_blocks, 32 * kMiB / 4096);
+  // All entries in memory have to be on the disk too (durability=writeback), and so a pool holds as much as
+  // its larger tier.
+  const uint64_t disk = every_pool_spills() ? kMiB << 11 : 0;
+  EXPECT_EQ(status.f_blocks, std::max(32 * kMiB, disk) / 4096);
   EXPECT_LE(status.f_bfree, status.f_bavail);
-  EXPECT_EQ(size_of_pool("p"), 64 * kMiB);
+  EXPECT_EQ(size_of_pool("p"), std::max(64 * kMiB, disk));
 }
 
 TEST_F(PoolsTest, AvailableCountsWhatMayBeEvicted) {
@@ -81,7 +84,8 @@ TEST_F(PoolsTest, AvailableCountsWhatMayBeEvicted) {
     ::statvfs(mount().path().c_str(), &status);
     const uint64_t free = status.f_bfree * 4096;
     const uint64_t available = status.f_bavail * 4096;
-    return free <= 45 * kMiB && free >= 40 * kMiB && available >= 60 * kMiB && available <= 64 * kMiB;
+    const uint64_t size = size_of_pool("p");
+    return free <= size - 19 * kMiB && free >= size - 24 * kMiB && available == size;
   }));
 }
 
@@ -92,7 +96,7 @@ TEST_F(PoolsTest, RootDirectoryOfAPoolAsConfigured) {
   EXPECT_EQ(q.st_mode, S_IFDIR | 0750u);
   EXPECT_EQ(q.st_uid, 12u);
   EXPECT_EQ(q.st_gid, 34u);
-  // The pool's number is in the upper 16 bits: no inode of one pool is that of another.
+  // The upper 16 bits hold the pool's number, so that no inode number occurs in two pools.
   EXPECT_NE(p.st_ino >> 48, q.st_ino >> 48);
   EXPECT_EQ(status_of(mount().path("p") + "/..").st_ino, status_of(mount().root()).st_ino);
 }
@@ -113,7 +117,7 @@ TEST_F(PoolsTest, MakeAndRemove) {
   EXPECT_FALSE(exists(root("new/.pool/stats")));
   EXPECT_TRUE(eventually([&] { return mounts_below(mount().runtime_dir()).size() == mounts - 1; }));
   EXPECT_EQ(error_of(::rmdir(root("new").c_str())), ENOENT);
-  // The name is free again, and what was in it is not.
+  // The name is free again, but the old content does not come back.
   ASSERT_EQ(error_of(::mkdir(root("new").c_str(), 0755)), 0);
   EXPECT_EQ(error_of(::access(root("new/file").c_str(), F_OK)), ENOENT);
   EXPECT_EQ(error_of(::rmdir(root("new").c_str())), 0);
@@ -125,7 +129,7 @@ TEST_F(PoolsTest, RemovedWhileAFileOfItIsOpen) {
   ASSERT_EQ(::write(file.fd(), "content", 7), 7);
   ASSERT_EQ(error_of(::unlink(root("new/file").c_str())), 0);
   const int error = error_of(::rmdir(root("new").c_str()));
-  // Refusing and taking the pool apart at the last close are both sound; losing the open file is not.
+  // Refusing, and taking the pool apart at the last close, are both correct; losing the open file is not.
   EXPECT_TRUE(error == 0 || error == EBUSY || error == ENOTEMPTY) << error_name(error);
   EXPECT_EQ(read_at(file.fd(), 0, 100), "content");
   if (error == 0) return;
@@ -197,7 +201,7 @@ TEST(DefaultPool, AQuarterOfMemoryIfNoneIsNamed) {
   const uint64_t memory =
       static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t size = static_cast<uint64_t>(mount.stat_value("size_bytes", "default"));
-  // Of the memory the kernel counts or of a memory cgroup's limit, if that is less.
+  // The memory is what the kernel reports, or a memory cgroup's limit if that is less.
   EXPECT_LE(size, memory / 4 + memory / 50);
   EXPECT_GT(size, 16 * kMiB);
   mount.stop();

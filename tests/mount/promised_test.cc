@@ -1,5 +1,5 @@
-// What an fsync has promised is kept, whatever the pool would do with other entries; and an open that waits
-// keeps nobody else waiting.
+// A content that an fsync has promised is kept, whatever the pool does with other entries; and an open that
+// waits does not make other requests wait.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ TEST(PromisedTest, WhatAdmissionWouldRefuseIsNotDiscardedAfterAnFsync) {
   mount.stop();
 }
 
-// While an open waits for memory that others hold, the only thread that serves goes on.
+// While an open waits for memory that other files hold, the only serving thread goes on.
 TEST(PromisedTest, AnOpenThatWaitsHoldsNoThread) {
   KVCACHEFS_NEED_DAEMON();
   const DiskDirectory disk;
@@ -60,13 +60,13 @@ TEST(PromisedTest, AnOpenThatWaitsHoldsNoThread) {
   ASSERT_TRUE(eventually([&] { return mount.stat_value("dirty_entries") == 0; }));
   ASSERT_TRUE(settled(mount));
   order(mount, "100%");
-  std::vector<File> holders;  // of all memory
+  std::vector<File> holders;  // they hold all memory
   for (int i = 0; i < 16; ++i) {
     holders.emplace_back(names[i], O_RDONLY);
     EXPECT_EQ(read_at(holders.back().fd(), 0, 4096), pattern(i, 4096));
   }
-  // It is told after half a second that there is none; a machine that stands still for that long is given
-  // another try.
+  // The open is told after half a second that there is no memory. A machine that stands still for that long
+  // gets another try.
   bool served_meanwhile = false;
   for (int i = 20; i < 28 && !served_meanwhile; ++i) {
     std::atomic<pid_t> thread{0};

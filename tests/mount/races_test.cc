@@ -1,5 +1,5 @@
-// Many threads on few names while the pool evicts: calls may lose a race in the ways POSIX names, never in
-// others.
+// Many threads use few names while the pool evicts: a call that loses a race may fail only in the ways that
+// POSIX names.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kThreads = 8;
 constexpr std::chrono::milliseconds kRunTime(1500);
-// Until a run has met what it is about; more than enough under a sanitizer on a machine that others use too.
+// The longest time for a run to meet its condition; it suffices under a sanitizer on a busy machine, too.
 constexpr std::chrono::seconds kLongestRunTime(30);
 
 class RacesTest : public SharedMount<RacesTest> {
@@ -34,8 +34,8 @@ class RacesTest : public SharedMount<RacesTest> {
   static MountOptions options() { return {.pools = {"p:size=32M"}}; }
 
  protected:
-  // Runs `step` in each thread until the time is over, there were 100 steps, and `enough()`. An error that
-  // `step` gives back is counted by its name.
+  // run() runs `step` in each thread until the time is over, more than 100 steps were made and `enough()` is
+  // true. An error of `step` that `allowed` lacks fails the test with the error's name.
   static void run(
       const std::function<int(int thread, Random& random)>& step, const std::set<int>& allowed,
       const std::function<bool()>& enough = [] { return true; }) {
@@ -66,7 +66,7 @@ class RacesTest : public SharedMount<RacesTest> {
   }
 };
 
-// Content that tells by itself whether it is whole: its seed, then the pattern of that seed.
+// A content that shows whether it is whole: its seed, then the pattern of that seed.
 std::string sealed(uint64_t seed, size_t bytes) {
   std::string content = pattern(seed, bytes);
   std::memcpy(content.data(), &seed, sizeof(seed));
@@ -82,7 +82,7 @@ std::string why_not_whole(std::string content, size_t bytes) {
   return difference(seed, content);
 }
 
-// The file of this name anywhere below a directory; empty if there is none.
+// The path of the file with this name anywhere below a directory; empty if there is none.
 std::string find_below(const std::string& directory, const std::string& name) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
     if (entry.path().filename() == name) return entry.path();
@@ -102,7 +102,7 @@ TEST_F(RacesTest, FewNamesUnderEviction) {
         write_file(own, sealed(random.next(), kBytes));
         return error_of(::rename(own.c_str(), name(random).c_str()));
       }
-      case 2:  // Pressure: names nobody asks for again.
+      case 2:  // Pressure: names that no thread opens again.
         return store(path("x-" + std::to_string(thread) + "-" + std::to_string(random.below(50))),
                      sealed(random.next(), kBytes));
       case 3:
@@ -129,7 +129,7 @@ TEST_F(RacesTest, FewNamesUnderEviction) {
       }
     }
   };
-  // A store's rename can find that its temporary file is gone only if someone took it; nobody does.
+  // A store's rename finds that its temporary file is gone only if a thread took it, and none does.
   run(step, {ENOENT}, [&] { return read > 50; });
   EXPECT_GT(read, 50);
 }
@@ -168,7 +168,8 @@ TEST_F(RacesTest, DirectoriesComeAndGo) {
       case 2:
         return error_of(::rename(name(random).c_str(), name(random).c_str()));
       case 3: {
-        // Its own temporary name: two that write one file may see each other's halves.
+        // Each thread has its temporary name, because two threads that write one file may see half of each
+        // other's content.
         const std::string own = file + "-" + std::to_string(thread);
         const int error = store(own, "content");
         return error != 0 ? error : error_of(::rename(own.c_str(), file.c_str()));
@@ -191,8 +192,8 @@ TEST_F(RacesTest, DirectoriesComeAndGo) {
   run(step, {ENOENT, EEXIST, ENOTEMPTY});
 }
 
-// Writers that truncate and write the same files meet readers that map and read them: while they run anything
-// of theirs may be seen, but when they are done the kernel shows what the memory holds.
+// Writers truncate and write files that readers read. While they run, a reader may see any state, but when
+// they are done the kernel shows the content that the memory holds.
 TEST_F(RacesTest, TruncatingWritersLeaveNoStaleViews) {
   const auto step = [&](int, Random& random) {
     const std::string name = path("n-" + std::to_string(random.below(3)));
@@ -211,7 +212,7 @@ TEST_F(RacesTest, TruncatingWritersLeaveNoStaleViews) {
   for (const std::string& name : list(mount().path())) {
     const auto backing = find_below(memory[0].mount_point, name);
     ASSERT_FALSE(backing.empty()) << name << " is not below " << memory[0].mount_point;
-    const std::string seen = read_file(path(name));  // after which it is in memory
+    const std::string seen = read_file(path(name));  // the read brings it back to memory
     EXPECT_EQ(seen, read_file(backing)) << name;
   }
 }
@@ -286,7 +287,7 @@ TEST_F(RacesTest, PoolsComeAndGo) {
         return error_of(::unlink((pool + "/file").c_str()));
     }
   };
-  // EBUSY: a file of the pool is open or on its way to be forgotten.
+  // EBUSY: a file of the pool is open, or the kernel has not forgotten it yet.
   run(step, {ENOENT, EEXIST, ENOTEMPTY, EBUSY});
   for (const std::string pool : {"extra-0", "extra-1"}) {
     const std::string directory = mount().root() + "/" + pool;
@@ -296,11 +297,12 @@ TEST_F(RacesTest, PoolsComeAndGo) {
   }
 }
 
-// A copy of a descriptor that is closed, as each child of a fork does that executes a program, says nothing
-// of whoever still writes: what is reserved for him must not be taken from under his bytes.
+// A closed copy of a descriptor, which each child of a fork that executes a program makes, does not tell
+// whether another descriptor is still written. The writer's reservation must not be taken away under its
+// bytes.
 TEST_F(RacesTest, ACopyIsClosedWhileTheOtherIsWritten) {
   constexpr size_t kBytes = 256 << 10;
-  // The pool learns how large entries are, and reserves for them.
+  // The pool learns how large entries are, and then reserves that size.
   for (int i = 0; i < 8; ++i) ASSERT_EQ(store(path("learn-" + std::to_string(i)), pattern(i, kBytes)), 0);
   std::atomic<int> writing = -1;
   std::atomic<bool> ends = false;

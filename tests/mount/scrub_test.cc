@@ -1,4 +1,5 @@
-// A pool's disk is read and checked while it serves: damage is found, exactly that, and dealt with.
+// A pool's disk is read and checked while the pool serves: exactly the damaged entries are found and dealt
+// with.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -41,7 +42,7 @@ class ScrubTest : public ::testing::Test {
     ASSERT_TRUE(eventually([&] { return mount_->stat_value("cold_entries") == kEntries; }));
   }
 
-  // Flips a bit of what the disk has of it.
+  // damage() flips a bit in the disk's copy of the entry.
   void damage(int entry) {
     const File file(spill(), O_RDWR | O_CLOEXEC);
     const std::string sought = pattern(entry, kEntryBytes).substr(0, 4096);
@@ -108,7 +109,7 @@ TEST_F(ScrubTest, ADamagedCopyOfWhatIsBeingWrittenIsWrittenAgain) {
     ASSERT_EQ(::unlink(path(entry).c_str()), 0);
   }
   const uint64_t before = read_from_disk();
-  // Its second piece has to wait for two seconds: the verdict meets a writer.
+  // The second piece of the entry has to wait for two seconds, so that the verdict meets a writer.
   ASSERT_EQ(write_once(mount_->control("scrub"), "start 128K"), 0);
   ASSERT_TRUE(eventually([&] { return read_from_disk() > before; }));
   {
@@ -153,7 +154,7 @@ TEST_F(ScrubTest, IsHeldToItsRateAndCanBeStopped) {
   EXPECT_EQ(write_once(mount_->control("scrub"), "start 1M"), EBUSY);
   const auto begun = std::chrono::steady_clock::now();
   ASSERT_TRUE(eventually([&] { return std::stoll(progress()["bytes"]) >= 2'000'000; }));
-  // The burst of a first piece and one more are not held back.
+  // The rate limit lets the first piece and one more pass at once.
   EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(1000));
   ASSERT_EQ(write_once(mount_->control("scrub"), "stop"), 0);
   EXPECT_EQ(progress()["state"], "idle");

@@ -1,5 +1,5 @@
-// A daemon as it serves: how it takes requests, what it says of that, and the mounts of its own that it keeps
-// the bytes in.
+// A serving daemon: how it takes requests, what it says about that, and the mounts in which it keeps the
+// bytes.
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -24,7 +24,7 @@ class ServingTest : public ::testing::Test {
 
 TEST_F(ServingTest, PollsForRequestsIfItIsTold) {
   Mount mount({.options = {"poll_us=50"}});
-  // It serves a moment before it knows all of itself.
+  // The daemon serves a moment before its statistics are complete.
   ASSERT_TRUE(eventually([&] { return mount.log().find(" serves ") != std::string::npos; })) << mount.log();
   const auto stats = parse_stats(read_file(mount.root() + "/.kvcachefs/stats"));
   EXPECT_EQ(stats.at("poll_us"), mode() == Mode::kIoUring ? "0" : "50");
@@ -42,7 +42,8 @@ TEST_F(ServingTest, PollsForRequestsIfItIsTold) {
   mount.stop();
 }
 
-// The kernel here offers it to root; without CAP_SYS_ADMIN there is no mount to ask.
+// This kernel offers passthrough to root, so that only the option prevents it; without CAP_SYS_ADMIN there is
+// no mount.
 TEST_F(ServingTest, SaysWhyThereIsNoPassthrough) {
   Mount mount;
   ASSERT_TRUE(eventually([&] { return mount.log().find(" serves ") != std::string::npos; })) << mount.log();
@@ -76,7 +77,7 @@ TEST_F(ServingTest, PoolsLieInMountsOfTheirOwn) {
     if (kernel_has_noswap()) {
       EXPECT_THAT(entry.super_options + ",", HasSubstr(",noswap,"));
     }
-    // Nobody but root comes to the bytes past the mount.
+    // Only root can reach the bytes past the mount.
     struct stat status {};
     const std::string directory = std::filesystem::path(entry.mount_point).parent_path();
     ASSERT_EQ(::stat(directory.c_str(), &status), 0);
@@ -88,7 +89,7 @@ TEST_F(ServingTest, PoolsLieInMountsOfTheirOwn) {
 
 TEST_F(ServingTest, EndsWhenSomebodyUnmountsIt) {
   Mount mount;
-  mount.stop_squeezing();  // which has files of it open
+  mount.stop_squeezing();  // the squeezer has files of the mount open
   ASSERT_EQ(store(mount.path() + "/entry", "content"), 0);
   EXPECT_FALSE(mounts_below(mount.runtime_dir()).empty());
   ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);

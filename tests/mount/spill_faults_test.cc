@@ -1,5 +1,5 @@
-// A disk tier whose disk or state directory fails while the pool serves: what is lost, what is said, and that
-// nobody else notices.
+// The disk or the state directory of a disk tier fails while the pool serves: which entries are lost, what is
+// reported, and that clients notice nothing else.
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
@@ -12,6 +12,7 @@
 
 #include "tests/support/disk_tier.h"
 #include "tests/support/files.h"
+#include "tests/support/freezable_disk.h"
 #include "tests/support/program.h"
 
 namespace kvcachefs::test {
@@ -28,37 +29,6 @@ class SpillFaultsTest : public DiskTierTest {
     const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
     return error_of(::fsync(directory.fd()));
   }
-};
-
-// A file system of its own on a loop device, whose writes can be held up.
-class FreezableDisk {
- public:
-  FreezableDisk(const DiskDirectory& disk, uint64_t size_bytes)
-      : device_(disk.make_file("image", size_bytes)), path_(disk / "frozen") {
-    make_directory(path_);
-    EXPECT_EQ(run({"/usr/sbin/mkfs.ext4", "-q", "-O", "^has_journal", device_.path()}).exit_code, 0);
-    EXPECT_EQ(::mount(device_.path().c_str(), path_.c_str(), "ext4", MS_NODEV, nullptr), 0);
-  }
-  ~FreezableDisk() {
-    if (frozen_) thaw();
-    EXPECT_EQ(::umount(path_.c_str()), 0);
-  }
-  FreezableDisk(const FreezableDisk&) = delete;
-  FreezableDisk& operator=(const FreezableDisk&) = delete;
-  const std::string& path() const { return path_; }
-  void freeze() {
-    frozen_ = run({"/sbin/fsfreeze", "-f", path_}).exit_code == 0;
-    EXPECT_TRUE(frozen_);
-  }
-  void thaw() {
-    frozen_ = false;
-    EXPECT_EQ(run({"/sbin/fsfreeze", "-u", path_}).exit_code, 0);
-  }
-
- private:
-  const LoopDevice device_;
-  const std::string path_;
-  bool frozen_ = false;
 };
 
 TEST_F(SpillFaultsTest, WithoutDurabilityASlowDiskStopsNobody) {
@@ -81,14 +51,14 @@ TEST_F(SpillFaultsTest, WithoutDurabilityASlowDiskStopsNobody) {
   stop();
 }
 
-// Unless what is stored is to be kept: then writers wait.
+// Writers wait for a slow disk if their entries have to be kept.
 TEST_F(SpillFaultsTest, WithDurabilityASlowDiskCostsNoEntry) {
   KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
   FreezableDisk slow(disk(), 768 * kMiB);
   start_pool("p:size=128M,durability=writeback,spill=" + slow.path() +
              "/spill,spill_size=512M,catalog=" + (disk() / "catalog"));
-  // A create that waits holds the pool's directory, and so whoever looks for a name there that the kernel
-  // does not know.
+  // A create that waits holds the pool's directory in the kernel, and so does a lookup there of a name that
+  // the kernel does not know. The control file is therefore looked up before.
   const File known(mount().control("stats"), O_PATH);
   slow.freeze();
   auto stored = std::async(std::launch::async, [&] { return fill_pool("e", 250); });
@@ -103,7 +73,8 @@ TEST_F(SpillFaultsTest, WithDurabilityASlowDiskCostsNoEntry) {
   stop();
 }
 
-// Where the pool would discard what the disk is too slow for.
+// A pool with durability=none discards entries for which the disk is too slow, except one that an fsync waits
+// for.
 TEST_F(SpillFaultsTest, WhatAnFsyncWaitsForIsNotDiscardedMeanwhile) {
   KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
   FreezableDisk slow(disk(), 768 * kMiB);
@@ -112,7 +83,7 @@ TEST_F(SpillFaultsTest, WhatAnFsyncWaitsForIsNotDiscardedMeanwhile) {
   start_pool(pool);
   make_directory(path("d"));
   slow.freeze();
-  fill_pool("before", 200);  // the disk has as many at a time as it is given
+  fill_pool("before", 200);  // the disk then has as many requests as it takes at a time
   ASSERT_EQ(error_name(store(path("d/promised"), pattern(1, kMiB))), "ok");
   std::atomic<pid_t> waiting_thread{0};
   std::future<int> synced = std::async(std::launch::async, [&] {
@@ -133,14 +104,14 @@ TEST_F(SpillFaultsTest, WhatAnFsyncWaitsForIsNotDiscardedMeanwhile) {
   kill();
   start_pool(pool);
   EXPECT_EQ(difference(1, read_file(path("d/promised"))), "");
-  stop();  // before its file system goes
+  stop();  // before the disk's file system goes
 }
 
 TEST_F(SpillFaultsTest, AReadErrorCostsNothing) {
   start();
   const auto names = fill_pool("e", 16);
   make_all_cold();
-  // What lies behind the cut can not be read, and then no more.
+  // The entries behind the cut cannot be read, and only those.
   ASSERT_EQ(::truncate(spill_file().c_str(), 8 * kMiB), 0);
   int unreadable = 0;
   for (int i = 0; i < 16; ++i) {
@@ -159,7 +130,7 @@ TEST_F(SpillFaultsTest, AReadErrorCostsNothing) {
   EXPECT_EQ(stat("checksum_errors"), 0);
   EXPECT_EQ(stat("entries"), 16);
   EXPECT_NE(mount().log().find("read error 5"), std::string::npos);
-  // Stored anew they have other places, and those of before are good again once they have been written.
+  // Entries stored again get other places, and the old places are good again once they have been written.
   fill_pool("e", 16);
   const auto again = fill_pool("again", 16);
   make_all_cold();
@@ -189,11 +160,11 @@ TEST_F(SpillFaultsTest, AFullStateDirectoryLosesNothing) {
   EXPECT_EQ(check_whole(in_pool("e", 60)), 60);
   EXPECT_EQ(check_whole(in_pool("f", 60)), 60);
   EXPECT_EQ(xattr(path("e-59"), "user.note"), std::string(16'000, 'x'));
-  stop();  // before its state directory goes
+  stop();  // before the state directory goes
 }
 
-// The disk is full, and what would make room there cannot be written to the catalog: for longer than a copy
-// waits for room.
+// The disk is full, and the removals that would make room there cannot be written to the catalog for longer
+// than a copy waits for room.
 TEST_F(SpillFaultsTest, AFullDiskWaitsForItsCatalog) {
   constexpr auto kPatience = std::chrono::seconds(11);
   const PlainTmpfs state("size=4M");
@@ -226,7 +197,7 @@ TEST_F(SpillFaultsTest, AFullDiskWaitsForItsCatalog) {
   ordered.get();
   EXPECT_EQ(stat("discards"), 0);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(difference(100 + i, read_file(names[i])), "");
-  stop();  // before its state directory goes
+  stop();  // before the state directory goes
 }
 
 TEST_F(SpillFaultsTest, CheckFindsAndDiscardsWhatIsDamaged) {

@@ -1,4 +1,4 @@
-// What of a pool is there again after its daemon has ended, by a stop or by SIGKILL, and has been started on
+// Which entries of a pool are there again after its daemon ended, by a stop or by SIGKILL, and was started on
 // the same spill file.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ class SpillRestartTest : public DiskTierTest {
     const File directory(path(name), O_RDONLY | O_DIRECTORY);
     ASSERT_EQ(error_name(error_of(::fsync(directory.fd()))), "ok") << name;
   }
-  // Names, modes, owners, times, links, xattrs and pins, in a tree.
+  // make_tree() makes a tree with names, modes, owners, times, links, xattrs and pins.
   void make_tree();
   void expect_tree();
 };
@@ -151,7 +151,7 @@ TEST_F(SpillRestartTest, OnlyWhatIsCommittedComesBack) {
   EXPECT_EQ(stat("entries"), 3);
 }
 
-// As a file is made that is there as a whole or not at all.
+// A client makes a file like this that has to exist as a whole or not at all.
 TEST_F(SpillRestartTest, SyncedBeforeItHadAName) {
   for (const char* durability : {"none", "writeback"}) {
     SCOPED_TRACE(durability);
@@ -171,7 +171,7 @@ TEST_F(SpillRestartTest, SyncedBeforeItHadAName) {
   }
 }
 
-// A file that was emptied to be written again has a second name, and loses the first one to another.
+// A file that was emptied to be written again gets a second name, and loses the first one to another file.
 TEST_F(SpillRestartTest, TheNewNameOfAFileWhoseOldOneWasReplaced) {
   start();
   const std::string content = pattern(1, 300'000);
@@ -186,7 +186,7 @@ TEST_F(SpillRestartTest, TheNewNameOfAFileWhoseOldOneWasReplaced) {
     ASSERT_EQ(::write(file.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
   }
   sync_directory("");
-  // What is stored next would take its place on the disk, if that had been given away.
+  // The entries stored next would overwrite its place on the disk if that had been given away.
   EXPECT_EQ(check_whole(fill_pool("e", 40, 300'000)), 40);
   make_all_cold();
   EXPECT_EQ(difference(1, read_file(path("new"))), "");
@@ -215,8 +215,8 @@ TEST_F(SpillRestartTest, RemovedAndReplacedStaySo) {
   EXPECT_EQ(difference(5, read_file(path("e-5"))), "");
 }
 
-// Every store that has returned under `sync` is there after SIGKILL; what was replaced has one content or the
-// other.
+// Every store that returned under durability=sync is there after SIGKILL; a name that was being replaced has
+// its old or its new content.
 TEST_F(SpillRestartTest, SyncOutlivesAKillAtAnyTime) {
   Random random(7);
   for (int round = 0; round < 8; ++round) {
@@ -235,7 +235,7 @@ TEST_F(SpillRestartTest, SyncOutlivesAKillAtAnyTime) {
       }
     }
     writing.close();
-    // What the writer has been told, as of the kill and of all that was told before.
+    // The last store that the writer reported, including reports that it made until the kill.
     int stored = -1;
     const int stop_after = 3 + static_cast<int>(random.below(40));
     while (stored < stop_after && ::read(reading.fd(), &stored, sizeof stored) == sizeof stored) {
@@ -250,7 +250,7 @@ TEST_F(SpillRestartTest, SyncOutlivesAKillAtAnyTime) {
     start({.more = "durability=sync"});
     for (int i = std::max(0, stored - 4); i <= stored; ++i) {
       const std::string content = read_file(path("r-" + std::to_string(i % 5)));
-      const int newer = i + 5;  // the one that was being stored
+      const int newer = i + 5;  // the store that was under way
       const bool old = content == pattern(i, 40'000 + i);
       EXPECT_TRUE(old || (newer == stored + 1 && content == pattern(newer, 40'000 + newer)))
           << i << " of " << stored << ": " << content.size() << " bytes";
@@ -260,7 +260,7 @@ TEST_F(SpillRestartTest, SyncOutlivesAKillAtAnyTime) {
   }
 }
 
-// Without a sync, what is there after SIGKILL is whole, and of a name that was replaced one of its contents.
+// Without a sync, each entry that is there after SIGKILL is whole; a replaced name has one of its contents.
 TEST_F(SpillRestartTest, NothingIsTornAfterAKill) {
   for (const char* durability : {"none", "writeback"}) {
     for (int round = 0; round < 4; ++round) {
@@ -282,7 +282,7 @@ TEST_F(SpillRestartTest, NothingIsTornAfterAKill) {
       start({.size = "16M", .spill_size = "64M"});
       for (const std::string& name : list(mount().path())) {
         const std::string content = read_file(path(name));
-        if (name.ends_with(".tmp")) continue;  // one that was not renamed yet
+        if (name.ends_with(".tmp")) continue;  // a file that was not renamed yet
         const int slot = std::stoi(name.substr(2));
         EXPECT_EQ(content.size(), 500'000u) << name;
         EXPECT_TRUE(content == pattern(slot, 500'000) || content == pattern(slot + 50, 500'000) ||
@@ -313,7 +313,7 @@ TEST_F(SpillRestartTest, SmallerMemoryAndSmallerDisk) {
   struct ::stat status {};
   ASSERT_EQ(::stat(spill_file().c_str(), &status), 0);
   EXPECT_EQ(status.st_size, static_cast<off_t>(64 * kMiB));
-  // It goes on until a 32nd of the disk is free for what comes next.
+  // The daemon discards entries until a 32nd of the disk is free for new ones.
   EXPECT_TRUE(eventually([&] { return stat("spill_used_bytes") <= static_cast<int64_t>(62 * kMiB); }));
   const size_t left = survivors(now()).size();
   EXPECT_GE(left, 20u);

@@ -1,4 +1,4 @@
-// What a pool may spill to: files on a disk and block devices that carry nothing of others, each for one
+// The targets to which a pool may spill: files on a disk and block devices without foreign data, each for one
 // pool.
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -12,8 +12,8 @@
 #include "tests/support/disk_tier.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
-#include "tier/catalog.h"
-#include "tier/spill_orders.h"
+#include "tier/catalog/catalog.h"
+#include "tier/disk/spill_orders.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -66,7 +66,7 @@ TEST_F(SpillTargetTest, ABlockDevice) {
   const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
   ASSERT_EQ(error_name(error_of(::fsync(directory.fd()))), "ok");
   kill();
-  // A part of the device: what lies beyond it is dropped.
+  // The pool now has a part of the device; entries that lie beyond it are dropped.
   start_pool(on(device.path(), ",spill_size=64M"));
   EXPECT_EQ(stat("spill_size_bytes"), static_cast<int64_t>(64 * kMiB));
   EXPECT_LE(survivors(names).size(), 63u);
@@ -82,7 +82,7 @@ TEST_F(SpillTargetTest, AFileSystemOnTheDeviceIsNotOverwritten) {
   start_pool(on(device.path(), ",spill_force=on"));
   EXPECT_EQ(check_whole(fill_pool("e", 40)), 40);
   stop();
-  // Ours by now: it needs no force, and force forgets nothing.
+  // The device is a spill tier by now: it needs no force, and a start with force keeps its entries.
   start_pool(on(device.path(), ",spill_force=on"));
   EXPECT_EQ(stat("entries"), 40);
   start_pool(on(device.path()));
@@ -115,8 +115,8 @@ TEST_F(SpillTargetTest, MemoryIsNoDisk) {
   EXPECT_EQ(list(tmpfs.path()), std::vector<std::string>());
 }
 
-// An overlay on ramfs has no O_DIRECT, whoever asks; ext4 that journals data lets files be opened so and
-// copies.
+// An overlay on ramfs has no O_DIRECT for any caller. ext4 that journals data lets files be opened with
+// O_DIRECT, but copies the bytes.
 TEST_F(SpillTargetTest, AFileSystemWithoutDirectIO) {
   const PlainTmpfs below("size=16M");
   const FileSystem memory("ramfs", "ramfs", "");
@@ -148,7 +148,8 @@ TEST_F(SpillTargetTest, OnlyTheDiskThatTheCatalogKnows) {
   ASSERT_EQ(::rename((disk() / "other").c_str(), spill_file().c_str()), 0);
   expect_refused(pool, {"carries ", "the pool's catalog expects "});
   ASSERT_EQ(::rename((disk() / "mine").c_str(), spill_file().c_str()), 0);
-  // A new catalog knows none: another pool's, or that of before is on a file system that is not mounted.
+  // A new catalog knows no disk: it is another pool's, or the old one is on a file system that is not
+  // mounted.
   const std::string catalog = spill_file() + ".catalog";
   ASSERT_EQ(::rename(catalog.c_str(), (disk() / "aside").c_str()), 0);
   expect_refused(pool, {"carries ", "does not know", "spill_force=on"});
@@ -158,7 +159,7 @@ TEST_F(SpillTargetTest, OnlyTheDiskThatTheCatalogKnows) {
   EXPECT_EQ(stat("entries"), 4);
 }
 
-// Between the superblock and the catalog's word of it.
+// The first start ended after it wrote the superblock and before it told the catalog.
 TEST_F(SpillTargetTest, AFirstStartThatWasCutShortIsDoneAgain) {
   start();
   stop();

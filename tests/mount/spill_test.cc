@@ -1,4 +1,5 @@
-// A pool that spills to a file on a disk: what goes there, what comes back, and the caps on both.
+// A pool that spills to a file on a disk: which entries go there, which come back, and the limits of both
+// tiers.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -22,7 +23,7 @@ namespace {
 class SpillTest : public DiskTierTest {
  protected:
   static void open_and_close(const std::string& name) { EXPECT_FALSE(read_file(name).empty()); }
-  // All memory is in somebody's hands: `count` open entries of 1 MiB. Kept as long as what is returned.
+  // hold_memory() opens these entries of 1 MiB, so that all memory is in use while the result exists.
   std::vector<File> hold_memory(const std::vector<std::string>& names) {
     std::vector<File> readers;
     for (const std::string& name : names) readers.emplace_back(name, O_RDONLY);
@@ -60,7 +61,7 @@ TEST_F(SpillTest, EachClosedEntryIsSpilledByItself) {
   EXPECT_EQ(stat("spills"), 8);
   EXPECT_EQ(stat("spilled_bytes"), static_cast<int64_t>(8 * kMiB));
   EXPECT_EQ(stat("promotes"), 0);
-  // A temporary file that nobody renames, too.
+  // A temporary file that no client renames is spilled, too.
   write_file(path("plain"), pattern(1, 1000));
   EXPECT_TRUE(becomes("clean_entries", 9));
 }
@@ -110,14 +111,14 @@ TEST_F(SpillTest, FullDiskDiscardsByThePolicy) {
   EXPECT_EQ(status.st_size, static_cast<off_t>(64 * kMiB));
   EXPECT_GT(stat("disk_discards"), 100);
   EXPECT_EQ(stat("spill_errors"), 0);
-  // It goes on until a 32nd of the disk is free for what comes next.
+  // The daemon discards entries until a 32nd of the disk is free for new ones.
   EXPECT_TRUE(becomes("dirty_entries", 0));
   EXPECT_TRUE(eventually([&] { return stat("spill_used_bytes") <= static_cast<int64_t>(62 * kMiB); }));
   const std::vector<int> left = survivors(names);
   EXPECT_GE(left.size(), 48u);
   EXPECT_LE(left.size(), 80u);
   EXPECT_EQ(left.back(), 199);
-  // The oldest cold ones go first; one that was in use when its turn came may be in memory still.
+  // The oldest cold entries go first; an entry that was in use when its turn came may still be in memory.
   EXPECT_LE(std::ranges::count_if(left, [](int i) { return i < 130; }), 3) << ::testing::PrintToString(left);
   EXPECT_EQ(check_whole(names), static_cast<int>(left.size()));
 }
@@ -208,7 +209,7 @@ TEST_F(SpillTest, DamagedContentIsDiscarded) {
       "bytes that are not the entry's at byte [0-9]+: an entry of 300000 bytes there is discarded");
   EXPECT_EQ(std::distance(std::sregex_iterator(log.begin(), log.end(), line), std::sregex_iterator()), 1)
       << log;
-  // Its name and its space are free again.
+  // The name and the space of the damaged entry are free again.
   EXPECT_EQ(error_name(store(names[2], pattern(2, 300'000))), "ok");
   make_all_cold();
   EXPECT_EQ(check_whole(names), 5);
@@ -230,16 +231,16 @@ TEST_F(SpillTest, ServedFromTheDiskWhenAllMemoryIsInUse) {
     EXPECT_EQ(read_at(reader.fd(), kMiB, 4096), content.substr(kMiB)) << "ends where the entry does";
     EXPECT_EQ(read_at(reader.fd(), 2 * kMiB, 10), "");
     EXPECT_EQ(::lseek(reader.fd(), 0, SEEK_END), static_cast<off_t>(kMiB + 777));
-    // Removed while it is read: its bytes stay until the close.
+    // The entry is removed while it is read: its bytes stay until the close.
     ASSERT_EQ(::unlink(cold[1].c_str()), 0);
     fill_pool("churn", 4, 4096);
     EXPECT_EQ(read_at(reader.fd(), 0, kMiB + 777), content);
-    // To change it takes a promotion, which nobody can make of what has no name.
+    // A change needs a promotion, which is not possible for an entry without a name.
     const std::string its_path = "/proc/self/fd/" + std::to_string(reader.fd());
     EXPECT_NE(error_of(::truncate(its_path.c_str(), 100)), 0);
     EXPECT_EQ(read_at(reader.fd(), 0, kMiB + 777), content);
   }
-  // Who means to write needs memory.
+  // An open for writing needs memory.
   EXPECT_EQ(error_name(error_of(::open(cold[0].c_str(), O_WRONLY))), "ENOSPC");
   EXPECT_TRUE(exists(cold[0]));
   // Damage is seen before the first byte is given out.
@@ -250,7 +251,7 @@ TEST_F(SpillTest, ServedFromTheDiskWhenAllMemoryIsInUse) {
   EXPECT_EQ(difference(0, read_file(cold[0])), "");
 }
 
-// Written in place and taken before the second is over that a client has for a rename.
+// The files are written in place, and evicted before the second has passed that a client has for a rename.
 TEST_F(SpillTest, WhatLeftEarlyComesAndGoesLikeOthers) {
   start({.size = "64M"});
   std::vector<std::string> names;
@@ -266,7 +267,7 @@ TEST_F(SpillTest, WhatLeftEarlyComesAndGoesLikeOthers) {
   }
 }
 
-// Room on the disk is made of what lies there.
+// The daemon makes room on the disk by discarding entries that lie there, none that are only in memory.
 TEST_F(SpillTest, AFullDiskCostsNothingThatIsInMemoryAlone) {
   start({.size = "128M", .spill_size = "32M", .more = "admission=second_access"});
   const auto kept = fill_pool("kept", 8);
@@ -300,7 +301,7 @@ TEST_F(SpillTest, ARemovedEntryCancelsItsPromotion) {
     std::string lines;
     for (int i = 0; i < 8; ++i) lines += "e-" + std::to_string(i) + "\n";
     set("prefetch", lines);
-    // Half are removed, half replaced, wherever their promotions are.
+    // Half of the entries are removed and half are replaced, at whatever stage their promotions are.
     for (int i = 0; i < 8; ++i) {
       if (i % 2 == 0)
         EXPECT_EQ(::unlink(names[i].c_str()), 0);
@@ -322,7 +323,7 @@ TEST_F(SpillTest, ARemovedEntryCancelsItsPromotion) {
     EXPECT_TRUE(becomes("entries", 0));
   }
   EXPECT_EQ(stat("promote_errors"), 0);
-  // Its space on the disk is free, too: only the first unit is taken.
+  // Space on the disk is free again, too: only the first unit is taken.
   EXPECT_TRUE(becomes("spill_used_bytes", 64 << 10));
 }
 

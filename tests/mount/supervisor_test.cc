@@ -1,5 +1,5 @@
-// The process that was started and its child: upgrades, hangs, children that cannot be, and what is told to
-// and kept by a service manager, whose part the test plays (sd_notify(3), sd_listen_fds(3)).
+// The supervisor and its child: upgrades, hangs, children that cannot serve, and what a service manager is
+// told and keeps. The test plays the service manager (sd_notify(3), sd_listen_fds(3)).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/succession.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -37,7 +38,7 @@ class SupervisorTest : public ::testing::Test {
     mount_ = std::make_unique<Mount>(std::move(options));
     ASSERT_EQ(error_name(store(mount_->path() + "/entry", pattern(1, kMiB))), "ok");
   }
-  // The file to name places in.
+  // start_with_faults() returns the path of the file for names of fault points.
   std::string start_with_faults(MountOptions options = {}) {
     const std::string file = "/tmp/kv-fault-" + std::to_string(::getpid());
     ::setenv("KVCACHEFS_FAULT_FILE", file.c_str(), 1);
@@ -86,7 +87,7 @@ TEST_F(SupervisorTest, RefusesWhatCouldNotGoOn) {
   Programs programs;
   start();
   const std::string pid = daemon_stat("pid");
-  // What it is asked before anything has ended.
+  // The supervisor asks a new program these questions before any process ends.
   programs.install("#!/bin/sh\necho 'not today' >&2\nexit 7\n");
   expect_refusal("cannot go on with what is served here: not today");
   programs.install("#!/bin/sh\nexit 7\n");
@@ -95,9 +96,10 @@ TEST_F(SupervisorTest, RefusesWhatCouldNotGoOn) {
   expect_refusal("it does not answer");
   programs.install("no program\n");
   expect_refusal("it ends with status");
-  // The real one, to whom what is there would be of a newer one.
+  // The real program, which is told that the state has the formats of a newer program.
   programs.install("#!/bin/sh\nshift\nexec " + programs.real() + " --can-succeed=2.1.9 \"$@\"\n");
-  expect_refusal("formats 2.1.9 (memory, disk, catalog) of what is there, this program's are 2.1.1");
+  expect_refusal("formats 2.1.9 (memory, disk, catalog) of what is there, this program's are " +
+                 own_formats());
   EXPECT_NE(read_file(mount().root() + "/.kvcachefs/upgrades").find("refused 5\n"), std::string::npos);
   EXPECT_EQ(daemon_stat("pid"), pid);
   expect_entry();
@@ -117,14 +119,14 @@ TEST_F(SupervisorTest, ReplacesAChildThatHangs) {
   const pid_t serving = mount().serving_pid();
   ASSERT_EQ(::kill(serving, SIGSTOP), 0);
   expect_entry();
-  // A thread of it may have answered that before it was stopped.
+  // A thread of the child may have answered that before the child was stopped.
   EXPECT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != serving; }));
   const std::string log = mount().log();
   EXPECT_NE(log.find("has not got on for 1 s"), std::string::npos);
   EXPECT_NE(log.find("the serving process hung: another takes over"), std::string::npos);
 }
 
-// Serves while nothing is amiss: only that nobody would make room.
+// The child serves as before, but without its evictor no room would be made.
 TEST_F(SupervisorTest, ReplacesAChildWhoseEvictorHangs) {
   const std::string file = start_with_faults({.options = {"hang_after=1"}});
   const pid_t serving = mount().serving_pid();
@@ -180,7 +182,7 @@ TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
   ::unlink(file.c_str());
 }
 
-// Lies over a pool's memory, so that no successor can adopt it.
+// An Obstacle covers a pool's memory with another mount, so that no successor can adopt the pool.
 class Obstacle {
  public:
   explicit Obstacle(const Mount& mount) : path_(mounts_below(mount.runtime_dir()).at(0).mount_point) {
@@ -233,7 +235,7 @@ TEST_F(SupervisorTest, EndsWhenItIsAskedToWhileNobodyCanTakeOver) {
   }
 }
 
-// A service manager: what it was told, and what it keeps.
+// A service manager: the messages that it got, and the descriptors that it keeps.
 class Manager {
  public:
   Manager()
@@ -254,7 +256,7 @@ class Manager {
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;
 
-  // What has come since the last time.
+  // listen() takes the messages that have come since the last call.
   void listen() {
     char text[4096];
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -318,7 +320,7 @@ TEST_F(SupervisorTest, TellsAServiceManager) {
     manager.forget();
     EXPECT_TRUE(manager.hears("WATCHDOG=1"));
   }
-  // It goes on telling for the next child, and ends with the mount.
+  // The messages go on with the next child and end with the mount.
   ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
   expect_entry();
   manager.forget();
@@ -350,10 +352,10 @@ TEST_F(SupervisorTest, AnotherGoesOnAfterItsOwnDeath) {
   if (mode() == Mode::kPassthrough) {
     EXPECT_EQ(difference(1, read_at(open.fd(), 0, kMiB)), "") << "it needs no daemon";
   }
-  // As systemd starts it again: what was kept, from number 3 on.
+  // systemd starts the program again like this, with the kept descriptors from number 3 on.
   std::string names, redirections;
   int number = 3;
-  std::vector<File> handed_on;  // out of the way of the numbers that they get
+  std::vector<File> handed_on;  // above the numbers that they get
   for (const auto& [name, file] : manager.kept()) {
     handed_on.emplace_back(::fcntl(file.fd(), F_DUPFD, 100));
     names += (names.empty() ? "" : ":") + name;

@@ -7,6 +7,8 @@ import sys
 
 ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 LAYERS = ["base", "alloc", "tier", "fs", "daemon"]  # each may include itself and those before it
+# The rooms of tier/, likewise; "" is what lies in the folder itself, which all but the policies may need.
+ROOMS = ["policies", "", "catalog", "entries", "disk", "pool", "recovery"]
 EXEMPT = ["tests", "bench"]
 LINES_SAID, LINES_MAX, FUNCTION_LINES_MAX = 400, 450, 70
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
@@ -23,23 +25,25 @@ PATHS_OF_OTHERS = {
     "daemon/cli/mount_tree.cc": "the mount's root, pools in it, and their control files",
     "daemon/announcement.h": "/dev/null",
     "daemon/log_file.cc": "the runtime directory: root's",
+    "daemon/succession.cc": "/proc",
     "daemon/mount_helper/mount_helper.cc": "what fstab or root names",
     "daemon/runtime_dir.cc": "the runtime directory: root's",
+    "daemon/second_start.cc": "the runtime directory: root's",
     "fs/caller.cc": "/proc",
     "fs/mounts.cc": "a mount point of ours",
     "fs/session.cc": "/dev/fuse",
-    "tier/catalog_store.cc": "the administrator's",
-    "tier/foreign_content.cc": "the administrator's",
-    "tier/open_disk_tier.cc": "the administrator's",
-    "tier/spill_target.cc": "the administrator's",
-    "tier/uring_block_io.cc": "the administrator's",
+    "tier/catalog/catalog_store.cc": "the administrator's",
+    "tier/disk/foreign_content.cc": "the administrator's",
+    "tier/pool/open_disk_tier.cc": "the administrator's",
+    "tier/disk/spill_target.cc": "the administrator's",
+    "tier/disk/uring_block_io.cc": "the administrator's",
 }
 PATH_RESOLUTIONS = re.compile(
     r"\bAT_FDCWD\b|(?<![\w)])::(open|stat|lstat|unlink|rename|mkdir|rmdir|chmod|chown|access|readlink)\(|"
     r"\b(openat2?|fstatat|unlinkat|renameat2?|mkdirat|linkat|symlinkat|readlinkat|fchmodat|fchownat|"
     r"name_to_handle_at)\(|\b(realpath|fopen|nftw|fts_open)\(")
 # Where the path that the kernel tells of a descriptor is read: to prove it, or to show it and no more.
-READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool_insight.cc"}
+READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool/pool_insight.cc"}
 
 failures = []
 
@@ -62,6 +66,42 @@ def check_includes(path, layer, text):
             continue
         if match.group(1) in EXEMPT or LAYERS.index(match.group(1)) > LAYERS.index(layer):
             fail(path, number, f"{layer} may not include {match.group(1)}")
+
+
+def check_rooms(path, layer, text):
+    if layer != "tier":
+        return
+    room = path.parent.relative_to(ROOT / layer).as_posix().strip(".")
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r'\s*#\s*include "tier/(?:(\w+)/)?\w+\.h"', line)
+        if match and ROOMS.index(match.group(1) or "") > ROOMS.index(room):
+            fail(path, number, f"tier/{room} may not include tier/{match.group(1) or ''}")
+
+
+PATH = re.compile(r"(?<![\w/.$}-])(?:" + "|".join(LAYERS + EXEMPT + ["docs", "packaging"]) + r")/[a-z][\w/]*(?:\.\w+)?")
+
+
+def check_named_paths(path, text):
+    """What a comment or a page names is there: with its ending, or as a header, a folder or the start of several names."""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line if path.suffix == ".md" else (re.search(r"//.*|^\s*#(?!\s*include).*", line) or [""])[0]
+        for name in PATH.findall(words):
+            of_kernel = name.endswith(".c")
+            if not of_kernel and not any(ROOT.glob(name.rstrip("/") + "*")):
+                fail(path, number, f"{name} is not there")
+
+
+FACT = re.compile(r'docs/facts\.md[,:]?\s+"([^"]+)"')
+
+
+def check_facts(path, text, titles):
+    """What a comment takes from elsewhere stands in docs/facts.md, under the title that it names."""
+    words = re.sub(r"\n\s*//", " ", text)
+    for title in FACT.findall(words):
+        if re.sub(r"\s+", " ", title) not in titles:
+            fail(path, 1, f"docs/facts.md has no \"{title}\"")
+    if re.search(r"//.*(\bspikes/|\bfuse-facts\b)", text):
+        fail(path, 1, "a comment refers to what is in this repository: docs/facts.md")
 
 
 def check_words(path, layer, code):
@@ -145,16 +185,22 @@ def check_targets():
 
 
 def main():
-    for layer in LAYERS + EXEMPT + ["packaging"]:
+    titles = set(re.findall(r"^## (.*)$", (ROOT / "docs/facts.md").read_text(), re.MULTILINE))
+    for path in sorted(ROOT.glob("*.md")):
+        check_named_paths(path, path.read_text())
+    for layer in LAYERS + EXEMPT + ["docs", "packaging"]:
         for path in sorted((ROOT / layer).rglob("*")):
             if not path.is_file() or path.suffix not in (".cc", ".h", ".sh", ".py", ".txt", ".md"):
                 continue
             text = path.read_text()
             check_text(path, text)
+            check_named_paths(path, text)
             if path.suffix not in (".cc", ".h"):
                 continue
+            check_facts(path, text, titles)
             code = without_comments_and_strings(text)
             check_includes(path, layer, text)
+            check_rooms(path, layer, text)
             check_words(path, layer, code)
             check_paths(path, layer, code)
             if path.suffix == ".h":

@@ -25,7 +25,7 @@ namespace {
 using Attack = std::function<int(const std::string& place)>;
 
 constexpr const char* kContainerPlace = "/pool";
-// moby's oci/caps/defaults.go.
+// The capabilities that Docker leaves to a container by default: moby's oci/caps/defaults.go.
 constexpr int kDockerCapabilities[] = {CAP_CHOWN,   CAP_DAC_OVERRIDE, CAP_FSETID,           CAP_FOWNER,
                                        CAP_MKNOD,   CAP_NET_RAW,      CAP_SETGID,           CAP_SETUID,
                                        CAP_SETFCAP, CAP_SETPCAP,      CAP_NET_BIND_SERVICE, CAP_SYS_CHROOT,
@@ -54,7 +54,7 @@ void keep_capabilities(uint64_t kept) {
   must(::syscall(SYS_capset, &header, sets), "capset");
 }
 
-// The tmpfs lies over /tmp in this mount namespace alone, so that no directory has to be made for it.
+// The tmpfs covers /tmp in this mount namespace only, so that no directory must be made for it.
 void enter_container(const std::string& directory) {
   must(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), "make the mounts private");
   const File pool(directory, O_PATH | O_DIRECTORY);
@@ -128,7 +128,7 @@ int run(Attacker attacker, const std::string& directory, const Attack& attack) {
       break;
     case Attacker::kUsersNamespaceRoot:
       become(kNobody, kNobody);
-      // A process that changed its user may not write its own maps otherwise.
+      // Because the process changed its user, it may write its own uid and gid maps only if it is dumpable.
       must(::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl");
       enter_user_namespace(kNobody);
       break;

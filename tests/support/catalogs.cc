@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "tier/catalog/content_layout.h"
+
 namespace kvcachefs::test {
 namespace {
 
@@ -63,7 +65,7 @@ class TextVisitor : public CatalogVisitor {
 std::set<uint64_t> units_of(std::span<const Extent> extents) {
   std::set<uint64_t> units;
   for (const Extent& extent : extents)
-    for (uint64_t unit = extent.start; unit < extent.start + extent.count; ++unit)
+    for (uint64_t unit = extent.start; !is_hole(extent) && unit < extent.start + extent.count; ++unit)
       EXPECT_TRUE(units.insert(unit).second) << "unit " << unit << " twice";
   return units;
 }
@@ -241,11 +243,12 @@ void CatalogChanges::put_content(uint64_t id) {
   static constexpr uint64_t kUnits = 1 << 20;
   const std::set<uint64_t> used = state_.units();
   std::vector<Extent> extents;
-  // A new content may keep extents of the old one.
+  // A new content may keep an extent of the old content.
   const auto old = state_.contents.find(id);
   if (old != state_.contents.end() && !old->second.extents.empty() && random_.one_in(3))
     extents.push_back(old->second.extents.front());
   for (uint64_t count = random_.below(4); count > 0; --count) {
+    if (random_.one_in(4)) extents.push_back({0, random_.below(1000) + 1});  // a hole
     const uint64_t start = random_.below(kUnits) * 8;
     const Extent extent{start, random_.below(8) + 1};
     const auto next = used.lower_bound(start);
@@ -294,7 +297,7 @@ void CatalogChanges::exchange() {
   add(second);
 }
 
-// What overtook a removal, or comes a second time.
+// A change that comes after its node was removed, or a second time.
 void CatalogChanges::late() {
   const uint64_t gone = 1'000'000'000 + random_.below(1000);
   switch (random_.below(4)) {

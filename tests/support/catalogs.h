@@ -1,4 +1,5 @@
-// What a catalog must hold, told naively, and seeded batches of changes for it. One thread. Nothing fails.
+// NaiveCatalog computes in the simplest way what a catalog must hold; CatalogChanges makes seeded batches of
+// changes for it. One thread. Never fails.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "tests/support/files.h"
-#include "tier/catalog.h"
+#include "tier/catalog/catalog.h"
 
 namespace kvcachefs::test {
 
@@ -18,16 +19,16 @@ class NaiveCatalog {
  public:
   using Name = std::pair<uint64_t, std::string>;
 
-  // The units that nothing names any more.
+  // commit() applies a batch and returns the units that no content names any more.
   std::set<uint64_t> commit(std::span<const CatalogChange> changes);
-  // All that can be reached from the root, a node a line.
+  // The text of all nodes that can be reached from the root, one node a line.
   std::string text() const;
 
   std::map<uint64_t, CatalogNode> nodes;
   std::map<Name, uint64_t> names;
   std::map<uint64_t, CatalogContent> contents;
 
-  void apply(const CatalogChange& change);  // without what the end of a batch does
+  void apply(const CatalogChange& change);  // one change, without the removals at the end of a batch
   void drop_nameless();
   bool is_directory(uint64_t id) const;
   bool is_within(uint64_t id, uint64_t directory) const;
@@ -39,9 +40,9 @@ class NaiveCatalog {
   std::set<uint64_t> refused_units_;
 };
 
-std::set<uint64_t> units_of(std::span<const Extent> extents);  // adds a failure where one is there twice
+std::set<uint64_t> units_of(std::span<const Extent> extents);  // records a failure if a unit occurs twice
 
-// The same text of a real one, with a line for each loss.
+// The same text of a real catalog, with one line for each loss.
 std::string text_of(Catalog& catalog, Catalog::Losses losses = Catalog::Losses::kKeep);
 
 CatalogNode file_node(uint64_t id, uint32_t permissions = 0644);
@@ -49,8 +50,8 @@ CatalogNode directory_node(uint64_t id);
 CatalogContent content_of(std::vector<Extent> extents, uint64_t seed = 1);
 
 // Batches that a pool could commit: creations, overwrites, links, renames and exchanges in either order,
-// removals of whole trees, new contents, now and then a change that comes too late. They depend on the seed
-// and on what the catalog holds alone.
+// removals of whole trees, new contents, and sometimes a change that comes too late. A batch depends only on
+// the seed and on the content of the catalog.
 class CatalogChanges {
  public:
   explicit CatalogChanges(uint64_t seed) : random_(seed) {}

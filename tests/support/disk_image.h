@@ -1,5 +1,5 @@
-// The bytes of a disk that was never written to but here and there: zeros elsewhere, and only pages that were
-// written take memory. Not thread-safe. Fails only where memory runs out (std::bad_alloc).
+// The bytes of a disk of which only some places were written: all other bytes are zeros, and only written
+// pages take memory. Not thread-safe. Throws std::bad_alloc if memory runs out.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class DiskImage {
     const auto found = pages_.find(number);
     return found == pages_.end() ? nullptr : found->second.get();
   }
-  // Made as a copy of `from`, or of zeros, if it is not there.
+  // own_page() makes a missing page as a copy of `from`, or of zeros if `from` is nullptr.
   Page& own_page(uint64_t number, const Page* from) {
     std::unique_ptr<Page>& page = pages_[number];
     if (!page) page = from != nullptr ? std::make_unique<Page>(*from) : std::make_unique<Page>();
@@ -33,7 +33,7 @@ class DiskImage {
       std::memcpy(own_page(number, nullptr).data() + begin, bytes.data() + done, count);
     });
   }
-  // As write and read of a disk whose other pages are those of `base`.
+  // write_over() and read_over() act on a disk that has its other pages in `base`.
   void write_over(const DiskImage& base, uint64_t offset, std::span<const std::byte> bytes) {
     each_page(offset, bytes.size(), [&](uint64_t number, uint64_t begin, uint64_t count, uint64_t done) {
       std::memcpy(own_page(number, base.page(number)).data() + begin, bytes.data() + done, count);
@@ -53,7 +53,7 @@ class DiskImage {
   void clear() { pages_.clear(); }
   size_t pages() const { return pages_.size(); }
 
-  // action(page number, first byte within the page, count, bytes before it)
+  // each_page() calls action(page number, first byte within the page, count, bytes done before).
   template <class Action>
   static void each_page(uint64_t offset, uint64_t bytes, Action action) {
     for (uint64_t done = 0; done < bytes;) {

@@ -13,7 +13,7 @@
 namespace kvcachefs::test {
 namespace {
 
-// Two seconds of spilling on a slow disk, and a busy machine.
+// Two seconds of spilling on a slow disk must fit, also on a busy machine.
 constexpr auto kDeadline = std::chrono::seconds(60);
 
 }  // namespace
@@ -87,7 +87,8 @@ void DiskTierTest::set(std::string_view file, std::string_view value) {
 }
 
 void DiskTierTest::make_all_cold() {
-  // More than once: what is on its way to the disk or was looked up this moment is left by an order.
+  // The order is repeated, because eviction skips an entry that is on its way to the disk or was just looked
+  // up.
   ASSERT_TRUE(eventually(
       [&] {
         order(*mount_, "1000000 entries");

@@ -1,6 +1,6 @@
-// The fixture of the mount tests of the disk tier: one pool `p` that spills to a real file, started and
-// started again on the same file. One thread, except where a function says otherwise; failures are recorded
-// with GoogleTest, a daemon that does not serve throws MountError.
+// The fixture of the mount tests of the disk tier: one pool `p` that spills to a real file. A test can stop
+// the daemon and start it again on the same file. One thread; failures are recorded with GoogleTest, and
+// MountError is thrown if a daemon does not serve.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,23 @@ namespace kvcachefs::test {
 struct TierOptions {
   std::string size = "32M";
   std::string spill_size = "256M";
-  std::string more = {};  // further keys, `key=value,…`
+  std::string more = {};  // more keys, `key=value,…`
 };
 
-// What MountError says of a daemon that has to refuse to serve; empty if it serves.
+// The text of the MountError of a daemon that has to refuse to serve; empty if the daemon serves.
 std::string refusal(const std::vector<std::string>& pools);
 
 class DiskTierTest : public ::testing::Test {
  protected:
-  // Over io_uring, where a disk tier is refused, the refusal is asserted and the test skipped.
+  // SetUp() skips each test over io_uring, where the daemon refuses a disk tier; it first asserts that
+  // refusal.
   void SetUp() override;
   void TearDown() override;
 
   void start(const TierOptions& options = {});
-  void start_pool(const std::string& pool);  // a whole --pool value, of a pool p
+  void start_pool(const std::string& pool);  // `pool`: a whole --pool value of a pool p
   void stop();
-  void kill();  // and takes the stale mount away
+  void kill();  // kills the daemon and removes the stale mount
 
   Mount& mount() { return *mount_; }
   std::string path(std::string_view name) { return mount_->path() + "/" + std::string(name); }
@@ -42,14 +43,16 @@ class DiskTierTest : public ::testing::Test {
   std::vector<std::string> fill_pool(const std::string& name, int count, size_t bytes = kMiB);
 
   int64_t stat(std::string_view name) { return mount_->stat_value(name); }
-  // Waits until a value of .pool/stats is that.
+  // becomes() waits until the value `name` of .pool/stats equals `value`; rises_to() until it is at least
+  // `least`.
   ::testing::AssertionResult becomes(std::string_view name, int64_t value);
   ::testing::AssertionResult rises_to(std::string_view name, int64_t least);
   void set(std::string_view file, std::string_view value);
-  // All that is closed is on the disk, and its memory given back.
+  // make_all_cold() orders evictions until every entry is only on the disk; each entry has to be closed.
   void make_all_cold();
   std::string tier_of(const std::string& name);
-  // Turns bits over in the spill file where these bytes lie; false if they are not there.
+  // damage() flips one bit in the spill file within the first place that holds `content`; false if the file
+  // does not hold it.
   bool damage(std::string_view content);
 
  private:

@@ -53,7 +53,7 @@ void FaultedTierTest::replace_server() {
     const pid_t now = mount().serving_pid();
     return now > 0 && now != before;
   }));
-  // Answered by the one that has taken over.
+  // The next server answers this, and so it has taken over.
   EXPECT_FALSE(exists(path("nothing")));
 }
 

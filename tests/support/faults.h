@@ -1,5 +1,5 @@
-// The fixture of tests whose serving process dies at places that they name (base/fault_point.h), on a pool
-// with a disk tier. One thread; failures are recorded with GoogleTest.
+// The fixture of tests that make the serving process of a pool with a disk tier die at fault points which the
+// test names (base/fault_point.h). One thread; failures are recorded with GoogleTest.
 #pragma once
 
 #include <functional>
@@ -19,19 +19,20 @@ class FaultedTierTest : public DiskTierTest {
   std::string fault_file() const { return disk() / "fault"; }
   void arm(const std::string& places);
   ::testing::AssertionResult fired(const std::string& places);
-  // Has the process die at each of these places, one after the other, while `act` goes on.
+  // die_at() makes the serving process die at each of these places, one after the other, while `act` runs.
   void die_at(const std::string& places, const std::function<void()>& act);
-  // Whoever dies ten times within moments of having begun is given up: the one that serves now has served
-  // for longer than that.
+  // The supervisor gives up after ten servers in a row that died within moments of their start. When
+  // serve_for_a_moment() returns, the present server has lived longer than that.
   void serve_for_a_moment();
   void kill_server();
-  // Waits until another has taken over.
+  // replace_server() kills the serving process and waits until a successor has taken over.
   void replace_server();
 
-  // Entries whose content goes by their place in the group (pool_pressure.h).
+  // add() adds entries with a content that depends on their number in the group (pool_pressure.h).
   void add(const std::string& name, int count);
   void expect_whole();
-  // What is stored is there and right; so is the disk, and what comes back from it.
+  // check_all() checks the entries, the spill file with `kvcachefs check`, and the entries again after a
+  // restart from the disk.
   void check_all();
 
  private:

@@ -15,11 +15,12 @@ constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(1);
 
 FaultyChannel::~FaultyChannel() {
   MutexLock lock(disk_.mutex_);
-  // A real disk would end what it has in hand; waiting for a release would hang a test of one thread.
+  // Because a real disk finishes the requests it has, the destructor carries them out. Waiting for a release
+  // would hang a test of one thread.
   while (!at_disk_.empty()) {
     const BlockRequest request = at_disk_.back();
     disk_.carry_out(request);
-    if (!at_disk_.empty()) at_disk_.pop_back();  // they are gone if that was the end of the disk
+    if (!at_disk_.empty()) at_disk_.pop_back();  // at_disk_ is empty if the disk died at this request
   }
   disk_.channels_.erase(this);
 }
@@ -67,9 +68,9 @@ void FaultyChannel::work(std::vector<BlockCompletion>& out) {
   for (; count > 0 && !at_disk_.empty(); --count) {
     const size_t index = disk_.options_.in_order ? 0 : disk_.random_.below(at_disk_.size());
     const BlockRequest request = at_disk_[index];
-    // It stays with the disk meanwhile: a crash at this very write leaves a part of it.
+    // The request stays in at_disk_ meanwhile, so that a crash at this write leaves a part of its bytes.
     const int error = disk_.carry_out(request);
-    if (disk_.dead_) return;  // it has failed with all others
+    if (disk_.dead_) return;  // die() has failed this request and all others
     at_disk_.erase(at_disk_.begin() + static_cast<std::ptrdiff_t>(index));
     if (disk_.allowed_ != UINT64_MAX) --disk_.allowed_;
     out.push_back({request.tag, error});

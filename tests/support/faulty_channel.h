@@ -1,4 +1,5 @@
-// A channel of the disk in tests/support/faulty_disk.h; made by it alone. Threads and failures as there.
+// A channel of FaultyDisk (tests/support/faulty_disk.h), which alone makes channels. Threads and failures are
+// those of FaultyDisk.
 #pragma once
 
 #include <deque>
@@ -22,14 +23,14 @@ class FaultyChannel final : public BlockChannel {
   friend class FaultyDisk;
   void hand_over() REQUIRES(disk_.mutex_);
   void work(std::vector<BlockCompletion>& out) REQUIRES(disk_.mutex_);
-  void fail_all();  // with disk_.mutex_ held, which the analysis cannot see where the disk calls
+  void fail_all();  // requires disk_.mutex_, which the analysis cannot see in the disk's call
 
   FaultyDisk& disk_;
   const unsigned depth_;
-  // All guarded by disk_.mutex_.
+  // disk_.mutex_ guards the following members.
   std::vector<BlockRequest> at_disk_;
   std::deque<BlockRequest> queued_;
-  std::vector<BlockCompletion> ready_;  // those that failed without the disk's doing
+  std::vector<BlockCompletion> ready_;  // completions of requests that the disk did not carry out
   bool woken_ = false;
 };
 

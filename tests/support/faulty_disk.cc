@@ -14,10 +14,10 @@ namespace kvcachefs::test {
 namespace {
 
 constexpr uint64_t kSectorBytes = 512;
-// Keeps what a crash draws apart from what the run before it drew.
+// The salt keeps the random numbers of a crash apart from those of the run before the crash.
 constexpr uint64_t kCrashSalt = 0x6372617368u;
 
-// As the kernel takes them: empty where the mapped file has been cut off meanwhile.
+// A copy of the bytes as the kernel would read them; none if the mapped file was truncated meanwhile.
 std::optional<std::vector<std::byte>> bytes_of(std::span<const std::byte> memory) {
   std::vector<std::byte> bytes(memory.size());
   const iovec to{bytes.data(), bytes.size()};
@@ -60,7 +60,7 @@ int FaultyDisk::fault(Planned& planned, uint32_t one_in) {
   return error;
 }
 
-// Counts a write or flush; true if it is the one at which the disk is to die.
+// cut() counts a write or flush; true if the disk is to die at this one.
 bool FaultyDisk::cut() {
   return ++operations_ == cut_at_;
 }
@@ -94,7 +94,7 @@ int FaultyDisk::write(const BlockRequest& request) {
   int error = fault(planned_writes_, odds_.write_error);
   if (error == 0 && (full_ || draw(odds_.no_space))) {
     ++counts_.errors;
-    return ENOSPC;  // nothing was allocated, nothing has changed
+    return ENOSPC;  // no block is allocated and no byte changed
   }
   auto taken = bytes_of(request.memory);
   if (!taken) return EFAULT;
@@ -194,7 +194,7 @@ void FaultyDisk::die() {
   changed_.notify_all();
 }
 
-// Makes of a write durable what `survival` says.
+// keep_some() makes those parts of a write durable that `survival` says.
 void FaultyDisk::keep_some(const Write& write, Survival survival, Random& random) {
   enum Fate : uint64_t { kLost, kWhole, kFirstSectors, kAnySectors, kFates };
   uint64_t fate = random.below(kFates);

@@ -179,7 +179,7 @@ std::map<std::string, std::string> parse_stats(std::string_view text) {
 }
 
 uint64_t Random::next() {
-  // splitmix64: any seed, 0 too, gives a good stream.
+  // splitmix64: any seed, including 0, gives a good stream.
   state_ += 0x9e3779b97f4a7c15;
   uint64_t mixed = state_;
   mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;

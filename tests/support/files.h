@@ -1,5 +1,5 @@
-// Small helpers over system calls for the tests. Any thread; a failure that a test does not expect throws
-// std::system_error naming the path, so that a helper never fails silently.
+// Small helpers over system calls for the tests. Any thread. A failure that a test does not expect throws
+// std::system_error with the path, so that no helper fails silently.
 #pragma once
 
 #include <sys/types.h>
@@ -17,10 +17,10 @@ namespace kvcachefs::test {
 
 // 0 if the call went well, else its errno: EXPECT_EQ(error_of(::unlink(name)), ENOENT).
 int error_of(long result);
-// ENOENT, 0 as "ok", numbers without a name as they are.
+// The name of an errno, as ENOENT; "ok" for 0, the number for an errno without a name.
 std::string error_name(int error);
 
-// Owns a descriptor; the constructor throws where the open failed.
+// A File owns a descriptor; the constructor throws if the open fails.
 class File {
  public:
   File(const std::string& path, int flags, mode_t mode = 0644);
@@ -37,7 +37,7 @@ class File {
   int fd_ = -1;
 };
 
-// Owns a mapping of the first bytes of a file; data() is only good if valid() says so.
+// A Mapping owns a mapping of the first bytes of a file; data() may be used only if valid() is true.
 class Mapping {
  public:
   Mapping(int fd, size_t bytes, int protection, int flags);
@@ -54,16 +54,16 @@ class Mapping {
   char* at_;
 };
 
-// One pread(2): what it read, or the name of its error.
+// One pread(2): the bytes read, or the name of its error.
 std::string read_at(int fd, off_t offset, size_t bytes);
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, std::string_view content, mode_t mode = 0644);
-// One write(2) of all of `content` to an existing file, without O_TRUNC: how control files are written.
-// 0 or the errno of open or write; EIO for a short write.
+// One write(2) of all of `content` to an existing file, without O_TRUNC, as control files are written.
+// Returns 0 or the errno of open, write or close; EIO for a short write.
 int write_once(const std::string& path, std::string_view content);
-// As clients do: PATH.tmp, write, close, rename. 0 or the first errno.
+// store() stores a file as clients do: PATH.tmp, write, close, rename. Returns 0 or the first errno.
 int store(const std::string& path, std::string_view content);
-// 0 and the content, or the errno of open or read.
+// load() returns 0 and sets the content, or returns the errno of open or read.
 int load(const std::string& path, std::string* content);
 
 bool exists(const std::string& path);
@@ -71,21 +71,21 @@ void make_directory(const std::string& path, mode_t mode = 0755);
 std::vector<std::string> list(const std::string& directory);
 std::string xattr(const std::string& path, const std::string& name);
 int set_xattr(const std::string& path, const std::string& name, std::string_view value);
-// `name value` lines.
+// The values of `name value` lines, by name.
 std::map<std::string, std::string> parse_stats(std::string_view text);
 
-// `bytes` bytes that depend on the seed and on their position: a piece from elsewhere does not match.
+// `bytes` bytes that depend on the seed and on their position: a piece from another position does not match.
 std::string pattern(uint64_t seed, size_t bytes);
-// Empty if `content` is pattern(seed, content.size()); else where and how it differs.
+// Empty if `content` is pattern(seed, content.size()); else the first byte that differs, and how.
 std::string difference(uint64_t seed, std::string_view content);
 
-// Runs `body` in a forked child; its result (0..255), 128 + signal, or -1 after killing it at the deadline.
-// For what may hang, and for what has to happen in another process.
+// in_child() runs `body` in a forked child, for calls that may hang or that another process has to make.
+// Returns the body's result (0..255), 128 + signal, or -1 if the child was killed at the deadline.
 int in_child(const std::function<int()>& body, std::chrono::milliseconds deadline = std::chrono::seconds(60));
-// The same as user `uid` of group `gid` without other groups.
+// The same as user `uid` with group `gid` and no other groups.
 int as_user(uid_t uid, gid_t gid, const std::function<int()>& body);
 
-// Seeded numbers: the same on every machine (std::uniform_int_distribution is not).
+// Seeded numbers that are the same on every machine, unlike those of std::uniform_int_distribution.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -25,11 +25,12 @@
 namespace kvcachefs::test {
 namespace {
 
-// A daemon under a sanitizer on a busy machine needs seconds; one that hangs should not cost minutes.
+// Because a daemon under a sanitizer on a busy machine needs seconds, the deadlines are long; because a
+// daemon that hangs should not cost minutes, they are not longer.
 constexpr std::chrono::seconds kStartDeadline(30);
 constexpr std::chrono::seconds kStopDeadline(30);
 constexpr std::chrono::seconds kKillDeadline(5);
-constexpr useconds_t kSqueezePauseUs = 2000;  // so that the tests have a processor, too
+constexpr useconds_t kSqueezePauseUs = 2000;  // so that the tests get a processor, too
 constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
 
 const bool watching = (watch_for_sanitizer_reports(), true);
@@ -53,7 +54,7 @@ std::string daemon_program() {
   return (folder.empty() ? std::string(KVCACHEFS_BIN_DIR) : folder) + "/kvcachefsd";
 }
 
-// mountinfo writes space, tab, newline and backslash as three octal digits.
+// mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
 std::string unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -69,12 +70,13 @@ std::string unescape(const std::string& text) {
 
 void unmount_below(const std::string& prefix) {
   std::vector<MountEntry> entries = mounts_below(prefix);
-  // The last mounted first: what lies on top goes before what it lies on.
+  // The last mount goes first, so that a mount goes before the one that it covers.
   std::reverse(entries.begin(), entries.end());
   for (const MountEntry& entry : entries) ::umount2(entry.mount_point.c_str(), MNT_FORCE | MNT_DETACH);
 }
 
-// What a killed test program left behind: its daemons die with it, their mounts do not.
+// clean_up_after_the_dead() removes the mounts that a killed test program left behind: its daemons die with
+// it, their mounts do not.
 void clean_up_after_the_dead() {
   for (const MountEntry& entry : mounts_below("/tmp")) {
     if (!entry.mount_point.starts_with(kWorkPrefix)) continue;
@@ -159,7 +161,7 @@ Mount::Mount(MountOptions options) : options_(std::move(options)), work_dir_(mak
   root_ = options_.mount_point.empty() ? work_dir_ + "/mnt" : options_.mount_point;
   runtime_dir_ = options_.runtime_dir.empty() ? work_dir_ + "/run" : options_.runtime_dir;
   log_file_ = work_dir_ + "/log";
-  // A stale mount point of a killed daemon exists, but says ENOTCONN: no error here.
+  // mkdir(2) may fail: a killed daemon's stale mount point exists, though it answers ENOTCONN.
   ::mkdir(root_.c_str(), 0755);
   try {
     if (mode() == Mode::kTmpfs) {
@@ -225,8 +227,8 @@ std::string Mount::with_disk_tier(const std::string& pool) {
   return pool + ",spill=" + (*disk_ / pool.substr(0, pool.find(':'))) + ",spill_size=2G";
 }
 
-// Orders all that is not in use out of the memory of each pool, over and over. A process of its own: a thread
-// would be in the way of the tests that fork.
+// The squeezer orders all entries that are not in use out of the memory of each pool, over and over. It is a
+// process, because a thread would disturb the tests that fork.
 void Mount::start_squeezing() {
   if (!disk_ || squeezer_ > 0) return;
   std::vector<std::string> orders;
@@ -253,7 +255,8 @@ pid_t Mount::serving_pid() const {
   return std::atoi(read_file("/proc/" + pid + "/task/" + pid + "/children").c_str());
 }
 
-// A process of its own, for the same reason. Every child has served for a moment when it dies.
+// The killer is a process for the same reason as the squeezer. Three of four servers are killed only after
+// they have begun to serve.
 void Mount::start_killing() {
   if (!servers_are_killed() || killer_ > 0) return;
   killer_ = ::fork();
@@ -300,7 +303,7 @@ void Mount::wait_until_serving() {
         if (code != -1) return true;
         for (const MountEntry& entry : mounts_below(root_)) {
           if (entry.mount_point == root_ && entry.file_system == "fuse.kvcachefs") {
-            // It answers before it has said, and before its statistics say, in which mode.
+            // The daemon answers before its log and its statistics say in which mode it serves.
             serves = exists(root_ + "/.kvcachefs/version") && log().find(" serves ") != std::string::npos;
           }
         }
@@ -347,12 +350,12 @@ void Mount::kill() {
   stop_squeezing();
   stop_killing();
   if (!running_) return;
-  // Its child would go on without it.
+  // Because the supervisor's child would go on without it, the stopped supervisor's child is killed first.
   ::kill(pid_, SIGSTOP);
   const pid_t serving = serving_pid();
   if (serving > 0) ::kill(serving, SIGKILL);
   ::kill(pid_, SIGKILL);
-  // Nobody here waits for it.
+  // Because this process is not the child's parent, it can only watch /proc for the child's end.
   const auto gone = [&] {
     std::string status;
     return serving == 0 || load("/proc/" + std::to_string(serving) + "/status", &status) != 0 ||
@@ -360,8 +363,9 @@ void Mount::kill() {
             status.find("Threads:\t1\n") != std::string::npos);
   };
   if (wait_for_exit(kKillDeadline) >= 0 && eventually(gone, kKillDeadline)) return;
-  // Its thread that tells the kernel of a discard waits for a directory, which a client holds that waits for
-  // an answer: neither is interruptible, and only the end of the connection ends it (fs/fuse/dir.c).
+  // The child's thread that tells the kernel of a discard waits for a directory, which is held by a client
+  // that waits for an answer. Neither wait is interruptible, and only the end of the connection ends it
+  // (fs/fuse/dir.c).
   ::umount2(root_.c_str(), MNT_FORCE);
   wait_for_exit(kStopDeadline);
   eventually(gone, kStopDeadline);
@@ -373,7 +377,7 @@ void Mount::clean_up() {
   unmount_below(runtime_dir_);
   unmount_below(work_dir_);
   std::error_code ignored;
-  // Never follows into a mount that would not go: remove_all would empty it.
+  // A mount that could not be removed is left alone, because remove_all would empty it.
   if (mounts_below(work_dir_).empty()) std::filesystem::remove_all(work_dir_, ignored);
 }
 
@@ -416,7 +420,7 @@ std::vector<MountEntry> mount_entries() {
   std::vector<MountEntry> entries;
   std::ifstream file("/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    // 36 35 98:0 /root /mount/point options optional-fields… - type source options
+    // A line: 36 35 98:0 /root /mount/point options optional-fields… - type source options
     std::istringstream words(line);
     std::string word;
     MountEntry entry;

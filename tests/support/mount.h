@@ -1,16 +1,17 @@
-// The harness of the mount tests: starts the real kvcachefsd on a mount point of its own, in the mode the
-// environment names, and leaves nothing behind.
+// The harness of the mount tests. A Mount starts the real kvcachefsd on a mount point, in the mode that the
+// environment names, and removes all traces at its end.
 //
 // Environment: KVCACHEFS_TEST_MODE is passthrough (default), daemon_io, io_uring, or tmpfs (no daemon: each
 // pool is a plain tmpfs, which proves the parity tests against themselves). KVCACHEFS_REQUIRE=all makes a
 // missing capability a failure. KVCACHEFS_DAEMON_ARGS adds arguments to every daemon. KVCACHEFS_TEST_SPILL=1
-// gives each pool that names no disk tier one, and takes its entries out of memory all the time: tests that
-// know of no disk tier then prove that none is to be noticed. KVCACHEFS_TEST_KILL=1 kills the serving process
-// of every daemon all the time: tests that know of no such thing then prove that nobody notices.
+// gives a disk tier to each pool that names none, and orders its entries out of memory all the time: tests
+// written without a disk tier then prove that a client does not notice one. KVCACHEFS_TEST_KILL=1 kills the
+// serving process of every daemon all the time: tests written without such deaths then prove that a client
+// does not notice them.
 //
-// Threads: a Mount belongs to the thread that made it; path() and the free functions may be used from any.
-// Failure: the constructor throws MountError with the daemon's log in it (GoogleTest reports that as a
-// failure); stop() records GoogleTest failures and always cleans up.
+// Threads: a Mount belongs to the thread that made it; any thread may use path() and the free functions.
+// Failure: the constructor throws MountError with the daemon's log (GoogleTest reports that as a failure);
+// stop() records GoogleTest failures and always cleans up.
 #pragma once
 
 #include <sys/types.h>
@@ -37,13 +38,13 @@ std::string_view mode_name();
 
 // Why this mode cannot run on this machine; empty if it can.
 std::string missing_capability();
-// The same, for tests that need a daemon (control files, eviction): also names the tmpfs mode.
+// The same for tests that need a daemon (control files, eviction): the tmpfs mode is also a reason.
 std::string missing_daemon();
 bool everything_required();
 bool every_pool_spills();   // KVCACHEFS_TEST_SPILL=1
 bool servers_are_killed();  // KVCACHEFS_TEST_KILL=1
 
-// First line of a test or of SetUp() that needs what `reason` says is missing.
+// The first line of a test or of SetUp() that cannot run if `reason` says that something is missing.
 #define KVCACHEFS_SKIP_IF(reason)                                                         \
   do {                                                                                    \
     if (const std::string skip_reason = (reason); !skip_reason.empty()) {                 \
@@ -59,17 +60,17 @@ struct MountError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A function: g++ 12 crashes on a braced list as the default of the member.
+// This is a function because g++ 12 crashes on a braced list as the member's default.
 inline std::vector<std::string> one_small_pool() {
   return {"p:size=64M"};
 }
 
 struct MountOptions {
   std::vector<std::string> pools = one_small_pool();  // values of --pool
-  std::vector<std::string> options = {};              // values of -o, beside those of the mode
-  std::vector<std::string> arguments = {};            // anything else, before the mount point
-  std::string mount_point = {};                       // empty: one of its own
-  std::string runtime_dir = {};                       // empty: one of its own
+  std::vector<std::string> options = {};              // values of -o, in addition to those of the mode
+  std::vector<std::string> arguments = {};            // other arguments, before the mount point
+  std::string mount_point = {};                       // empty: a fresh one
+  std::string runtime_dir = {};                       // empty: a fresh one
 };
 
 class Mount {
@@ -84,40 +85,44 @@ class Mount {
   std::string control(std::string_view file, std::string_view pool = "p") const {
     return path(pool) + "/.pool/" + std::string(file);
   }
-  // Of what only the host's administrator may do.
+  // The place of a file that only the host's administrator may use.
   std::string administrators(std::string_view file, std::string_view pool = "p") const {
     return root_ + "/.kvcachefs/pools/" + std::string(pool) + "/" + std::string(file);
   }
-  // Where the administrator writes a setting.
+  // The place where the administrator writes a setting.
   std::string place_to_write(std::string_view file, std::string_view pool = "p") const {
     const std::string place = administrators(file, pool);
     return ::access(place.c_str(), F_OK) == 0 ? place : control(file, pool);
   }
   const std::string& runtime_dir() const { return runtime_dir_; }
-  pid_t pid() const { return pid_; }  // the supervisor's, where there is one
-  pid_t serving_pid() const;          // its child; 0 while there is none
-  pid_t server_pid() const { return serving_pid() > 0 ? serving_pid() : pid_; }  // who does the work
+  pid_t pid() const { return pid_; }  // the supervisor's, if there is one
+  pid_t serving_pid() const;          // the supervisor's child; 0 while there is none
+  // The process that does the work.
+  pid_t server_pid() const { return serving_pid() > 0 ? serving_pid() : pid_; }
   std::string log() const;
 
-  // SIGTERM; the daemon has to exit with 0 and its mounts have to be gone. Failures are recorded and cleaned
-  // up.
+  // stop() sends SIGTERM; the daemon has to exit with 0 and its mounts have to be gone. Violations are
+  // recorded and cleaned up.
   void stop();
-  // SIGKILL and wait: the mount point is left stale, as a crash leaves it.
+  // kill() sends SIGKILL and waits: the mount point is left stale, as after a crash.
   void kill();
-  // Waits for an exit that something else causes; the exit code, 128 + signal, or -1 at the deadline.
+  // wait_for_exit() waits for an exit that something else causes. Returns the exit code, 128 + signal, or -1
+  // at the deadline.
   int wait_for_exit(std::chrono::milliseconds deadline);
 
-  // What takes the entries out of memory where every pool spills; returns when the last order is done. On at
-  // first, and again for each test of a SharedMount.
+  // The squeezer orders entries out of memory if every pool spills; stop_squeezing() returns when its last
+  // order is done. The constructor starts it, and SharedMount starts it again for each test.
   void start_squeezing();
   void stop_squeezing();
-  // One is killed, which has come to serve before, or may not have.
+  // kill_server() kills the serving process after the time `after`. If `once_it_serves`, it first waits until
+  // a server has said since the last kill that it serves; otherwise the killed server may not have begun to
+  // serve.
   void kill_server(bool once_it_serves, std::chrono::milliseconds after);
-  // The same for what kills the serving process.
+  // The killer kills the serving process all the time if KVCACHEFS_TEST_KILL=1; the constructor starts it.
   void start_killing();
   void stop_killing();
 
-  // `name value` lines as a map; throws MountError if the file cannot be read.
+  // The `name value` lines as a map; throws if the file cannot be read.
   std::map<std::string, std::string> stats(std::string_view pool = "p") const;
   int64_t stat_value(std::string_view name, std::string_view pool = "p") const;
 
@@ -129,19 +134,19 @@ class Mount {
   void clean_up();
 
   MountOptions options_;
-  std::string work_dir_;  // /tmp/kv-test-PID-XXXXXX: holds all that belongs to this mount
+  std::string work_dir_;  // /tmp/kv-test-PID-XXXXXX: holds the files of this mount
   std::string root_;
   std::string runtime_dir_;
   std::string log_file_;
-  std::unique_ptr<DiskDirectory> disk_;  // for the pools that are given a disk tier
+  std::unique_ptr<DiskDirectory> disk_;  // for the pools that get a disk tier from the harness
   pid_t squeezer_ = -1;
   pid_t killer_ = -1;
-  size_t killed_servers_ = 0;  // by kill_server(); of those that had served
+  size_t killed_servers_ = 0;  // how many servers had said that they serve at the last kill_server()
   pid_t pid_ = -1;
   bool running_ = false;
 };
 
-// A plain tmpfs of its own: what the mount is compared with.
+// A plain tmpfs, with which the mount is compared.
 class PlainTmpfs {
  public:
   explicit PlainTmpfs(std::string_view tmpfs_options = "size=512M");
@@ -154,9 +159,9 @@ class PlainTmpfs {
   std::string path_;
 };
 
-// Fixture: one daemon for all tests of a suite. The suite says `class PoolsTest : public
-// SharedMount<PoolsTest>` and may define `static MountOptions options()`. directory() is fresh for each test,
-// in pool `p`.
+// A fixture with one daemon for all tests of a suite. The suite says `class PoolsTest : public
+// SharedMount<PoolsTest>` and may define `static MountOptions options()`. After each test the content of pool
+// `p` is removed.
 template <typename Suite>
 class SharedMount : public ::testing::Test {
  public:
@@ -188,9 +193,9 @@ class SharedMount : public ::testing::Test {
   static inline std::unique_ptr<Mount> mount_;
 };
 
-// Removes all entries below `directory`, not itself; ignores what is missing.
+// remove_content() removes all entries below `directory`, but not `directory`; errors are ignored.
 void remove_content(const std::string& directory);
-// Sets the name of the running test beside the daemon's log, and prints that log when it failed.
+// report_daemon_log() prints the last 8000 bytes of the daemon's log to stderr.
 void report_daemon_log(const Mount& mount);
 
 template <typename Suite>
@@ -200,7 +205,7 @@ void SharedMount<Suite>::TearDown() {
   remove_content(mount_->path());
 }
 
-// True as soon as `condition` is; false at the deadline. The only place where tests wait for something.
+// True as soon as `condition` is true; false at the deadline. Tests wait for conditions only here.
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds deadline = std::chrono::seconds(10));
 
@@ -211,9 +216,9 @@ struct MountEntry {
   std::string options;        // of the mount
   std::string super_options;  // of the file system
 };
-// /proc/self/mountinfo as it is now; names unescaped.
+// The lines of /proc/self/mountinfo at this moment; names are unescaped.
 std::vector<MountEntry> mount_entries();
-// Those at `prefix` or below it.
+// The mounts at `prefix` or below it.
 std::vector<MountEntry> mounts_below(const std::string& prefix);
 
 }  // namespace kvcachefs::test

@@ -32,7 +32,7 @@ std::vector<int> in_memory(const std::vector<std::string>& names) {
   std::vector<int> there;
   for (size_t i = 0; i < names.size(); ++i) {
     std::array<char, 16> tier{};
-    // One that is gone has none, and may go at any moment.
+    // An entry that is gone has no tier, and an entry may go at any moment.
     const ssize_t size = ::getxattr(names[i].c_str(), "user.kvcachefs.tier", tier.data(), tier.size());
     if (size > 0 && std::string_view(tier.data(), static_cast<size_t>(size)) != "cold")
       there.push_back(static_cast<int>(i));

@@ -1,5 +1,6 @@
-// Runs one of the project's programs, or another, and gives back what it printed. Any thread. Throws
-// std::runtime_error if it cannot be started; one that does not end is killed at the deadline.
+// A Program runs one of the project's programs, or another one, and returns its output. Any thread. Throws
+// std::runtime_error if the program cannot be started; wait() kills a program that does not end by the
+// deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +12,12 @@
 namespace kvcachefs::test {
 
 struct Outcome {
-  int exit_code = -1;  // 128 + signal for one that a signal ended
+  int exit_code = -1;  // 128 + signal if a signal ended the program
   std::string out;
   std::string error;
 };
 
-// A name without a slash is one of the build's own programs.
+// A name without a slash is a program of this build.
 class Program {
  public:
   explicit Program(const std::vector<std::string>& command);
@@ -27,8 +28,7 @@ class Program {
 
  private:
   pid_t pid_ = -1;
-  std::string
-      files_;  // prefix of the files that its output goes to: what it leaves running may hold them open
+  std::string files_;  // prefix of its output files, which processes that it leaves running may hold open
 };
 
 Outcome run(const std::vector<std::string>& command);

@@ -1,5 +1,5 @@
-// A directory of programs of a test's own, which Mount and run() use while it lives: the daemon that was
-// started from there may become another. One thread at a time. Failure: std::filesystem's exceptions.
+// A temporary directory of programs, which Mount and run() use while the object lives. A test can replace the
+// daemon there after it was started. One thread at a time. Throws the exceptions of std::filesystem.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ class Programs {
   Programs(const Programs&) = delete;
   Programs& operator=(const Programs&) = delete;
 
-  // The daemon as it was built.
+  // The path of the daemon as it was built.
   const std::string& real() const { return real_; }
-  // As a package manager does: another file under the name.
+  // install() replaces the daemon as a package manager does: another file gets the name.
   void install(const std::string& script);
   void install_program(const std::string& path);
 

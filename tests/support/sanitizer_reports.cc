@@ -11,7 +11,8 @@
 namespace kvcachefs::test {
 namespace {
 
-// Not below a mount's directory, which goes with the mount. Empty until the tests start.
+// The directory is not below a mount's directory, which is removed with the mount. Empty until the tests
+// start.
 std::string report_directory;
 
 void add_option(const char* variable, const std::string& option) {
@@ -30,11 +31,10 @@ class ReportDirectory : public ::testing::Environment {
   void SetUp() override {
     std::string name = "/tmp/kv-reports-" + std::to_string(::getpid()) + "-XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr) << name;
-    // Daemons of other users may report too.
+    // Daemons of other users may write reports too.
     std::filesystem::permissions(name, std::filesystem::perms::all);
     report_directory = name;
-    // This process has read its own already: what it reports itself goes to its stderr and into its exit
-    // status.
+    // This process has already read its options: its reports go to its stderr and into its exit status.
     for (const char* variable : {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
       add_option(variable, "log_path=" + report_directory + "/report");
     add_option("UBSAN_OPTIONS", "print_stacktrace=1");

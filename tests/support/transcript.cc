@@ -27,7 +27,7 @@ void Transcript::status(std::string_view what, const std::string& path) {
   const int error = error_of(::lstat(path.c_str(), &status));
   if (error != 0) return note(what, error_name(error));
   char text[160];
-  // The size of a directory is the file system's own affair.
+  // The size of a directory is left out, because each file system defines it differently.
   const long size = S_ISDIR(status.st_mode) ? 0 : static_cast<long>(status.st_size);
   std::snprintf(text, sizeof(text), "mode %o links %ld owner %u:%u size %ld device %lx", status.st_mode,
                 static_cast<long>(status.st_nlink), status.st_uid, status.st_gid, size,

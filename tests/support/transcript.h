@@ -1,6 +1,6 @@
-// Parity tests: a scenario makes calls in a directory and notes each result; the transcript on the mount has
+// Parity tests: a scenario makes calls in a directory and notes each result; its transcript on the mount has
 // to equal the one on a plain tmpfs. Where POSIX leaves no choice a scenario asserts as well. One thread. A
-// call that fails is a result, not a failure.
+// failed call is a result, not a failure of the test.
 #pragma once
 
 #include <string>
@@ -14,11 +14,12 @@ namespace kvcachefs::test {
 
 class Transcript {
  public:
-  // Notes the result of a call, errors by name; gives the result back.
+  // call() notes the result of a call, errors by name, and returns the result.
   long call(std::string_view what, long result);
   void note(std::string_view what, std::string_view value);
   void note(std::string_view what, long value);
-  // Type, mode, links, owner, size of a name (lstat), without what may differ: inode, times, blocks.
+  // status() notes type, mode, links, owner, size and device of a name (lstat), but not what may differ:
+  // inode, times, blocks.
   void status(std::string_view what, const std::string& path);
   void content(std::string_view what, const std::string& path);
   void listing(std::string_view what, const std::string& directory);
@@ -31,14 +32,14 @@ class Transcript {
 
 using Scenario = void (*)(Transcript& transcript, const std::string& directory);
 
-// Fixture for PARITY_TEST: one mount and one plain tmpfs for all scenarios of a program.
+// The fixture of PARITY_TEST: one mount and one plain tmpfs for all scenarios of a program.
 class ParityTest : public SharedMount<ParityTest> {
  public:
   static bool needs_daemon() { return false; }
   static MountOptions options() { return {.pools = {"p:size=256M"}}; }
 
  protected:
-  // Runs the scenario in a fresh directory here and there.
+  // compare() runs the scenario in a fresh directory on the mount and in one on the plain tmpfs.
   void compare(Scenario scenario);
 };
 

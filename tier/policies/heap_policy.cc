@@ -39,7 +39,8 @@ void HeapPolicy::set(size_t position, const Slot& slot) {
   slot.facts->heap_position = static_cast<uint32_t>(position);
 }
 
-// Puts the slot where it belongs, starting from a free position: up while it beats the parent, else down.
+// Puts the slot where it belongs, starting from a free position: up while it scores lower than the parent,
+// else down.
 void HeapPolicy::settle(size_t position, const Slot& slot) {
   while (position > 0) {
     const size_t parent = (position - 1) / kChildren;

@@ -1,11 +1,11 @@
-// Policies that give every candidate a score when it is touched and evict the lowest: an indexed 4-ary heap.
-// Thread safety and failure: as tier/policies/policy.h.
+// HeapPolicy is the base of policies that give every candidate a score when it is put in or touched, and
+// evict the lowest score. It is an indexed 4-ary heap. Thread safety and failure: as tier/policies/policy.h.
 //
 // Invariants:
 //   1. slots_[i].facts->heap_position == i for every i.
-//   2. No slot scores lower than its parent, (i - 1) / 4.
-// The score lies in the slot, so that sifting reads one array and no entries: four slots of 24 bytes are two
-// cache lines, and a heap of a million candidates is ten levels deep.
+//   2. No slot scores lower than its parent, (i - 1) / 4. The score lies in the slot, so that sifting reads
+//      one array and no entries: four slots of 24 bytes are two cache lines, and a heap of a million
+//      candidates is ten levels deep.
 #pragma once
 
 #include <compare>
@@ -35,7 +35,8 @@ class HeapPolicy : public Policy {
     PolicyFacts* facts = nullptr;
   };
 
-  // The lower, the sooner it leaves. Asked whenever the candidate is put in or touched.
+  // The candidate with the lowest score leaves first. The score is asked whenever a candidate is put in or
+  // touched.
   virtual Score score(const PolicyFacts& facts) const = 0;
   // True if a priority change alone moves a candidate.
   virtual bool scores_priority() const { return false; }

@@ -42,11 +42,6 @@ void Policy::opened(PolicyFacts& facts) {
   if (facts.in_heap()) touched(facts);
 }
 
-void Policy::released(PolicyFacts& facts) {
-  facts.last_use = tick();
-  facts.in_heap() ? touched(facts) : put(facts);
-}
-
 void Policy::removed(PolicyFacts& facts) {
   if (facts.in_heap()) take(facts);
 }

@@ -1,11 +1,9 @@
-// Eviction policies: which entry of a pool leaves next. A policy sees opens, not reads: the kernel moves the
-// bytes.
-// Thread safety: none of its own; the caller holds the lock that guards the pool's policy.
-// Failure: none; only memory for one heap slot an entry is allocated.
+// A policy decides which entry of a pool leaves next. It sees opens and not reads, because the kernel moves
+// the bytes. Thread safety: none of its own; the caller holds the lock that guards the pool's policy.
+// Failure: none; the only allocation is one heap slot per entry.
 //
 // An entry is in the heap exactly while it is a candidate: inserted() and adopt() put it in, next_victim()
-// and removed() take it out, released() puts it back when a busy victim has become idle. All of them are
-// O(log entries).
+// and removed() take it out. Each of them is O(log entries).
 #pragma once
 
 #include <cstddef>
@@ -43,30 +41,28 @@ class Policy {
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  // A new entry, or new content of an old one, counts as used once; inserted() makes it a candidate, too.
+  // A new entry, or an old one with new content, counts as used once; inserted() also makes it a candidate.
   void stored(PolicyFacts& facts);
   void inserted(PolicyFacts& facts);
 
-  // A use. The order of a candidate changes; what is not in the heap only has its facts updated.
+  // An open is a use: it changes the order of a candidate. An entry outside the heap has only its facts
+  // updated.
   void opened(PolicyFacts& facts);
 
-  // The last open ended: used until now, and a candidate again if it was taken out. Not to be called for an
-  // entry that must not become a victim, such as a pinned one.
-  void released(PolicyFacts& facts);
-
-  // Not a candidate any more: gone, pinned or written again. Does nothing for one that is not in the heap.
+  // The entry is no candidate any more: it is gone, pinned or written again. Nothing happens if it is not in
+  // the heap.
   void removed(PolicyFacts& facts);
 
   // The caller has changed the priority.
   void reprioritised(PolicyFacts& facts);
 
-  // Becomes a candidate with the facts it has: an unpinned entry, or a victim put back.
+  // The entry becomes a candidate with the facts it has: it was unpinned, or is a victim put back.
   void adopt(PolicyFacts& facts);
 
-  // Takes all candidates of the policy it replaces, with the facts they have, and goes on with its clock.
+  // Takes all candidates of the policy it replaces, with their facts, and continues that policy's clock.
   void take_over(Policy& replaced);
 
-  // Goes on with the other's clock where that is ahead: for two policies between which entries move.
+  // Advances the clock to the other policy's if that is ahead: for two policies between which entries move.
   void follow(const Policy& other);
 
   // Takes out the entry that should leave first; nullptr when there is no candidate.
@@ -86,10 +82,10 @@ class Policy {
   uint64_t clock_ = 0;
 };
 
-// All policies there are, the default first.
+// All policies, the default first.
 std::span<const PolicyInfo> policies();
 
-// nullptr if there is none of that name.
+// nullptr if no policy has that name.
 std::unique_ptr<Policy> make_policy(std::string_view name);
 
 }  // namespace kvcachefs

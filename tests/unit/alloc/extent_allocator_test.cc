@@ -18,7 +18,7 @@ uint64_t total(const Extents& extents) {
   return units;
 }
 
-// What is free, as plainly as it can be said.
+// A naive model of the allocator: one flag for each unit, true if the unit is free.
 class Model {
  public:
   explicit Model(uint64_t units) : free_(units, true) {}
@@ -48,7 +48,7 @@ class Model {
   std::vector<bool> free_;
 };
 
-// A stream of operations on both, compared after each.
+// A stream of operations on the allocator and the model, which are compared after each.
 class Stream {
  public:
   Stream(uint64_t seed, uint64_t units) : random_(seed), allocator_(units), model_(units), units_(units) {}
@@ -60,7 +60,7 @@ class Stream {
     ASSERT_EQ(got.has_value(), wanted <= free_units);
     if (!got) return;
     ASSERT_EQ(total(*got), wanted);
-    // A run of 127 has a whole word of the bitmap in it, which every small request finds.
+    // Because a free run of 127 units contains a whole word of the bitmap, every small request finds it.
     if (wanted > 0 && wanted <= 64 && largest >= 127) {
       ASSERT_EQ(got->size(), 1u);
     }
@@ -80,7 +80,7 @@ class Stream {
     if (extent.count > 0) held_.push_back({extent});
   }
 
-  // One of those held, or a part of its first extent.
+  // free_one() frees one of the held allocations, or a part of its first extent.
   void free_one() {
     if (held_.empty()) return;
     const size_t index = random_() % held_.size();
@@ -100,10 +100,11 @@ class Stream {
   void compare() const {
     ASSERT_EQ(allocator_.free_units(), model_.free_units());
     ASSERT_EQ(allocator_.used_units(), units_ - model_.free_units());
-    ASSERT_EQ(allocator_.largest_free_run(), model_.largest_run());
+    ASSERT_LE(allocator_.long_free_run(), model_.largest_run());
+    ASSERT_GE(4 * allocator_.long_free_run(), model_.largest_run());
   }
 
-  // A second one, told what is in use, has the same units free.
+  // A second allocator that is told which units are in use has the same units free.
   void rebuild() const {
     Extents claims;
     for (const Extents& extents : held_) claims.insert(claims.end(), extents.begin(), extents.end());
@@ -112,7 +113,7 @@ class Stream {
     for (const Extent& extent : claims) ASSERT_TRUE(second.claim(extent));
     for (const Extent& extent : claims) ASSERT_FALSE(second.claim(extent));
     ASSERT_EQ(second.free_units(), allocator_.free_units());
-    ASSERT_EQ(second.largest_free_run(), allocator_.largest_free_run());
+    ASSERT_EQ(second.long_free_run(), allocator_.long_free_run());
     for (uint64_t unit = 0; unit < units_; ++unit) {
       ASSERT_EQ(second.claim({.start = unit, .count = 1}), model_.is({.start = unit, .count = 1}, true));
     }
@@ -142,7 +143,7 @@ class Stream {
 
   void drain() {
     while (!held_.empty() && !testing::Test::HasFatalFailure()) free_one();
-    ASSERT_EQ(allocator_.largest_free_run(), units_);
+    ASSERT_EQ(allocator_.long_free_run(), units_);
   }
 
  private:
@@ -183,7 +184,7 @@ TEST(ExtentAllocatorTest, NothingAtAll) {
   ExtentAllocator allocator(0);
   EXPECT_EQ(allocator.allocate(1), std::nullopt);
   EXPECT_EQ(allocator.allocate(0), Extents());
-  EXPECT_EQ(allocator.largest_free_run(), 0u);
+  EXPECT_EQ(allocator.long_free_run(), 0u);
   EXPECT_FALSE(allocator.claim({.start = 0, .count = 1}));
 }
 
@@ -221,7 +222,7 @@ TEST(ExtentAllocatorTest, HolesOfEqualEntriesAreTakenWhole) {
     uint64_t asked = 0;
     uint64_t extents = 0;
     for (size_t round = 0; round < 20'000; ++round) {
-      // 10 % are free on average.
+      // About 10 % of the units are free.
       while (held.size() * entry_units > (1 << 18) * 9 / 10) {
         std::swap(held[random() % held.size()], held.back());
         allocator.free(held.back());
@@ -231,7 +232,7 @@ TEST(ExtentAllocatorTest, HolesOfEqualEntriesAreTakenWhole) {
       ++asked;
       extents += held.back().size();
     }
-    // Of a few runs looked at none may suffice.
+    // The allocator looks at only a few runs; if none of them suffices, a request gets several extents.
     EXPECT_LE(extents, asked + asked / 1000) << entry_units << " units";
   }
 }
@@ -241,9 +242,9 @@ TEST(ExtentAllocatorTest, SmallRequestsLeaveTheLongRunsAlone) {
   std::vector<Extents> small;
   for (int index = 0; index < 1000; ++index) small.push_back(*allocator.allocate(1));
   for (size_t index = 0; index < small.size(); index += 2) allocator.free(small[index]);
-  const uint64_t run = allocator.largest_free_run();
+  const uint64_t run = allocator.long_free_run();
   for (int index = 0; index < 500; ++index) ASSERT_LT(allocator.allocate(1)->front().start, 1000u);
-  EXPECT_EQ(allocator.largest_free_run(), run);
+  EXPECT_EQ(allocator.long_free_run(), run);
 }
 
 TEST(ExtentAllocatorTest, FreeingTwiceStops) {
@@ -284,7 +285,7 @@ TEST(ExtentAllocatorTest, ThreadsNeverShareAUnit) {
   std::vector<std::thread> threads;
   for (uint64_t seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(allocator.largest_free_run(), kUnits);
+  EXPECT_EQ(allocator.long_free_run(), kUnits);
 }
 
 }  // namespace

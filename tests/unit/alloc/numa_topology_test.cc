@@ -19,7 +19,7 @@ std::vector<int> as_vector(std::span<const int> values) {
   return {values.begin(), values.end()};
 }
 
-// Two sockets of two processors, one of them with a memory-only node near it; ids with a gap.
+// Two sockets of two processors each, and a memory-only node near the second; the ids have a gap.
 class ThreeNodes : public testing::Test {
  protected:
   std::map<int, uint64_t> free_ = {{0, 100}, {1, 200}, {4, 300}};
@@ -116,7 +116,7 @@ TEST(NumaTopology, ThisMachineHasNodes) {
 TEST(NumaTopology, AThreadIsFoundByProc) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-  // Every processor its own node, so that the node tells which processor was read.
+  // Every processor is one node, so that the node tells which processor was read.
   std::vector<NumaNode> nodes;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &allowed)) nodes.push_back({.id = cpu, .cpus = {cpu}});

@@ -17,7 +17,8 @@ std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// As `xxhsum -H2` prints them, high half first: entries on disk outlive the library's version.
+// The expected values are those that `xxhsum -H2` prints, high half first. They are fixed, because entries on
+// disk outlive the library's version.
 TEST(ChecksumTest, IsXxh3OfTheBytes) {
   EXPECT_EQ(checksum_of({}), (Checksum{.low = 0x6001c324468d497f, .high = 0x99aa06d3014798d8}));
   constexpr std::string_view kText = "kvcachefs";

@@ -1,4 +1,4 @@
-// Paths that lie in users' hands: none leads out, and the calls for one component take no path.
+// Paths that users control: no path leads out of the tree, and the calls for one component take no path.
 #include "base/sys_beneath.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// `kvcachefs check` against a disk tier in a file, made as a daemon would have left it.
+// `kvcachefs check` on a disk tier in a file that looks as a daemon would have left it.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -11,14 +11,14 @@
 
 #include "tests/support/disks.h"
 #include "tests/unit/daemon/cli_fixture.h"
-#include "tier/catalog.h"
-#include "tier/spill_orders.h"
-#include "tier/spill_target.h"
+#include "tier/catalog/catalog.h"
+#include "tier/disk/spill_orders.h"
+#include "tier/disk/spill_target.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kUnit = uint64_t{1} << 20;  // not the default: it has to be found out
+constexpr uint64_t kUnit = uint64_t{1} << 20;  // not the default, so that the tool has to find it out
 constexpr size_t kEntryBytes = kUnit + 5;
 
 class CheckTest : public CliTest {

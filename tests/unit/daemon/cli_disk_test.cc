@@ -1,4 +1,4 @@
-// The kvcachefs tool's part of the disk tier.
+// The commands of the kvcachefs tool for the disk tier.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -47,7 +47,7 @@ TEST_F(CliTest, WritesADiskTierAsOneOrder) {
   EXPECT_EQ(mount_.read("a/.pool/durability"), "sync");
   EXPECT_EQ(mount_.read("a/.pool/admission"), "tinylfu");
   EXPECT_EQ(mount_.read("a/.pool/auto_prefetch"), "off");
-  // What is there stays but for what is set.
+  // A new spill_size keeps the path of the spill setting.
   mount_.write("a/.pool/spill", "/data/a b 8G");
   EXPECT_EQ(run({"set", "a", "spill_size=9G"}).exit_code, 0);
   EXPECT_EQ(mount_.read("a/.pool/spill"), "/data/a b 9G");
@@ -58,10 +58,10 @@ TEST_F(CliTest, WritesADiskTierAsOneOrder) {
   EXPECT_EQ(mount_.read("a/.pool/spill"), "none\n");
 }
 
-// The fake gives back what is written, so the daemon's part is played between two looks.
+// Because the fake mount returns what was written to it, the test plays the daemon's part between two reads.
 class CliPrefetchTest : public CliTest {
  protected:
-  // A write of the order leaves what it does not cover.
+  // The order overwrites the beginning of this line and leaves the rest of the file.
   const std::string kUnderTheOrder = std::string(100, '-') + "\n";
 
   CliPrefetchTest() { mount_.add_pool("a"); }
@@ -125,7 +125,7 @@ TEST_F(CliPrefetchTest, TellsWhatDidNotCome) {
 TEST_F(CliTest, ScrubsAPool) {
   mount_.add_pool("a");
   const std::string start = "state running\nentries_done 1\nentries_total 4\nbytes 1048576\ndamaged 0\n";
-  // What is written covers the first line alone: an order is not a state that runs.
+  // The order overwrites only the beginning of the file, which then no longer says that a scrub runs.
   mount_.write("a/.pool/scrub", start);
   Outcome result = run({"scrub", "a", "--stop"});
   EXPECT_EQ(result.exit_code, 0) << result.error;

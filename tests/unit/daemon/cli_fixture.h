@@ -1,4 +1,4 @@
-// Runs the kvcachefs tool against a directory that looks like a mount. One thread; throws on failure.
+// CliTest runs the kvcachefs tool against a directory that looks like a mount. One thread; throws on failure.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Outcome {
 
 class CliTest : public ::testing::Test {
  protected:
-  // Against the fake mount.
+  // run() runs the tool against the fake mount.
   Outcome run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"--mount", mount_.root()});
     return run_alone(std::move(arguments));

@@ -44,7 +44,7 @@ TEST_F(CliTest, ShowsOnePool) {
             "opens         10234 hits, 121 misses (99% hits)\n"
             "changes       6500 created, 380 removed\n"
             "evictions     412, 412 discarded (24G)\n"
-            "reservations  6500, 12 waited 34 ms in all, 0 failed\n"
+            "reservations  6500, 12 waited 34 ms in all, 0 failed, 0 times ENOSPC\n"
             "I/O           passthrough\n");
 }
 
@@ -98,7 +98,7 @@ TEST_F(CliTest, OrdersEvictions) {
     arguments.insert(arguments.end(), amount.begin(), amount.end());
     const Outcome result = run(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.error;
-    EXPECT_EQ(result.out, std::string(order) + "\n");  // the fake gives back what was written
+    EXPECT_EQ(result.out, std::string(order) + "\n");  // the fake returns what was written
   }
 }
 
@@ -242,8 +242,8 @@ TEST_F(CliTest, NamesMistakes) {
 TEST_F(CliTest, HelpsWithEachCommand) {
   const Outcome help = run_alone({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command : {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin", "top",
-                              "version", "prefetch", "scrub", "check"}) {
+  for (const char* command : {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin",
+                              "stat", "top", "version", "prefetch", "scrub", "check", "upgrade", "stop"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     EXPECT_EQ(run_alone({command, "--help"}).exit_code, 0) << command;
   }

@@ -74,13 +74,14 @@ TEST_F(CommandLineTest, TakesPoolsAndOptionsInAnyOrder) {
   Result<CommandLine> line =
       parse({"--pool", "a:size=1G", "-o", "rw,io_uring,poll_us=50", "/mnt//kv/", "--pool=b:size=25%",
              "-othreads=3", "-o", "runtime_dir=/run/x,nodev,,noauto,_netdev,nofail", "--daemonize", "-o",
-             "no_passthrough,no_supervisor,hang_after=5,give_up_after=7"});
+             "no_passthrough,no_page_cache,no_supervisor,hang_after=5,give_up_after=7"});
   ASSERT_TRUE(line) << line.error().message;
   const Config& config = line->config;
   EXPECT_EQ(config.mountpoint.native(), "/mnt/kv/");
   EXPECT_EQ(config.runtime_dir, "/run/x");
   EXPECT_TRUE(config.io_uring);
   EXPECT_TRUE(config.no_passthrough);
+  EXPECT_TRUE(config.no_page_cache);
   EXPECT_TRUE(config.daemonize);
   EXPECT_TRUE(config.no_supervisor);
   EXPECT_EQ(config.hang_after_s, 5u);
@@ -155,6 +156,7 @@ TEST_F(CommandLineTest, ReadsTheFile) {
 runtime_dir = "/run/file"
 io_uring = true
 no_passthrough = true
+no_page_cache = true
 no_supervisor = true
 hang_after = 0
 poll_us = 20
@@ -179,6 +181,7 @@ mode = "0700"
   EXPECT_EQ(config.runtime_dir, "/run/file");
   EXPECT_TRUE(config.io_uring);
   EXPECT_TRUE(config.no_passthrough);
+  EXPECT_TRUE(config.no_page_cache);
   EXPECT_TRUE(config.no_supervisor);
   EXPECT_EQ(config.hang_after_s, 0u);
   EXPECT_EQ(config.poll_us, 20u);
@@ -296,7 +299,7 @@ spill_force = true
   EXPECT_EQ(pool.durability, Durability::kSync);
   EXPECT_FALSE(pool.prefetch);
   EXPECT_TRUE(pool.spill_force);
-  // What is printed is read back as it is, with a tier and without.
+  // A printed configuration is read back unchanged, with a disk tier and without.
   for (const std::string& spec : {std::string("a:policy=lfu"), std::string("a:spill=none")}) {
     write(text);
     const Result<CommandLine> printed = parse({"--config", file_, "--pool", spec, "--print-config"});

@@ -1,5 +1,5 @@
-// A directory tree that looks like a mounted kvcachefs, for tests of what reads one. One thread; throws on
-// failure.
+// A directory tree that looks like a mounted kvcachefs, for tests of programs that read a mount. One thread;
+// throws on failure.
 #pragma once
 
 #include <stdlib.h>
@@ -38,7 +38,8 @@ class FakeMount {
         "pinned_bytes 536870912\npinned_max_bytes 8589934592\nentries 6120\nopen_entries 3\npolicy lru\n"
         "opens_hit 10234\nlookups_missed 121\ncreates 6500\nremoves 380\nevictions 412\ndiscards 412\n"
         "discarded_bytes 25769803776\nreservations 6500\nreservation_waits 12\nreservation_wait_ns 34567890\n"
-        "reservation_failures 0\nevict_orders 1\nentry_size_bytes 2097152\nhuge_bytes 12884901888\n"
+        "reservation_failures 0\nno_space_errors 0\nevict_orders 1\nentry_size_bytes 2097152\nhuge_bytes "
+        "12884901888\n"
         "io_mode passthrough\n");
     write(name + "/.pool/stats.json", "{\"policy\":\"lru\"}\n");
     write(name + "/.pool/size", "16G\n");

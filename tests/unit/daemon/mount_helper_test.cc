@@ -48,7 +48,7 @@ TEST(MountArguments, TakesWhatMountPassesOn) {
   EXPECT_TRUE(parse({"a", "/", "-s", "-o", "colour=red"}));
 }
 
-// Those that mount(8) lists as FILESYSTEM-INDEPENDENT MOUNT OPTIONS, but for SELinux's.
+// The options that mount(8) lists as FILESYSTEM-INDEPENDENT MOUNT OPTIONS, except those of SELinux.
 TEST(MountArguments, TakesTheOptionsOfAllFileSystems) {
   for (const char* option : {"async",
                              "atime",

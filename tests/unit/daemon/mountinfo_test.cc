@@ -28,6 +28,9 @@ TEST(Mountinfo, TakesTheFieldsApart) {
   EXPECT_EQ(mounts[1].options, "rw,nosuid,nodev,relatime");
   EXPECT_EQ(mounts[1].type, "fuse.kvcachefs");
   EXPECT_EQ(mounts[1].source, "kvcachefs");
+  EXPECT_EQ(mounts[1].peer_group, "9");
+  EXPECT_EQ(mounts[1].master_group, "1");
+  EXPECT_EQ(mounts[2].peer_group + mounts[2].master_group, "");
   EXPECT_EQ(mounts[2].root, "/llama");
   EXPECT_EQ(mounts[2].directory, "/mnt/with space");
 }

@@ -1,4 +1,4 @@
-// The pools that are served, as a successor reads them.
+// The list of served pools, as a successor reads it.
 #include "daemon/pool_list.h"
 
 #include <gtest/gtest.h>

@@ -69,7 +69,9 @@ PoolReport sample_report(std::string name = "llama") {
                                          &counters.prefetch_useful,
                                          &counters.prefetch_wasted,
                                          &counters.catalog_commits,
-                                         &counters.catalog_errors}) {
+                                         &counters.catalog_errors,
+                                         &counters.no_space_errors,
+                                         &counters.directories_reclaimed}) {
     counter->store(++value);
   }
   counters.reservation_wait_ns = 2'500'000'000;
@@ -109,8 +111,10 @@ TEST(ControlStats, TextHasEveryPoolStatInOrder) {
       "size_bytes 100\nused_bytes 60\nfree_bytes 40\nevictable_bytes 30\npinned_bytes 5\npinned_max_bytes "
       "50\n"
       "entries 7\nopen_entries 2\npolicy lfu\nopens_hit 101\nlookups_missed 102\ncreates 103\nremoves 104\n"
-      "evictions 105\ndiscards 106\ndiscarded_bytes 107\nreservations 108\nreservation_waits 109\n"
-      "reservation_wait_ns 2500000000\nreservation_failures 111\nevict_orders 112\nentry_size_bytes 4096\n"
+      "evictions 105\ndiscards 106\ndiscarded_bytes 107\ndirectories_reclaimed 131\nreservations "
+      "108\nreservation_waits 109\n"
+      "reservation_wait_ns 2500000000\nreservation_failures 111\nno_space_errors 130\nevict_orders "
+      "112\nentry_size_bytes 4096\n"
       "huge_bytes 24\n"
       "spill_size_bytes 201\nspill_used_bytes 202\nspill_free_bytes 203\nspill_largest_free_run_bytes 204\n"
       "dirty_entries 205\ndirty_bytes 206\nclean_entries 207\nclean_bytes 208\ncold_entries 209\n"
@@ -194,7 +198,7 @@ TEST(ControlMetrics, ShowEveryNumberWithItsPool) {
   EXPECT_TRUE(holds(lines, "kvcachefs_policy{pool=\"a\",policy=\"lfu\"} 1"));
 }
 
-// Every number of a pool's statistics is a metric: a new one cannot be forgotten.
+// Every number of a pool's statistics must be a metric, so that a new number cannot be forgotten.
 TEST(ControlMetrics, LeaveNoNumberOut) {
   const PoolReport report = sample_report();
   const std::string text = render_metrics(make_server_stats(sample_server().info, 1, 0), std::vector{report});
@@ -205,7 +209,7 @@ TEST(ControlMetrics, LeaveNoNumberOut) {
     const size_t name_end = line.find("{pool=\"llama\"} ");
     if (name_end != std::string::npos) names.insert(line.substr(0, name_end));
   }
-  EXPECT_EQ(names.size(), numbers + 6);  // and a sum and a count of each histogram
+  EXPECT_EQ(names.size(), numbers + 6);  // plus a sum and a count of each histogram
 }
 
 TEST(ControlMetrics, HistogramsAreCumulative) {
@@ -222,7 +226,7 @@ TEST(ControlMetrics, HistogramsAreCumulative) {
   EXPECT_TRUE(holds(lines, "kvcachefs_promote_seconds_sum{pool=\"a\"} 3e-06"));
 }
 
-// Each family once: HELP, TYPE, then its samples in one piece, as the format asks.
+// Each family occurs once: HELP, TYPE, then its samples in one piece, as the format asks.
 TEST(ControlMetrics, AreWellFormed) {
   const std::string text = shown(sample_server(), "metrics");
   ASSERT_TRUE(text.ends_with("\n"));

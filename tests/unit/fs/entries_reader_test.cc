@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "fs/control/orders.h"
 
 namespace kvcachefs {
 namespace {
@@ -71,6 +74,21 @@ TEST_F(EntriesReaderTest, RestartsAtTheBeginning) {
   EXPECT_EQ(reader.read(0, whole_.size()), whole_);
   EXPECT_EQ(reader.read(whole_.size(), 10), "");
   EXPECT_EQ(reader.read(0, whole_.size()), whole_);
+}
+
+// A user can neither make one name look like several entries nor send commands to a terminal.
+TEST_F(EntriesReaderTest, AnyNameIsOneFieldOfOneLine) {
+  for (const std::string name : {"a\rforged\t1", "b\nc", "d\\x41", "e\x1b[2J\x7f", "f\\\r", "\xff\\n"}) {
+    EntryListing entry{};
+    entry.name = name;
+    const std::string line = render_entry(entry);
+    EXPECT_EQ(std::ranges::count(line, '\t'), 7) << line;
+    const std::string field = line.substr(0, line.find('\t'));
+    EXPECT_TRUE(std::ranges::none_of(field, is_control)) << line;
+    const auto orders = parse_prefetch_orders(field + "\n");
+    ASSERT_TRUE(orders && orders->size() == 1);
+    EXPECT_EQ(orders->front().name, name);
+  }
 }
 
 TEST_F(EntriesReaderTest, AnEmptyPoolHasAHeader) {

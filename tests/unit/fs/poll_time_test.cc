@@ -9,7 +9,7 @@ constexpr uint64_t kMostNs = 16'000;
 
 class PollTimeTest : public testing::Test {
  protected:
-  // What it is after a request that came `gap_ns` after a start.
+  // The poll time after a request that arrived `gap_ns` after polling started.
   uint64_t after_gap(uint64_t gap_ns) {
     now_ns_ += 1'000'000;
     time_.started(now_ns_);

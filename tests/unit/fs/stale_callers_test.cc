@@ -14,7 +14,7 @@ TEST(StaleCallers, OnlyTheFirstOfACallIsNew) {
   StaleCallers callers;
   EXPECT_FALSE(callers.again(1));
   EXPECT_TRUE(callers.again(1));
-  // The kernel swallows what answers its checking of a name, and asks again.
+  // The kernel swallows an answer to its check of a name, and asks again.
   EXPECT_TRUE(callers.again(1));
 }
 
@@ -34,7 +34,7 @@ TEST(StaleCallers, ACallThatEndedWellBeginsAnew) {
   EXPECT_TRUE(callers.again(2));
 }
 
-// None may take another's mark for an old one, whoever reads the clock first.
+// No thread may take another thread's mark for an old one, whichever thread read the clock first.
 TEST(StaleCallers, ManyAtOnceKeepTheirMarks) {
   StaleCallers callers;
   std::atomic<int> lost = 0;
@@ -44,7 +44,7 @@ TEST(StaleCallers, ManyAtOnceKeepTheirMarks) {
       for (int call = 0; call < 20'000; ++call) {
         const uint64_t begun_ms = now_coarse_ms();
         (void)callers.again(thread);
-        // One that was kept from running for long may find its mark too old.
+        // A thread that did not run for long may find its mark too old.
         if (!callers.again(thread) && now_coarse_ms() - begun_ms < 100) ++lost;
         callers.settled(thread);
       }

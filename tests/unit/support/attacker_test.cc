@@ -1,5 +1,5 @@
-// The attackers of the hostile tests are what they say: who they are, what they can, and what they leave
-// behind.
+// The attackers of the hostile tests have the identity and the capabilities that they should have, and leave
+// nothing behind.
 #include "tests/support/attacker.h"
 
 #include <sys/mount.h>
@@ -38,7 +38,7 @@ class AttackerTest : public ::testing::Test {
     EXPECT_EQ(own_mounts(), mounts_) << "something stayed mounted";
   }
 
-  // Other tests mount and unmount at the same time.
+  // Only the mounts of this test are counted, because other tests mount and unmount at the same time.
   size_t own_mounts() const {
     return std::ranges::count_if(mount_entries(), [this](const MountEntry& entry) {
       return entry.source == "container" || entry.mount_point.starts_with(pool_->path());
@@ -48,7 +48,7 @@ class AttackerTest : public ::testing::Test {
          std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
     return attack_as(attacker, pool_->path(), attack, deadline);
   }
-  // 0, or the errno that reading root's file in the pool has.
+  // read_of_root() returns 0 or the errno of reading root's file in the pool as this attacker.
   int read_of_root(Attacker attacker) {
     return as(attacker, [](const std::string& place) {
       std::string content;

@@ -1,4 +1,5 @@
-// A sanitizer's report of a program that a test started does not get lost. Without sanitizers there is none.
+// A sanitizer's report about a program that a test started is not lost. Builds without sanitizers have no
+// reports.
 #include "tests/support/sanitizer_reports.h"
 
 #include <signal.h>
@@ -15,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the program that is started does; disabled for this one.
+// The started program runs this test; it is disabled in this one.
 TEST(SanitizerReports, DISABLED_Wrong) {
 #if defined(__SANITIZE_THREAD__)
   int shared = 0;
@@ -30,7 +31,7 @@ TEST(SanitizerReports, DISABLED_Wrong) {
 }
 
 TEST(SanitizerReports, OfAStartedProgramAreFound) {
-  ASSERT_EQ(mode_name().empty(), false);  // links mount.cc, which starts the watch
+  ASSERT_EQ(mode_name().empty(), false);  // the call links mount.cc, which starts the watch
   run({"/proc/self/exe", "--gtest_also_run_disabled_tests",
        "--gtest_filter=SanitizerReports.DISABLED_Wrong"});
   const std::string reports = take_sanitizer_reports();

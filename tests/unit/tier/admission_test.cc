@@ -1,4 +1,4 @@
-#include "tier/admission.h"
+#include "tier/entries/admission.h"
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(AdmissionTest, UsesLongPastAreForgotten) {
 
 TEST(AdmissionTest, FewKeysSeenOnceAreTakenForOthers) {
   AdmissionFilter filter(Admission::kTinyLfu, kWindow);
-  // Inode numbers: each the one before and one more.
+  // The keys are consecutive, as inode numbers are.
   for (uint64_t key = 0; key < 2 * kWindow; ++key) filter.seen(key);
   uint64_t admitted = 0;
   for (uint64_t key = 0; key < 2 * kWindow; ++key) admitted += filter.admit(key, 0) ? 1 : 0;

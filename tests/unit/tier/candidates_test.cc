@@ -1,4 +1,4 @@
-#include "tier/candidates.h"
+#include "tier/entries/candidates.h"
 
 #include "base/clock.h"
 #include "gtest/gtest.h"
@@ -16,7 +16,7 @@ TEST(Candidates, AFreshOneGrowsForASecond) {
   EXPECT_EQ(candidates.next_grown(now_coarse_ms() + 2000), std::nullopt);
 }
 
-// The evictor reads the clock once for all; a file may be closed after that.
+// The evictor reads the clock once for all entries, and a file may be closed after that.
 TEST(Candidates, AFreshOneIsNotGrownBeforeItsTime) {
   Candidates candidates("lru");
   Entry entry;
@@ -44,7 +44,7 @@ Entry entry_of(uint64_t ino) {
   return entry;
 }
 
-// Taken as a victim, before its rename, by who found no other, and found in use.
+// The evictor took the entry as a victim before its rename, because it found no other, and found it in use.
 TEST(Candidates, OnePublishedWhileItIsParkedIsAsOldAsItsName) {
   for (const char* policy : {"lru", "fifo", "lfu"}) {
     Candidates candidates(policy);
@@ -61,7 +61,8 @@ TEST(Candidates, OnePublishedWhileItIsParkedIsAsOldAsItsName) {
   }
 }
 
-// Found in use as a victim, then unlinked: neither its last close nor its unpinning makes it a victim.
+// An entry that was found in use as a victim and then unlinked: neither its last close nor its unpinning
+// makes it a victim again.
 TEST(Candidates, WhatHasLostItsNameIsNotTakenInAgain) {
   Candidates candidates("lru");
   Entry parked = entry_of(1), written = entry_of(2), fresh = entry_of(3);

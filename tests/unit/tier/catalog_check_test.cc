@@ -1,5 +1,5 @@
-// Each kind of damage in turn: found, named, discarded; and nothing else with it.
-#include "tier/catalog_check.h"
+// Each kind of damage in turn must be found, named and discarded, and nothing else with it.
+#include "tier/catalog/catalog_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
+#include "tier/catalog/content_layout.h"
 
 namespace kvcachefs {
 namespace {
@@ -69,7 +70,8 @@ class CatalogCheckTest : public ::testing::Test {
     EXPECT_TRUE(report) << report.error().message;
     return report ? *report : CheckReport{};
   }
-  // Finds exactly this, twice since the first does not repair, then mends it; `id` is gone, the rest there.
+  // expect_found() expects exactly this problem, twice because the first check does not repair. After the
+  // second check `id` is gone and the other files are whole.
   void expect_found(bool data, uint64_t id, const std::string& path, const std::string& what) {
     for (const bool repair : {false, true}) {
       const CheckReport report = check(data, repair);
@@ -153,11 +155,32 @@ TEST_F(CatalogCheckTest, AnExtentBeyondTheDisk) {
   expect_found(true, 4, "d/b", "beyond the disk's 256 units");
 }
 
-TEST_F(CatalogCheckTest, AnExtentOverTheSuperblock) {
+TEST_F(CatalogCheckTest, AHoleWhereDataWas) {
   CatalogContent content = *catalog_->content(4).value();
   content.extents = {{0, 1}};
   commit({PutContent{4, content}});
-  expect_found(false, 4, "d/b", "superblock");
+  expect_found(true, 4, "d/b", "checksum");
+}
+
+TEST_F(CatalogCheckTest, HolesOfMoreUnitsThanThereAreNumbers) {
+  CatalogContent content = *catalog_->content(4).value();
+  content.extents = {{0, UINT64_MAX}, {0, 2}};
+  commit({PutContent{4, content}});
+  expect_found(false, 4, "d/b", "units, it has");
+}
+
+// The hole is as large as the largest file, and the disk is not read for it.
+TEST_F(CatalogCheckTest, OneLargeHole) {
+  CatalogContent content{.size_bytes = INT64_MAX, .checksum = {}, .version = 1, .extents = {}};
+  content.extents = {{0, INT64_MAX / kUnitBytes + 1}};
+  Hasher hasher;
+  hash_hole(hasher, content.extents[0].count);
+  content.checksum = hasher.digest();
+  commit({PutContent{4, content}});
+  EXPECT_TRUE(check(true, false).whole());
+  content.size_bytes += 1;
+  commit({PutContent{4, content}});
+  expect_found(false, 4, "d/b", "units");
 }
 
 TEST_F(CatalogCheckTest, ASizeThatDoesNotFitTheExtents) {
@@ -210,7 +233,8 @@ TEST_F(CatalogCheckTest, ABadFileGoesWithAllItsNames) {
 }
 
 TEST_F(CatalogCheckTest, ManyOfEverything) {
-  // Sizes around pieces and units, in shuffled places, read with more requests than the disk takes at a time.
+  // The files have sizes around pieces and units and lie in shuffled places; the check reads them with more
+  // requests than the disk takes at a time.
   ASSERT_TRUE(catalog_->clear());
   test::Random random(3);
   uint64_t unit = 1;

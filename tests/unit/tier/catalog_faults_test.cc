@@ -1,5 +1,6 @@
-// A catalog whose disk fails or is full, and one whose process ends at any of its writes. The calls through
-// which LMDB writes are taken over here, for the whole program, and hand on what no test wants to fail.
+// A catalog on a disk that fails or is full, and a catalog of a process that ends at any of its writes. This
+// file replaces the calls with which LMDB writes, for the whole program, and passes on each call that no test
+// makes fail.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -15,7 +16,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/mount.h"
 #include "tests/support/program.h"
-#include "tier/catalog.h"
+#include "tier/catalog/catalog.h"
 
 namespace {
 
@@ -23,7 +24,7 @@ enum class Fault { kNone, kError, kShort, kFirstIsWritten, kExit };
 std::atomic<Fault> fault{Fault::kNone};
 std::atomic<int> fault_errno{EIO};
 std::atomic<int> calls_until_fault{0};
-std::atomic<int> failing_calls{0};  // from then on
+std::atomic<int> failing_calls{0};  // how many calls fail from then on
 
 bool fails_now() {
   if (fault == Fault::kNone || calls_until_fault-- > 0) return false;
@@ -38,14 +39,15 @@ ssize_t failed() {
 
 }  // namespace
 
-// By its name in the library: with 64-bit offsets the headers call pwrite64 so.
+// The asm label gives the function's name in the library, because with 64-bit offsets the headers make pwrite
+// a name of pwrite64.
 extern "C" ssize_t library_pwrite(int fd, const void* bytes, size_t count, off_t offset) __asm__("pwrite");
 extern "C" ssize_t library_pwrite(int fd, const void* bytes, size_t count, off_t offset) {
   if (fails_now()) {
     if (fault == Fault::kFirstIsWritten && failing_calls == 1)
       (void)::syscall(SYS_pwrite64, fd, bytes, count, offset);
     if (fault != Fault::kShort || count < 2) return failed();
-    count /= 2;  // a file system that is full: the next call would say so
+    count /= 2;  // as on a full file system, where the next call would fail
   }
   return ::syscall(SYS_pwrite64, fd, bytes, count, offset);
 }
@@ -96,7 +98,7 @@ class CatalogFaultsTest : public ::testing::Test {
     fault = kind;
   }
 
-  // Fails the n-th call of a commit, for each n, until a commit needs fewer calls; then goes on.
+  // fail_each_call() fails the n-th call of a commit, for each n, until a commit needs fewer calls.
   void fail_each_call(Fault kind, int calls, int error) {
     for (int n = 0;; ++n) {
       ASSERT_LT(n, 200);
@@ -146,8 +148,8 @@ TEST_F(CatalogFaultsTest, AShortWriteAtAnyCall) {
   fail_each_call(Fault::kShort, 1, ENOSPC);
 }
 
-// Once the page that makes the commit count is among them, the commit is done, whatever the disk says: LMDB
-// cannot take it back, so it has to be acknowledged, its extents handed out.
+// Once the page that makes a commit valid is written, the commit is done, even if the disk reports an error.
+// Because LMDB cannot take it back, the catalog has to acknowledge it and hand out the extents that it freed.
 TEST_F(CatalogFaultsTest, AWriteThatIsReportedToHaveFailedAndHasNot) {
   fail_each_call(Fault::kFirstIsWritten, 2, EIO);
 }
@@ -189,7 +191,7 @@ TEST_F(CatalogFaultsTest, AMakingThatIsCutAtAnyCall) {
   }
 }
 
-// A small ext4 of its own, so that it can be filled.
+// A small ext4 file system on a loop device, which a test can fill.
 class SmallFileSystem {
  public:
   static constexpr uint64_t kBytes = 16 << 20;

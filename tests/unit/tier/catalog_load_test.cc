@@ -1,4 +1,4 @@
-// What a catalog does with records that are damaged or do not fit together.
+// The catalog's treatment of records that are damaged or contradict each other.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
-#include "tier/catalog.h"
-#include "tier/catalog_records.h"
-#include "tier/catalog_store.h"
+#include "tier/catalog/catalog.h"
+#include "tier/catalog/catalog_records.h"
+#include "tier/catalog/catalog_store.h"
 
 namespace kvcachefs {
 namespace {
@@ -42,7 +42,7 @@ std::string key_of(uint64_t parent, std::string_view name) {
   return std::string(std::string_view(NameKey(parent, name)));
 }
 
-// /d/e/file 4, /d/two 5 and /three 5, /link 6
+// The nodes: /d 2, /d/e 3, /d/e/file 4, /d/two and /three 5, /link 6.
 class CatalogLoadTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -79,7 +79,7 @@ class CatalogLoadTest : public ::testing::Test {
   void put(CatalogTable table, const std::string& key, const std::string& value) {
     damage([&](CatalogTransaction& transaction) { return transaction.put(table, key, value); });
   }
-  // What was lost; a second load must find nothing more to lose, and the nodes with ids given.
+  // The losses of a load; a second load must lose nothing more and find exactly the nodes `left`.
   std::vector<std::string> losses(const std::vector<uint64_t>& left) {
     const auto catalog = open();
     const std::string kept = text_of(*catalog, Catalog::Losses::kKeep);
@@ -109,7 +109,7 @@ class CatalogLoadTest : public ::testing::Test {
 };
 
 TEST_F(CatalogLoadTest, WhatIsWithheldGoesWithoutAWord) {
-  // 4 has been renamed and waits for its new content; of 5 a second name is on its way.
+  // Node 4 was renamed and waits for its new content; a second name of node 5 is on its way.
   commit({PutName{kCatalogWithheld, "4", 4}, DropName{3, "file"}, PutName{kCatalogWithheld, "5", 5}});
   EXPECT_EQ(losses({2, 3, 5, 6}), Losses{});
   EXPECT_EQ(stats().names, 5) << "d, e, two, three and link";
@@ -156,7 +156,7 @@ TEST_F(CatalogLoadTest, ADamagedKeyIsNoHighestId) {
             (Losses{"damaged node: 9 ''", fmt::format("damaged node: {} ''", UINT64_MAX)}));
 }
 
-// Who counts on from there would soon be at 0.
+// Because new ids count on from the highest one, they would soon reach 0.
 TEST_F(CatalogLoadTest, AnIdNearTheEndOfTheNumbersIsRefused) {
   for (const uint64_t id : {uint64_t{1} << 63, UINT64_MAX - 1, UINT64_MAX}) {
     put(CatalogTable::kNodes, key_of(id), records::encode_node(directory_node(id), 1));
@@ -206,7 +206,7 @@ TEST_F(CatalogLoadTest, NamesOfNodesOrInDirectoriesThatAreNotThere) {
   put(CatalogTable::kNames, of_nothing, records::encode_name(of_nothing, 51));
   const std::string in_file = key_of(4, "z");
   put(CatalogTable::kNames, in_file, records::encode_name(in_file, 5));
-  // In the order of the ids that the names are of; the counts never knew of these.
+  // The losses come in the order of the ids to which the names point; the counts never included these names.
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), (Losses{"name without a node: 4 'x'", "name without a node: 5 'z'",
                                              "name without a node: 51 'y'"}));
   EXPECT_EQ(stats().names, 6);
@@ -255,7 +255,8 @@ TEST_F(CatalogLoadTest, KeysThatNobodyMade) {
   EXPECT_EQ(stats().contents, 2);
 }
 
-// Whatever is done to the records: no crash, the rest is as it was, and what was lost is lost for good.
+// Any damage to the records causes no crash and leaves the other records as they were; a record lost once
+// stays lost.
 TEST_F(CatalogLoadTest, AnyDamageLeavesTheRest) {
   const std::string whole = text_of(*open());
   test::Random random(5);

@@ -1,5 +1,5 @@
-// What gets to the catalog, when whoever waits is told, and what a disk that fails leaves of it.
-#include "tier/catalog_log.h"
+// The catalog log: which changes get to the catalog, when a waiter is told, and what a failing disk leaves.
+#include "tier/catalog/catalog_log.h"
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class CatalogLogTest : public ::testing::Test {
     log_->when_committed([answer](Result<void> outcome) { *answer = outcome ? 0 : outcome.error().code; });
     return answer;
   }
-  // What who waits for all that was appended so far is told by the next step; -1: nothing.
+  // The errno that the next step gives a waiter for all changes appended so far; 0: success, -1: no answer.
   int told() {
     const auto answer = wait();
     log_->step(kNow);
@@ -77,7 +77,8 @@ TEST_F(CatalogLogTest, AFlushThatFailedIsTheLast) {
   log_->append(file(3, {{2, 1}}));
   EXPECT_EQ(told(), EIO);
   EXPECT_TRUE(log_->frozen());
-  // Flushes would succeed again, but what they are worth is not known; and nothing piles up.
+  // Flushes would succeed again, but what they are worth is not known, and so the catalog stays frozen.
+  // Changes do not pile up.
   for (uint64_t id = 4; id < 1000; ++id) log_->append(file(id, {{id, 1}}));
   log_->append({DropName{kRoot, "f2"}});
   EXPECT_TRUE(log_->idle());
@@ -102,7 +103,7 @@ TEST_F(CatalogLogTest, WhoComesAfterTheCloseIsToldAtOnce) {
 }
 
 TEST_F(CatalogLogTest, MoreThanMemoryShouldHoldIsDropped) {
-  // Larger than any page of the catalog: the transaction fails each time.
+  // The name is larger than any page of the catalog, so that the transaction fails each time.
   const std::string too_large(5000, 'x');
   log_->append({PutNode{file_node(2)}, PutName{kRoot, too_large, 2}});
   EXPECT_NE(told(), 0);

@@ -8,7 +8,7 @@
 
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
-#include "tier/catalog.h"
+#include "tier/catalog/catalog.h"
 
 namespace kvcachefs {
 namespace {
@@ -63,7 +63,8 @@ TEST(CatalogModel, HoldsWhatANaiveOneHolds) {
   }
 }
 
-// Commits batch after batch, each told to the pipe once it is acknowledged, until it is killed.
+// commit_for_ever() commits batch after batch until the process is killed; each acknowledged batch writes one
+// byte to the pipe.
 [[noreturn]] void commit_for_ever(const std::string& directory, uint64_t seed, NaiveCatalog naive, int pipe) {
   auto catalog = Catalog::open(directory, {.map_bytes = 1 << 20});
   if (!catalog) ::_exit(1);
@@ -88,7 +89,7 @@ uint64_t run_until_killed(const std::string& directory, uint64_t seed, const Nai
   uint64_t acknowledged = 0;
   char byte;
   while (acknowledged < kill_after && ::read(pipe[0], &byte, 1) == 1) ++acknowledged;
-  // Wherever in a commit that is: the moment of the kill is what the test draws.
+  // The test draws the moment of the kill, which may be anywhere in a commit.
   const auto until = std::chrono::steady_clock::now() + and_then;
   while (std::chrono::steady_clock::now() < until) {
   }
@@ -115,7 +116,7 @@ TEST(CatalogCrash, AKillLeavesAPrefixWithAllThatWasAcknowledged) {
     const std::string held = text_of(**catalog);
     for (uint64_t number = 0; number < acknowledged; ++number) naive.commit(batch_of(round, number, naive));
     if (held == naive.text()) continue;
-    naive.commit(batch_of(round, acknowledged, naive));  // done, but not yet told
+    naive.commit(batch_of(round, acknowledged, naive));  // committed, but not yet acknowledged
     ASSERT_EQ(held, naive.text()) << "round " << round << ", " << acknowledged << " acknowledged";
   }
 }

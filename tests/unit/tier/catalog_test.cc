@@ -1,5 +1,5 @@
-// What the changes of a catalog mean, and what its directory may be.
-#include "tier/catalog.h"
+// The meaning of a catalog's changes, and which directories can hold a catalog.
+#include "tier/catalog/catalog.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -255,20 +255,43 @@ TEST_F(CatalogTest, OneProcessAtATime) {
   EXPECT_TRUE(Catalog::open(directory_));
 }
 
+// An older program, which knows no holes, would take a hole for damage.
+TEST_F(CatalogTest, TheFormatIsANewerOneFromTheFirstHoleOn) {
+  const auto has_format = [this](char number) {
+    return test::read_file(directory_ + "/data.mdb").find(std::string("catalog.format") + number) !=
+           std::string::npos;
+  };
+  put_file(2, kCatalogRoot, "a", {{10, 1}});
+  EXPECT_TRUE(has_format('1'));
+  EXPECT_FALSE(has_format('2'));
+  put_file(3, kCatalogRoot, "b", {{0, 7}, {11, 1}});
+  EXPECT_TRUE(has_format('2'));
+  open();
+  EXPECT_THAT(catalog_->content(3).value()->extents, ElementsAre(Extent{0, 7}, Extent{11, 1}));
+  EXPECT_THAT(catalog_->content(2).value()->extents, ElementsAre(Extent{10, 1}));
+}
+
+TEST_F(CatalogTest, AHoleIsNoSpace) {
+  put_file(2, kCatalogRoot, "a", {{0, 50}, {10, 1}, {0, 3}});
+  put_file(3, kCatalogRoot, "b", {{0, 5}});
+  EXPECT_THAT(commit({PutContent{2, content_of({{0, 60}, {20, 1}})}}), ElementsAre(Extent{10, 1}));
+  EXPECT_THAT(commit({DropName{kCatalogRoot, "a"}, DropName{kCatalogRoot, "b"}}), ElementsAre(Extent{20, 1}));
+}
+
 TEST_F(CatalogTest, ANewerFormatIsRefused) {
   catalog_.reset();
-  // The format lies in the file as the text of a number, once in each of its copies of the settings.
+  // The format lies in the file as the text of a number, once in each copy of the settings.
   std::string bytes = test::read_file(directory_ + "/data.mdb");
   size_t found = 0;
   for (size_t at = bytes.find("catalog.format"); at != std::string::npos;
        at = bytes.find("catalog.format", at + 1), ++found)
-    bytes[at + std::string_view("catalog.format").size()] = '2';
+    bytes[at + std::string_view("catalog.format").size()] = '3';
   ASSERT_GT(found, 0);
   test::write_file(directory_ + "/data.mdb", bytes);
   const auto refused = Catalog::open(directory_);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ENOTSUP);
-  EXPECT_THAT(refused.error().message, HasSubstr("format 2, newer than 1"));
+  EXPECT_THAT(refused.error().message, HasSubstr("format 3, newer than 2"));
 }
 
 TEST(CatalogDirectory, IsOnlyMadeWhereAskedFor) {

@@ -1,5 +1,5 @@
-// The parts of a disk tier without a pool: the order of their work, and what is asked of them when their
-// threads have ended, and what was under way then: all of it is answered.
+// The parts of a disk tier without a pool: the order of their work, and that every request is answered that
+// was under way when their threads ended, or that came later.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,8 +11,9 @@
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
-#include "tier/promoter.h"
-#include "tier/spiller.h"
+#include "tests/support/files.h"
+#include "tier/disk/promoter.h"
+#include "tier/disk/spiller.h"
 
 namespace kvcachefs {
 namespace {
@@ -21,11 +22,13 @@ constexpr auto kNow = std::chrono::milliseconds(0);
 constexpr uint64_t kUnitBytes = 8192;
 constexpr uint64_t kIno = 7;
 
-// Has one file to be copied to the disk, nothing to be copied back.
+// A residency with one file to be copied to the disk, and none to be copied back.
 class OneFile final : public Residency {
  public:
   OneFile() : file_(::memfd_create("entry", MFD_CLOEXEC)) {
-    if (::ftruncate(file_.get(), kUnitBytes) != 0) throw std::runtime_error("ftruncate");
+    const std::string content = test::pattern(1, kUnitBytes);  // no hole, because a hole would need no disk
+    if (::pwrite(file_.get(), content.data(), kUnitBytes, 0) != kUnitBytes)
+      throw std::runtime_error("pwrite");
   }
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool) override {
     return SpillTask{.ino = ino,
@@ -35,18 +38,23 @@ class OneFile final : public Residency {
   }
   bool end_spill(const SpillTask&, Result<CatalogContent>, bool) override { return true; }
   void want_disk_room(uint64_t) override {}
-  std::expected<PromoteTask, Refusal> begin_promote(uint64_t ino) override {
+  Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override {
     promoted_.push_back(ino);
-    return std::unexpected(Refusal::kNever);
+    if (refusal != 0) return fail(refusal);
+    return std::nullopt;
   }
   void end_promote(const PromoteTask&, const Result<void>&, bool) override {}
+  void waiters_told(uint64_t) override {}
   std::vector<uint64_t> copied_entries() override { return {}; }
   std::optional<CatalogContent> begin_verify(uint64_t) override { return std::nullopt; }
   bool end_verify(uint64_t, const CatalogContent&, int) override { return false; }
   Room& memory_room() override { return room_; }
+  bool has_room(uint64_t) const override { return true; }
   uint64_t memory_bytes() const override { return uint64_t{1} << 30; }
   void wake_evictor() override {}
   const std::vector<uint64_t>& promoted() const { return promoted_; }
+
+  int refusal = 0;
 
  private:
   std::vector<uint64_t> promoted_;
@@ -65,7 +73,7 @@ class ClosedTierTest : public ::testing::Test {
     disk_->hold();
   }
   std::unique_ptr<BlockChannel> channel() { return std::move(*disk_->channel(8)); }
-  // What the next waiter is told; -1: nothing yet.
+  // A callback for the next waiter; answers() then has its errno, 0: success, -1: no answer yet.
   template <class Outcome>
   auto told() {
     auto answer = std::make_shared<int>(-1);
@@ -86,7 +94,7 @@ class ClosedTierTest : public ::testing::Test {
   std::vector<std::shared_ptr<int>> answers_;
 };
 
-// Before they are closed: whose turn it is, and how many may wait.
+// Before the promoter closes: the order of its promotions, and how many may wait.
 TEST_F(ClosedTierTest, PrefetchesComeByPriorityAndInABoundedQueue) {
   Promoter promoter(*store_, residency_, 5);
   PromoterLane lane(promoter, channel());
@@ -99,6 +107,19 @@ TEST_F(ClosedTierTest, PrefetchesComeByPriorityAndInABoundedQueue) {
   lane.step(kNow);
   EXPECT_EQ(residency_.promoted(), (std::vector<uint64_t>{7, 1, 2, 5, 3, 4}));
   EXPECT_EQ(promoter.queued(), 0u);
+  promoter.close();
+  lane.close();
+}
+
+// The waiter gets the reason, not the advice to look again, which would be in vain.
+TEST_F(ClosedTierTest, WhyAPromotionCannotBegin) {
+  Promoter promoter(*store_, residency_, 5);
+  PromoterLane lane(promoter, channel());
+  promoter.add(lane);
+  residency_.refusal = EMFILE;
+  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<Result<void>>()));
+  lane.step(kNow);
+  EXPECT_EQ(answers(), std::vector<int>{EMFILE});
   promoter.close();
   lane.close();
 }

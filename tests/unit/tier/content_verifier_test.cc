@@ -1,5 +1,5 @@
-// Contents of any shape on a disk that fails, each judged as it is.
-#include "tier/content_verifier.h"
+// Contents of any shape on a failing disk; the verdict on each must be right.
+#include "tier/catalog/content_verifier.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
+#include "tier/catalog/content_layout.h"
 
 namespace kvcachefs {
 namespace {
@@ -29,7 +30,7 @@ struct Stored {
   int expected = 0;  // the verdict's error
 };
 
-// Units in an order of their own, so that neighbours of a content are no neighbours on the disk.
+// The units are in random order, so that neighbours in a content are no neighbours on the disk.
 std::vector<uint64_t> shuffled_units(Random& random) {
   std::vector<uint64_t> units(kUnits - 1);
   std::iota(units.begin(), units.end(), 1);
@@ -117,7 +118,7 @@ void verify_all(uint64_t seed) {
   ASSERT_TRUE(made);
   ContentVerifier& verifier = **made;
   const std::vector<Stored>& contents = world.contents();
-  // Some are abandoned half-way.
+  // One verifier in four may be abandoned before it has judged all contents.
   const size_t wanted = random.one_in(4) ? random.below(contents.size() + 1) : contents.size();
   size_t begun = 0;
   size_t judged = 0;
@@ -151,6 +152,44 @@ TEST(ContentVerifier, EachIsJudgedAsItIs) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     verify_all(seed);
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST(ContentVerifier, HolesAreNotRead) {
+  FaultyDisk disk({.size_bytes = kUnits * kUnitBytes, .seed = 1});
+  auto channel = *disk.channel(8);
+  auto verifier = *ContentVerifier::make(
+      *channel, {.unit_bytes = kUnitBytes, .alignment_bytes = 4096, .piece_bytes = 4096, .depth = 2});
+  const std::vector<std::byte> unit(kUnitBytes);  // as an empty disk gives it
+  const std::vector<Extent> extents = {{0, uint64_t{1} << 40}, {5, 1}, {0, 3}, {7, 1}, {0, 9}};
+  Hasher hasher;
+  uint64_t units = 0;
+  for (const Extent& extent : extents) {
+    is_hole(extent) ? hash_hole(hasher, extent.count) : hasher.update(unit);
+    units += extent.count;
+  }
+  const std::vector<Extent> others = {{0, (uint64_t{1} << 40) + 1}, {5, 1}, {0, 2}, {7, 1}, {0, 9}};
+  const std::vector<Extent> nothing = {{0, 9}};
+  Hasher of_nothing;
+  hash_hole(of_nothing, 9);
+  const std::vector<std::pair<ContentVerifier::Content, int>> cases = {
+      {{1, units * kUnitBytes, hasher.digest(), extents}, 0},
+      {{2, units * kUnitBytes - 100, hasher.digest(), extents}, 0},
+      {{3, units * kUnitBytes, hasher.digest(), others}, EILSEQ},
+      {{4, units * kUnitBytes, hasher.digest(), std::span(extents).first(4)}, EUCLEAN},
+      {{5, 9 * kUnitBytes, of_nothing.digest(), nothing}, 0},
+      {{6, 9 * kUnitBytes + 1, of_nothing.digest(), nothing}, EUCLEAN}};
+  for (const auto& [content, expected] : cases) {
+    verifier->begin(content);
+    std::optional<ContentVerifier::Verdict> verdict;
+    for (int tries = 0; !verdict && tries < 1000; ++tries) {
+      while (verifier->sending() && verifier->has_room()) (void)verifier->send_piece();
+      verifier->collect(kWait);
+      verdict = verifier->next_verdict();
+    }
+    ASSERT_TRUE(verdict) << content.id;
+    EXPECT_EQ(verdict->error, expected) << content.id;
+    EXPECT_LE(verdict->read_bytes, 2 * kUnitBytes);
   }
 }
 

@@ -1,5 +1,5 @@
-// What a file says of its copy on the disk.
-#include "tier/copy_mark.h"
+// The mark on a file that says what the disk has of it.
+#include "tier/catalog/copy_mark.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST_F(CopyMarkTest, ADirtyOneSaysWhatItWas) {
   }
 }
 
-// And is not taken for a file that has none, whose pages are its content.
+// An unreadable mark does not count as no mark, because the pages of a file without a mark are its content.
 TEST_F(CopyMarkTest, WhatCannotBeReadSaysSo) {
   const auto put = [&](const std::string& value) {
     ASSERT_EQ(::fsetxattr(fd_.get(), kCopyXattr, value.data(), value.size(), 0), 0);

@@ -12,7 +12,7 @@ namespace {
 class DescriptorBudgetTest : public ::testing::Test {
  protected:
   DescriptorBudgetTest() { budget_.limit(80); }
-  // How many of `wanted` are to be had.
+  // take() charges up to `wanted` descriptors and returns how many the budget granted.
   uint64_t take(uid_t owner, uint16_t pool, uint64_t wanted) {
     for (uint64_t taken = 0; taken < wanted; ++taken) {
       auto charge = budget_.charge(owner, pool);

@@ -1,4 +1,4 @@
-#include "tier/entry_size.h"
+#include "tier/pool/entry_size.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,4 @@
-// The disk that other tests lie on: what it promises must hold, and what it may do to a careless user it must
-// do.
+// FaultyDisk, on which other tests rest, must keep its promises, and must harm a careless user as it may.
 #include "tests/support/faulty_disk.h"
 
 #include <gtest/gtest.h>
@@ -35,10 +34,10 @@ int store(FaultyDisk& disk, uint64_t offset, uint64_t seed) {
   return write_blocks(disk, offset, memory.all());
 }
 
-// Blocks 0..15 written twice, flushed between and after, in batches.
+// The scenario writes blocks 0..15 twice, in batches, and flushes after each time.
 struct Scenario {
   static constexpr uint64_t kBlocks = 16;
-  uint64_t durable_seed = 0;  // what all blocks hold after any crash, 0: nothing promised
+  uint64_t durable_seed = 0;  // the seed of what all blocks hold after any crash; 0: nothing promised
   uint64_t begun_seed = 0;
 
   void run(FaultyDisk& disk) {
@@ -90,8 +89,8 @@ TEST(FaultyDiskTest, ALargeDiskCostsOnlyWhatIsWritten) {
   EXPECT_TRUE(holds(disk, (uint64_t{1} << 40) - kBlock, 5));
 }
 
-// At every write and flush, with several seeds: what was flushed is there, nothing is there that was never
-// written.
+// The disk dies at every write and flush, with several seeds: flushed bytes are there, and no bytes are there
+// that were never written.
 TEST(FaultyDiskTest, WhatWasFlushedSurvivesACrashAnywhere) {
   FaultyDisk whole({.size_bytes = kDiskBytes});
   Scenario().run(whole);
@@ -167,7 +166,7 @@ TEST(FaultyDiskTest, SurvivalCanBeChosen) {
   }
 }
 
-// Submitted, not reaped: a crash may leave it, a flush does not keep it.
+// A write that was submitted and not reaped may survive a crash, but a flush does not make it durable.
 TEST(FaultyDiskTest, AFlushDoesNotWaitForWhatIsInFlight) {
   FaultyDisk disk({.size_bytes = kDiskBytes});
   disk.hold();
@@ -255,7 +254,7 @@ TEST(FaultyDiskTest, CompletionsAreHeldBackUntilReleased) {
   std::vector<BlockCompletion> out;
   EXPECT_EQ(channel->reap(out, 1ms), 0u);
   EXPECT_EQ(channel->in_flight(), 4u);
-  EXPECT_NE(memory.all()[0], std::byte{0});  // rubbish as yet
+  EXPECT_NE(memory.all()[0], std::byte{0});  // still rubbish
   disk.release(1);
   EXPECT_EQ(channel->reap(out, 10s), 1u);
   EXPECT_EQ(channel->reap(out, 1ms), 0u);

@@ -1,4 +1,4 @@
-#include "tier/numa_survey.h"
+#include "tier/pool/numa_survey.h"
 
 #include <gtest/gtest.h>
 

@@ -21,7 +21,8 @@ std::vector<std::string> names() {
   return result;
 }
 
-// The same rules, told naively: every score in a map, the victim found by looking at all of them.
+// NaivePolicy applies the same rules naively: it keeps every score in a map and finds the victim by looking
+// at all.
 class NaivePolicy {
  public:
   using Score = std::tuple<int64_t, uint64_t>;
@@ -45,10 +46,6 @@ class NaivePolicy {
     ++seen_[ino].frequency;
     seen_[ino].last_use = ++clock_;
     if (candidates_.contains(ino)) put(ino);
-  }
-  void released(uint64_t ino) {
-    seen_[ino].last_use = ++clock_;
-    put(ino);
   }
   void removed(uint64_t ino) { candidates_.erase(ino); }
   void reprioritised(uint64_t ino, int32_t priority) {
@@ -122,14 +119,14 @@ TEST_P(EveryPolicy, VictimsAreTakenOut) {
   EXPECT_EQ(policy_->size(), 1u);
 }
 
-TEST_P(EveryPolicy, AnOpenedVictimStaysOutUntilReleased) {
+TEST_P(EveryPolicy, AnOpenedVictimStaysOutUntilItIsPutBack) {
   PolicyFacts facts;
   policy_->inserted(facts);
   ASSERT_EQ(policy_->next_victim(), &facts);
   policy_->opened(facts);
   EXPECT_EQ(facts.frequency, 2u);
   EXPECT_EQ(policy_->size(), 0u);
-  policy_->released(facts);
+  policy_->adopt(facts);
   EXPECT_EQ(policy_->next_victim(), &facts);
 }
 
@@ -167,10 +164,6 @@ TEST_P(EveryPolicy, AgreesWithTheNaiveOne) {
           naive.opened(ino);
           break;
         case 5:
-          if (entry.inserted == 0) break;
-          policy->released(entry);
-          naive.released(ino);
-          break;
         case 6:
           policy->removed(entry);
           naive.removed(ino);
@@ -223,7 +216,6 @@ TEST(PolicyOrder, FifoAnOpenChangesNothing) {
   policy->inserted(a);
   policy->inserted(b);
   policy->opened(a);
-  policy->released(a);
   EXPECT_EQ(policy->next_victim(), &a);
 }
 
@@ -254,7 +246,8 @@ TEST(PolicyOrder, LfuForgetsOldFame) {
     if (policy->next_victim() == &famous) break;
     ++evicted_before_famous;
   }
-  // The score of each victim is one above the last one's: fame of ten uses lasts about ten victims.
+  // Each victim's score is one above that of the victim before: ten uses protect an entry for about ten
+  // victims.
   EXPECT_GE(evicted_before_famous, 8u);
   EXPECT_LE(evicted_before_famous, 21u);
 }

@@ -1,4 +1,4 @@
-// A pool whose catalog cannot come back as it should.
+// A pool with a catalog that cannot be restored as it should.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
-#include "tier/pool.h"
-#include "tier/pools.h"
+#include "tier/pool/pool.h"
+#include "tier/pool/pools.h"
 
 namespace kvcachefs {
 namespace {
@@ -28,7 +28,8 @@ using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kUnitBytes = 4096;
 
-// Hands on all but what commits if it is full; calls `loaded` when all has been visited.
+// A catalog that passes calls on. If it is full, its commits fail with ENOSPC; it calls `loaded` after each
+// load().
 class HookedCatalog final : public Catalog {
  public:
   explicit HookedCatalog(
@@ -126,8 +127,8 @@ class PoolRestoreTest : public ::testing::Test {
   std::shared_ptr<Pool> pool_;
 };
 
-// The extents of what is dropped are others' already: a catalog that goes on naming them is none to go on
-// with.
+// Because other contents already have the extents of a dropped content, a pool cannot go on with a catalog
+// that still names them.
 TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   CatalogNode link;
   link.id = 5;
@@ -156,7 +157,8 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   pool_->disk()->close();
 }
 
-// Of a pool that serves: nobody could tell the catalog of what is done to it meanwhile.
+// While a serving pool is restored, names that come back cannot change, because the catalog could not be
+// told.
 TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   commit({PutNode{directory_node(2)}, PutName{kCatalogRoot, "d", 2}, PutNode{file_node(3)},
           PutName{2, "e", 3}, PutContent{3, content({{1, 1}}, 10)}, PutNode{file_node(4)},
@@ -172,7 +174,6 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
                                 .writer = false,
                                 .named = true,
                                 .name = name,
-                                .reserved_end = 0,
                                 .node = 0}));
   };
   const auto code_of = [](const Result<void>& result) { return result ? 0 : result.error().code; };
@@ -240,7 +241,7 @@ TEST_F(PoolRestoreTest, NoDiskTierComesToADaemonThatEnds) {
   EXPECT_FALSE(std::filesystem::exists(spilling.spill_path));
 }
 
-// The limit on the size of files takes the place of whatever else may fail.
+// RLIMIT_FSIZE makes a file fail to be made, in place of any other cause.
 TEST_F(PoolRestoreTest, WhatCannotBeMadeWholeLeavesNoName) {
   constexpr uint64_t kLargeUnitBytes = uint64_t{1} << 30;
   commit({PutNode{file_node(2)}, PutName{kCatalogRoot, "large", 2},

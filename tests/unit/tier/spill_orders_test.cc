@@ -1,4 +1,4 @@
-#include "tier/spill_orders.h"
+#include "tier/disk/spill_orders.h"
 
 #include <gtest/gtest.h>
 

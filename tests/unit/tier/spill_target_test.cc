@@ -1,4 +1,4 @@
-#include "tier/spill_target.h"
+#include "tier/disk/spill_target.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class SpillTargetTest : public testing::Test {
   SpillTargetOptions options(uint64_t size_bytes = 8 * kMiB) const {
     return {.path = directory_ / "spill", .size_bytes = size_bytes, .patience = 0ms};
   }
-  // The superblock's first bytes as they lie there, to be spoilt.
+  // overwrite() overwrites bytes at this offset of the spill file, to damage the superblock.
   void overwrite(uint64_t offset, const std::string& bytes) const {
     const test::File file(directory_ / "spill", O_WRONLY | O_CLOEXEC);
     ASSERT_EQ(::pwrite(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset)),
@@ -43,7 +43,7 @@ class SpillTargetTest : public testing::Test {
   test::DiskDirectory directory_;
 };
 
-// The error, or 0; the message has to name the path and `words`.
+// The errno, or 0; the message has to name the path and `words`.
 int error_of(const SpillTargetOptions& options, const std::string& words = {}) {
   const auto target = open_spill_target(options);
   if (target) return 0;
@@ -53,7 +53,7 @@ int error_of(const SpillTargetOptions& options, const std::string& words = {}) {
   return target.error().code;
 }
 
-// As the catalog asks that knows the disk.
+// The options with which a catalog asks that knows the disk.
 SpillTargetOptions known(SpillTargetOptions options, const Uuid& uuid) {
   options.uuid = uuid;
   return options;
@@ -91,7 +91,7 @@ TEST_F(SpillTargetTest, IsKnownAgain) {
   EXPECT_EQ(target->uuid, uuid);
   again.path = directory_ / "./spill";
   again.size_bytes = 0;
-  EXPECT_EQ(error_of(again), EBUSY);  // `target` still has it
+  EXPECT_EQ(error_of(again), EBUSY);  // `target` still has it open
 }
 
 TEST_F(SpillTargetTest, IsMadeAsAskedAndKnownByThat) {
@@ -120,7 +120,7 @@ TEST_F(SpillTargetTest, OnlyOneHasItAtATime) {
   EXPECT_EQ(error_of(known(options(), target->uuid)), 0);
 }
 
-// A daemon that was killed with requests in flight holds it a little longer than it lives.
+// A daemon that was killed with requests in flight holds the spill file for a moment after its death.
 TEST_F(SpillTargetTest, WaitsForTheKilled) {
   const Uuid uuid = made(options(64 * kMiB));
   for (int round = 0; round < 5; ++round) {
@@ -240,7 +240,8 @@ TEST_F(SpillTargetTest, BelongsToOnePool) {
   EXPECT_NE(made(expecting), uuid);
 }
 
-// A catalog that knows no disk may be one whose file system is not mounted, or another pool's.
+// A catalog that knows no disk may lie in the directory of a file system that is not mounted, or belong to
+// another pool.
 TEST_F(SpillTargetTest, IsNotTakenByANewCatalog) {
   const Uuid uuid = made(options());
   const std::string before = test::read_file(directory_ / "spill");
@@ -261,12 +262,12 @@ TEST_F(SpillTargetTest, RefusesAnotherUnit) {
 }
 
 TEST_F(SpillTargetTest, RefusesADamagedSuperblock) {
-  // Any byte of the block: what changes it may be a partition table put over it.
+  // Every byte of the block counts, because a partition table may have been written over the block.
   for (const uint64_t at : {20, 24, 33, 48, 450, 4000}) {
     SpillTargetOptions forced = options();
     forced.force = true;
     made(forced);
-    // Another than it was, in a UUID that is drawn.
+    // The new byte differs from the old one, also in the UUID, which is random.
     const std::string block = test::read_file(options().path).substr(0, 4096);
     overwrite(at, block[at] == '\x2a' ? "\x2b" : "\x2a");
     EXPECT_EQ(error_of(options(), "damaged superblock"), EUCLEAN) << at;
@@ -352,14 +353,14 @@ TEST_F(SpillDeviceTest, RefusesAFileSystemUnlessForced) {
   EXPECT_EQ(test::run({"/usr/sbin/blkid", "-p", loop_->path()}).out, "");
 }
 
-// A file system that came over a spill tier is a file system.
+// A file system made over a spill tier counts as a file system.
 TEST_F(SpillDeviceTest, RefusesAFileSystemMadeOverIt) {
   made(options_);
   run({"/usr/sbin/mkfs.ext4", "-q", "-F"});
   EXPECT_EQ(error_of(options_, "a file system (ext4)"), EEXIST);
 }
 
-// Before anything of it is changed, whatever the unit.
+// The refusal comes before any byte of the device is changed, with and without force.
 TEST_F(SpillDeviceTest, RefusesBlocksLargerThanPages) {
   std::unique_ptr<test::LoopDevice> coarse;
   try {
@@ -375,7 +376,7 @@ TEST_F(SpillDeviceTest, RefusesBlocksLargerThanPages) {
 }
 
 TEST_F(SpillDeviceTest, RefusesAPartitionTable) {
-  // An empty MBR: nothing but its signature and one partition of type 0x83.
+  // The MBR has only its signature and one partition of type 0x83.
   const test::File file(loop_->path(), O_WRONLY | O_CLOEXEC);
   std::string sector(512, '\0');
   sector.replace(446, 16,

@@ -1,4 +1,4 @@
-#include "tier/successors.h"
+#include "tier/entries/successors.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class SuccessorsTest : public testing::Test {
   Inos open(uint64_t ino, uint64_t client = kClient) {
     return successors_.opened(client, ino, now_ms_ += 10);
   }
-  // As a client does that comes anew.
+  // sequence() opens these inodes in order, as a client does that has just begun.
   void sequence(const Inos& inos, uint64_t client = kClient) {
     pause();
     for (const uint64_t ino : inos) open(ino, client);
@@ -116,7 +116,7 @@ TEST_F(SuccessorsTest, ManyEntriesAndClientsTakeNoMoreMemory) {
     for (const uint64_t next : chain) ASSERT_TRUE(next != 0 && seen.insert(next).second);
     if (step % 7 == 0) small.removed(1 + random() % 500);
   }
-  // What is used now has its place.
+  // A sequence that is used now still gets its place.
   for (uint64_t ino = 1; ino <= 3; ++ino) small.opened(1000, ino, 200'000);
   EXPECT_EQ(small.opened(1001, 1, 200'000), (Inos{2, 3}));
 }

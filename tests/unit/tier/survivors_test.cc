@@ -1,4 +1,4 @@
-// What is written down for a successor, as a successor finds it.
+// The records that a process leaves for a successor, as the successor finds them.
 #include "tier/survivors.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ class SurvivorsTest : public ::testing::Test {
     survivors_ = std::move(*created);
     survivors_->begin_generation();
   }
-  // As another process that maps the same memory.
+  // successor() opens the same memory as another process would.
   std::unique_ptr<Survivors> successor() const {
     auto opened = Survivors::open(UniqueFd(::dup(survivors_->memory_fd())));
     EXPECT_TRUE(opened);
@@ -69,7 +69,7 @@ TEST_F(SurvivorsTest, OpenHandlesAreFoundAndClosedOnce) {
   EXPECT_FALSE(next->opened_by(14));
   next->closed(reader);
   EXPECT_FALSE(next->is_open(reader));
-  // Its place is another's now: the same close, come again, is not that one's.
+  // Another handle has its place now: a repeated close of the old handle does not close the new one.
   const uint64_t another = next->opened({.inode = kInode, .unique = 16}).value();
   next->closed(reader);
   EXPECT_TRUE(next->is_open(another));
@@ -195,7 +195,7 @@ TEST_F(SurvivorsTest, AnotherFormatIsRefused) {
   EXPECT_EQ(opened.error().code, EPROTONOSUPPORT);
 }
 
-// Whoever is killed anywhere has left what is true.
+// A process that is killed at any moment leaves true records.
 TEST_F(SurvivorsTest, AProcessKilledAtAnyMomentLeavesTheTruth) {
   for (int round = 0; round < 50; ++round) {
     const pid_t child = ::fork();
@@ -226,7 +226,7 @@ TEST_F(SurvivorsTest, AProcessKilledAtAnyMomentLeavesTheTruth) {
       next->let_go(place);
     }
   }
-  // Nothing has piled up: the same few places are used over and over.
+  // No records have piled up, because the same few places are used over and over.
   EXPECT_LT(handles_of(*survivors_).size(), 1u);
 }
 

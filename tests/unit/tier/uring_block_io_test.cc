@@ -1,4 +1,4 @@
-#include "tier/uring_block_io.h"
+#include "tier/disk/uring_block_io.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ std::unique_ptr<BlockChannel> channel_of(BlockDevice& device, unsigned depth) {
   return std::move(*channel);
 }
 
-// All that is in flight, or what there is after half a minute.
+// The completions of all requests in flight, or those that came within 30 s.
 std::vector<BlockCompletion> drain(BlockChannel& channel) {
   std::vector<BlockCompletion> out;
   const auto deadline = std::chrono::steady_clock::now() + 30s;
@@ -69,13 +69,13 @@ TEST_F(UringBlockIoTest, WhatIsWrittenIsReadBack) {
   AlignedMemory back(2 * kMiB);
   EXPECT_EQ(test::read_blocks(*device, 4 * kMiB, back.all()), 0);
   EXPECT_TRUE(back.holds(7));
-  // Allocated, never written.
+  // These bytes are allocated, but were never written.
   EXPECT_EQ(test::read_blocks(*device, 0, back.all()), 0);
   EXPECT_EQ(test::read_file(directory_ / "disk").substr(4 * kMiB, 2 * kMiB),
             std::string(reinterpret_cast<const char*>(memory.all().data()), 2 * kMiB));
 }
 
-// Straight to and from the mapped pages of a tmpfs file: what spilling and promoting do.
+// Spilling and promoting move bytes directly from and to the mapped pages of a tmpfs file.
 TEST_F(UringBlockIoTest, MovesTheMappedPagesOfATmpfsFile) {
   const auto device = opened(directory_.make_file("disk", 4 * kMiB));
   test::File file(::memfd_create("pages", MFD_CLOEXEC));
@@ -193,8 +193,8 @@ TEST_F(UringBlockIoTest, ChannelsOfSeveralThreadsDoNotMix) {
   }
 }
 
-// A channel may go from thread to thread; the kernel cancels what a thread leaves behind, and it is done
-// again.
+// A channel may go from thread to thread. The kernel cancels the requests of a thread that ends, and the
+// channel submits them again.
 TEST_F(UringBlockIoTest, RequestsOutliveTheThreadThatSubmittedThem) {
   const auto device = opened(directory_.make_file("disk", 64 * kMiB));
   const auto channel = channel_of(*device, 4);
@@ -239,7 +239,7 @@ TEST_F(UringBlockIoTest, WhatCannotBeOpenedIsNamed) {
   ASSERT_FALSE(character);
 }
 
-// As the default filter of a container does it.
+// The filter forbids io_uring as the default filter of a container does.
 TEST_F(UringBlockIoTest, SaysThatIoUringIsNotPermitted) {
   const std::string path = directory_.make_file("disk", kMiB);
   for (const int code : {EPERM, ENOSYS}) {
@@ -278,7 +278,7 @@ TEST_F(UringBlockIoTest, LoopDevice) {
   EXPECT_EQ(test::read_blocks(*device, 8 * kMiB, back.all()), EIO);
 }
 
-// A disk of another machine: partition below disk below controller.
+// The directory imitates another machine's sysfs: partition below disk below controller.
 TEST_F(UringBlockIoTest, NodeIsTheControllers) {
   namespace files = std::filesystem;
   const std::string controller = directory_ / "devices/pci0000:00/0000:00:05.0/nvme/nvme0";

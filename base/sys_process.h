@@ -1,0 +1,32 @@
+// What another process has open, and where it is. The caller needs the right to look at the process
+// (ptrace(2)). Any thread; no call waits for the other process, nor for a file system that may not answer.
+// Failure: errno.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace kvcachefs::sys {
+
+Result<UniqueFd> open_process(pid_t process);  // a pidfd, readable when the process has ended
+// A copy of the other process's descriptor `fd`, for the same open file.
+Result<UniqueFd> copy_descriptor_of(pid_t process, int fd);
+// The signal goes to that process alone, also if its number has another process by now. Fails with ESRCH.
+Result<void> send_signal_to(int process, int signal);  // of open_process
+bool has_ended(int process);                           // `process` is a descriptor from open_process()
+// The file that a path leads to, for example a magic link of /proc.
+struct FileIdentity {
+  std::string device;  // `MAJOR:MINOR`
+  uint64_t ino = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+Result<FileIdentity> identity_of(const std::string& path);
+// The text of a magic link.
+Result<std::string> magic_text(const std::string& magic_link);
+
+}  // namespace kvcachefs::sys

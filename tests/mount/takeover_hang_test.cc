@@ -1,0 +1,160 @@
+// A process that takes over and hangs before it serves is replaced, at whatever place and in whatever way it
+// hangs. A process that is slow, or waits for a disk that does not answer, is not replaced.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <map>
+#include <string>
+
+#include "tests/support/faults.h"
+#include "tests/support/files.h"
+#include "tests/support/freezable_disk.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr int kSlowEntries = 30;  // 25 ms for each, each time that a thread passes
+constexpr const char* kHung = "the process that takes over has not got on for 1 s";
+constexpr const char* kWaits = "the process that takes over has waited in the kernel";
+
+class TakeoverHangTest : public FaultedTierTest {
+ protected:
+  TakeoverHangTest() { ::setenv("KVCACHEFS_DAEMON_ARGS", "-o hang_after=1", 1); }
+  ~TakeoverHangTest() override { ::unsetenv("KVCACHEFS_DAEMON_ARGS"); }
+
+  // The process that takes over hangs at this place and is replaced; the next one has all entries.
+  void expect_replaced_at(const std::string& fault, const std::string& place) {
+    SCOPED_TRACE(fault + place);
+    const int64_t before = generation();
+    die_at(fault + place, [&] {
+      kill_server();
+      expect_whole();
+    });
+    EXPECT_EQ(generation(), before + 2);
+    EXPECT_EQ(lines_about(kHung), ++hung_);
+    EXPECT_EQ(lines_about("the process that was to take over hung: another takes over"), hung_);
+  }
+  // The generation of the serving process, once its statistics are there.
+  int64_t generation() {
+    std::map<std::string, std::string> stats;
+    EXPECT_TRUE(eventually([&] {
+      stats = parse_stats(read_file(mount().root() + "/.kvcachefs/stats"));
+      return stats["pid"] == std::to_string(mount().serving_pid());
+    }));
+    return std::stoll(stats["generation"]);
+  }
+  size_t lines_about(std::string_view what) {
+    const std::string log = mount().log();
+    size_t count = 0;
+    for (size_t at = log.find(what); at != std::string::npos; at = log.find(what, at + 1)) ++count;
+    return count;
+  }
+  std::string paused() const { return fault_file() + ".paused"; }
+  void go_on() { ASSERT_EQ(::unlink(paused().c_str()), 0); }
+
+ private:
+  size_t hung_ = 0;
+};
+
+TEST_F(TakeoverHangTest, WhereverItHangsItIsReplaced) {
+  start();
+  add("cold", 8);
+  make_all_cold();
+  add("e", 4);
+  File open(path("e-0"), O_RDWR);
+  File gone(path("gone"), O_RDWR | O_CREAT);
+  ASSERT_EQ(::write(gone.fd(), "gone", 4), 4);
+  ASSERT_EQ(::unlink(path("gone").c_str()), 0);
+  for (const char* place : {"taken over", "name read", "record read", "resumed"})
+    expect_replaced_at("hang ", place);
+  expect_replaced_at("spin ", "adopted the tree");
+  EXPECT_EQ(read_at(gone.fd(), 0, 10), "gone");
+  EXPECT_EQ(difference(0, read_at(open.fd(), 0, kMiB)), "");
+  open.close();
+  gone.close();
+  check_all();
+}
+
+// LMDB may loop like this in damaged pages.
+TEST_F(TakeoverHangTest, WhereTwoHangInACatalogTheThirdGoesWithout) {
+  start();
+  fill_pool("cold", 4);
+  make_all_cold();
+  ASSERT_EQ(error_name(store(path("clean"), pattern(5, kMiB))), "ok");
+  EXPECT_TRUE(becomes("dirty_entries", 0));
+  arm("spin record read\nspin record read");
+  kill_server();
+  EXPECT_EQ(difference(5, read_file(path("clean"))), "");
+  EXPECT_EQ(stat("disk_away"), 1);
+  EXPECT_EQ(lines_about(kHung), 2u);
+  EXPECT_GE(lines_about(".catalog: to read it"), 1u);
+  stop();
+}
+
+TEST_F(TakeoverHangTest, SoIsOneThatIsStopped) {
+  start();
+  add("e", 4);
+  arm("pause adopted the tree");
+  kill_server();
+  ASSERT_TRUE(eventually([&] { return exists(paused()); }));
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGSTOP), 0);
+  expect_whole();
+  go_on();
+  EXPECT_EQ(lines_about(kHung), 1u);
+  check_all();
+}
+
+// The slow takeover lasts longer than the time after which a hanging one is replaced.
+TEST_F(TakeoverHangTest, ASlowOneIsNot) {
+  start({.size = "64M"});
+  fill_pool("cold", kSlowEntries, 4096);
+  make_all_cold();
+  for (const char* place : {"name read", "record read"}) {
+    SCOPED_TRACE(place);
+    const int64_t before = generation();
+    arm(std::string("slow ") + place);
+    const auto begun = std::chrono::steady_clock::now();
+    replace_server();
+    EXPECT_EQ(generation(), before + 1);
+    EXPECT_GT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(1500));
+    ASSERT_EQ(::unlink(fault_file().c_str()), 0);
+  }
+  EXPECT_EQ(lines_about("has not got on"), 0u);
+  for (int i = 0; i < kSlowEntries; ++i)
+    EXPECT_EQ(difference(i, read_file(path("cold-" + std::to_string(i)))), "");
+  stop();
+}
+
+TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
+  FreezableDisk slow(disk(), 128 * kMiB);
+  start({.more = "catalog=" + slow.path() + "/catalog"});
+  add("cold", 4);
+  make_all_cold();
+  // The successor has to write what this process has not written.
+  arm("disk flushed\npause claimed what the disk has");
+  auto stored = std::async(std::launch::async, [&] { add("e", 4); });
+  EXPECT_TRUE(eventually([&] { return exists(paused()); }));
+  slow.freeze();
+  go_on();
+  EXPECT_TRUE(eventually([&] { return lines_about(kWaits) > 0; }, std::chrono::seconds(30))) << mount().log();
+  // The successor may wait as long again.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  const pid_t waiting = mount().serving_pid();
+  while (std::chrono::steady_clock::now() < end && mount().serving_pid() == waiting) continue;
+  EXPECT_EQ(mount().serving_pid(), waiting);
+  slow.thaw();
+  stored.get();
+  expect_whole();
+  EXPECT_EQ(generation(), 1);
+  EXPECT_EQ(lines_about(kWaits), 1u);
+  EXPECT_EQ(lines_about("has not got on"), 0u);
+  stop();
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

@@ -1,0 +1,95 @@
+// The changes of a pool's names and contents on their way to the catalog, in order.
+//
+// Threads: any thread may call append(), with an entry's shard held or not, and when_committed(), with no
+// lock held; both only queue, but after close() a waiter is told at once. step() belongs to one thread, which
+// may wait for the disk and holds no lock while it does. One step is one transaction, after one flush of the
+// disk if contents are among the changes: data is durable before the catalog names it.
+//
+// Failure: a failed transaction is tried again with the next step, in the same order, so nothing is lost
+// while the process lives; its waiters are told at once. After a failed flush of the disk, or with more
+// changes than memory should hold for a catalog that cannot be written, the log is frozen: the catalog stays
+// as it is, appended changes are dropped, and waiters are told EIO, until the pool starts again. After
+// close() waiters are told ESHUTDOWN and appended changes are dropped.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "alloc/extent.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "tier/block_io.h"
+#include "tier/catalog/catalog.h"
+#include "tier/counters.h"
+
+namespace kvcachefs {
+
+// A Waiter is called once, with no lock held: from a worker's thread, or after close() from the call that it
+// was given to.
+using Waiter = std::move_only_function<void(Result<void>)>;
+
+class CatalogLog {
+ public:
+  // `freed` gets the extents that nothing names any more, after the transaction that dropped the last name.
+  using Freed = std::function<void(std::span<const Extent>)>;
+  CatalogLog(BlockDevice& device, Catalog& catalog, PoolCounters& counters, Freed freed)
+      : device_(device), catalog_(catalog), counters_(counters), freed_(std::move(freed)) {}
+
+  // append() queues the changes; all of them come in one transaction.
+  void append(std::vector<CatalogChange> changes) EXCLUDES(mutex_);
+  // when_committed() calls the waiter when the changes appended before are durable, or when they cannot be
+  // made durable now.
+  void when_committed(Waiter waiter) EXCLUDES(mutex_);
+
+  // step() waits at most `at_most` for a change or a waiter, and then at most kGatheringTime for more
+  // changes, unless there is a waiter.
+  void step(std::chrono::milliseconds at_most) EXCLUDES(mutex_);
+  void wake() EXCLUDES(mutex_);
+  bool idle() const EXCLUDES(mutex_);
+  // is_full() is true if more waits to be written than memory should hold: a caller that can wait does so
+  // before it changes more.
+  bool is_full() const { return pending_bytes_.load(std::memory_order_relaxed) > kFullBytes; }
+  bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
+  // close() tells remaining waiters, and later callers, ESHUTDOWN. It is called after the last step().
+  void close() EXCLUDES(mutex_);
+
+ private:
+  static constexpr uint64_t kFullBytes = uint64_t{64} << 20;
+  struct Waiting {
+    uint64_t after;  // the number of changes appended before it
+    Waiter waiter;
+  };
+  void gather() REQUIRES(mutex_);
+  Result<void> write();
+  void freeze(const char* why) EXCLUDES(mutex_);
+  void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);
+
+  BlockDevice& device_;
+  Catalog& catalog_;
+  PoolCounters& counters_;
+  const Freed freed_;
+
+  mutable Mutex mutex_;
+  Condition condition_;
+  std::deque<CatalogChange> changes_ GUARDED_BY(mutex_);
+  // The ends of appended groups, as counts of changes since the start: a batch ends at one of them.
+  std::deque<uint64_t> ends_ GUARDED_BY(mutex_);
+  uint64_t appended_ GUARDED_BY(mutex_) = 0;
+  uint64_t taken_ GUARDED_BY(mutex_) = 0;
+  uint64_t committed_ GUARDED_BY(mutex_) = 0;
+  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
+  bool woken_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> frozen_{false};  // changes under the mutex
+  std::atomic<uint64_t> pending_bytes_{0};
+  // The stepping thread's own members: the changes taken and not committed yet.
+  std::vector<CatalogChange> batch_;
+  bool failing_ = false;
+};
+
+}  // namespace kvcachefs

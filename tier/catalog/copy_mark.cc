@@ -1,0 +1,84 @@
+#include "tier/catalog/copy_mark.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/sys.h"
+#include "tier/catalog/catalog_records.h"
+#include "tier/kept_ctime.h"
+
+namespace kvcachefs {
+namespace {
+
+// The mark is its state, the node's number, then the content's record as in the catalog, whose check covers
+// the number.
+constexpr size_t kHeadBytes = 1 + sizeof(uint64_t);
+constexpr size_t kUsualBytes = 128;
+constexpr size_t kMostBytes = 64 << 10;  // XATTR_SIZE_MAX, linux/limits.h
+// A DirtyRecord follows the head of a kNone mark, which has no content.
+struct DirtyRecord {
+  uint32_t first_version;
+  uint32_t synced_nameless;
+};
+constexpr const char* kRestoringXattr = "trusted.kvcachefs.restoring";
+
+}  // namespace
+
+Result<void> put_copy_mark(int fd, const CopyMark& mark) {
+  std::string value(kHeadBytes, static_cast<char>(mark.state));
+  std::memcpy(&value[1], &mark.node_id, sizeof mark.node_id);
+  if (mark.state != CopyMark::State::kNone) value += records::encode_content(mark.node_id, mark.content);
+  const DirtyRecord dirty{.first_version = mark.first_version, .synced_nameless = mark.synced_nameless};
+  if (mark.state == CopyMark::State::kNone) value.append(reinterpret_cast<const char*>(&dirty), sizeof dirty);
+  return sys::set_xattr(fd, kCopyXattr, value, 0);
+}
+
+std::optional<CopyMark> copy_mark_of(int fd) {
+  std::vector<char> value(kUsualBytes);
+  auto size = sys::get_xattr(fd, kCopyXattr, value);
+  if (!size && size.error().code == ERANGE) {
+    value.resize(kMostBytes);
+    size = sys::get_xattr(fd, kCopyXattr, value);
+  }
+  if (!size && size.error().code == ENODATA) return std::nullopt;
+  CopyMark unreadable{.state = CopyMark::State::kUnreadable, .content = {}};
+  if (!size || *size < kHeadBytes) return unreadable;
+  CopyMark mark;
+  mark.state = static_cast<CopyMark::State>(value[0]);
+  std::memcpy(&mark.node_id, &value[1], sizeof mark.node_id);
+  const std::string_view record(value.data() + kHeadBytes, *size - kHeadBytes);
+  if (mark.state == CopyMark::State::kNone) {
+    DirtyRecord dirty{};  // an older version wrote no such record
+    std::memcpy(&dirty, record.data(), std::min(record.size(), sizeof dirty));
+    mark.first_version = dirty.first_version;
+    mark.synced_nameless = dirty.synced_nameless != 0;
+    return mark;
+  }
+  const bool copied = mark.state == CopyMark::State::kClean || mark.state == CopyMark::State::kCold;
+  if (!copied || !records::decode_content(mark.node_id, record, mark.content)) return unreadable;
+  return mark;
+}
+
+bool has_other_xattrs(int fd) {
+  std::array<char, kUsualBytes> names{};
+  const auto length = sys::list_xattr(fd, names);
+  if (!length) return true;
+  for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1)
+    if (std::strcmp(&names[at], kCopyXattr) != 0 && std::strcmp(&names[at], kTimesXattr) != 0) return true;
+  return false;
+}
+
+Result<void> put_restoring(int root, bool restoring) {
+  if (restoring) return sys::set_xattr(root, kRestoringXattr, "1", 0);
+  auto removed = sys::remove_xattr(root, kRestoringXattr);
+  return !removed && removed.error().code == ENODATA ? Result<void>() : removed;
+}
+
+bool is_restoring(int root) {
+  return sys::get_xattr(root, kRestoringXattr, {}).has_value();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,40 @@
+// The mark on a file of a pool with a disk tier, which tells a successor (tier/survivors.h) about the file's
+// copy on the disk. It is an xattr of the tmpfs file itself, so it comes and goes with the file. Where the
+// other order could end in wrong bytes, the mark is written first: a clean entry is marked dirty before a
+// process may write it, and cold before its pages go. A dirty entry's mark names the catalog's node for its
+// earlier content. Inodes without content, such as directories, are marked with their number in the catalog
+// alone.
+//
+// Any thread. Failure: errno of setxattr(2); a mark that exists and cannot be read is kUnreadable.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/result.h"
+#include "tier/catalog/catalog.h"
+
+namespace kvcachefs {
+
+inline constexpr const char* kCopyXattr = "trusted.kvcachefs.copy";
+
+struct CopyMark {
+  // The file's pages are its content in every state but kCold.
+  enum class State : char { kNone = 'n', kClean = 'c', kCold = 'm', kUnreadable = '?' };
+  State state = State::kNone;
+  uint64_t node_id = 0;
+  uint32_t first_version = 0;    // as in Entry; in kNone marks
+  bool synced_nameless = false;  // the same
+  CatalogContent content;        // in kClean and kCold marks
+};
+
+Result<void> put_copy_mark(int fd, const CopyMark& mark);
+std::optional<CopyMark> copy_mark_of(int fd);
+bool has_other_xattrs(int fd);  // other than this mark and kTimesXattr
+
+// put_restoring() marks the root of a pool that is just being given a disk tier: its catalog may not have
+// every entry yet.
+Result<void> put_restoring(int root, bool restoring);
+bool is_restoring(int root);
+
+}  // namespace kvcachefs

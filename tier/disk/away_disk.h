@@ -1,0 +1,60 @@
+// The state of a pool whose disk is away: the pool was taken over from a process that died, and its disk
+// could not be opened (tier/pool/open_disk_tier.h). The pool is served from memory
+// (tier/recovery/pool_away.cc), and nothing that the disk and its catalog have is changed, until another
+// process that finds the disk again takes over (tier/recovery/away_disks.h). Opens of cold entries and calls
+// that ask for durability wait for that process; after the patience they fail with EIO.
+//
+// Any thread. Each waiter is called once, with no lock held: by step(), by close(), or by wait() itself once
+// there is nothing more to wait for. It gets EIO, or ESHUTDOWN after close().
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "tier/catalog/catalog_log.h"
+#include "tier/entries/entry.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+
+class AwayDisk {
+ public:
+  // A controller's reset takes less.
+  static constexpr std::chrono::seconds kPatience{5};
+  // The patience for a locked disk. When a process is killed, the kernel takes its io_uring rings apart and
+  // only then gives back their locks, which took more than half a second in one of 200 deaths on a busy
+  // machine.
+  static constexpr std::chrono::seconds kLockPatience{30};
+
+  explicit AwayDisk(std::chrono::seconds patience)
+      : patience_ends_ns_(now_ns() + static_cast<uint64_t>(std::chrono::nanoseconds(patience).count())) {}
+  bool may_be_waited_for() const { return now_ns() < patience_ends_ns_; }
+  void wait(Waiter waiter) EXCLUDES(mutex_);
+  void step() EXCLUDES(mutex_);
+  void close() EXCLUDES(mutex_);
+
+ private:
+  void answer(int code) EXCLUDES(mutex_);
+
+  const uint64_t patience_ends_ns_;
+  Mutex mutex_;
+  std::vector<Waiter> waiting_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+// These four are for a pool without a disk in use; `away` is null unless the pool has a disk that is away.
+//
+// keeps_for_disk() is true if the entry stays as it is, because the disk has a copy of it or is to have one.
+bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability);
+// The code that an open of a cold entry gets; without `away` the pool's catalog is still being read.
+int code_of_cold_open(const AwayDisk* away);
+// durable_without_disk() answers a caller that asks for durability: at once where there is no disk tier, else
+// the waiter waits for the disk.
+void durable_without_disk(AwayDisk* away, Waiter waiter);
+// The answer to a caller that asks for the disk itself.
+std::unexpected<Error> refuse_without_disk(const AwayDisk* away, const std::string& pool);
+
+}  // namespace kvcachefs

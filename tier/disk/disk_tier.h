@@ -1,0 +1,62 @@
+// The parts that a pool has because it has a disk tier. They are made before anything uses them and stay
+// until the pool goes. Threads and failure: as each part says; workers run the parts by the steps of
+// tier/pool/pool.h.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/log_limit.h"
+#include "tier/disk/catalog_names.h"
+#include "tier/disk/promoter.h"
+#include "tier/disk/scrubber.h"
+#include "tier/disk/spill_store.h"
+#include "tier/disk/spiller.h"
+#include "tier/entries/admission.h"
+#include "tier/entries/successors.h"
+
+namespace kvcachefs {
+
+struct DiskTier {
+  DiskTier(std::unique_ptr<SpillStore> its_store, std::unique_ptr<BlockChannel> spill_channel,
+           std::unique_ptr<BlockChannel> scrub_channel, Residency& residency, const MemoryArena& arena,
+           Admission admission_kind, bool marks)
+      : store(std::move(its_store)),
+        names(*store, arena, marks),
+        spiller(*store, residency, std::move(spill_channel)),
+        promoter(*store, residency),
+        scrubber(*store, residency, std::move(scrub_channel)),
+        admission(admission_kind) {}
+
+  // wake() ends the present waits of all the tier's threads.
+  void wake() {
+    spiller.wake();
+    promoter.wake();
+    scrubber.wake();
+    store->log().wake();
+  }
+  // close() is called after the tier's threads have ended. It answers every waiter, and any that comes later,
+  // with ESHUTDOWN. Because the kernel may still know its inodes, even a removed pool gets requests.
+  void close() {
+    spiller.close();
+    promoter.close();
+    for (const auto& lane : lanes) lane->close();
+    scrubber.close();
+    store->log().close();
+  }
+
+  const std::unique_ptr<SpillStore> store;
+  CatalogNames names;
+  Spiller spiller;
+  Promoter promoter;
+  Scrubber scrubber;
+  std::vector<std::unique_ptr<PromoterLane>> lanes;
+  AdmissionFilter admission;
+  Successors successors;
+  // These limit the log, because a disk that fails does so in every request, thousands a second.
+  struct {
+    LogLimit read, write, damage;
+  } errors;
+};
+
+}  // namespace kvcachefs

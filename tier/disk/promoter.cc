@@ -1,0 +1,133 @@
+#include "tier/disk/promoter.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace kvcachefs {
+
+bool Promoter::request(uint64_t ino, int priority, Waiter waiter) {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) return queue(ino, priority, std::move(waiter));
+  }
+  if (waiter) waiter(fail(ESHUTDOWN));
+  return true;
+}
+
+bool Promoter::queue(uint64_t ino, int priority, Waiter waiter) {
+  auto found = pending_.find(ino);
+  if (found == pending_.end() && priority < kOpenPriority && pending_.size() >= most_queued_) return false;
+  Pending& pending = pending_[ino];
+  if (waiter) pending.waiters.push_back(std::move(waiter));
+  const bool raised = found == pending_.end() || (!pending.started && priority > pending.priority);
+  if (raised) {
+    // next() passes over the place that the request had in a lower queue.
+    pending.priority = priority;
+    queue_[priority].push_back(ino);
+  } else if (pending.started) {
+    pending.priority = std::max(pending.priority, priority);
+  }
+  wake_one();
+  return true;
+}
+
+void Promoter::read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) {
+      reads_.push_back({std::move(content), offset, size, std::move(waiter)});
+      return wake_one();
+    }
+  }
+  waiter(fail(ESHUTDOWN));
+}
+
+std::optional<Promoter::Next> Promoter::next() {
+  MutexLock lock(mutex_);
+  while (!queue_.empty()) {
+    auto first = queue_.begin();
+    if (first->second.empty()) {
+      queue_.erase(first);
+      continue;
+    }
+    const uint64_t ino = first->second.front();
+    first->second.pop_front();
+    auto found = pending_.find(ino);
+    if (found == pending_.end() || found->second.started || found->second.priority != first->first) continue;
+    found->second.started = true;
+    return Next{ino, first->first >= kOpenPriority};
+  }
+  return std::nullopt;
+}
+
+std::optional<Promoter::Read> Promoter::next_read() {
+  MutexLock lock(mutex_);
+  if (reads_.empty()) return std::nullopt;
+  Read read = std::move(reads_.front());
+  reads_.pop_front();
+  return read;
+}
+
+int Promoter::priority_of(uint64_t ino) const {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(ino);
+  return found != pending_.end() ? found->second.priority : INT32_MIN;
+}
+
+bool Promoter::asked_for(uint64_t ino) const {
+  return priority_of(ino) >= kOpenPriority;
+}
+
+Room::Whose Promoter::whose(uint64_t ino) const {
+  return priority_of(ino) == kWriterPriority ? Room::Whose::kWriter : Room::Whose::kPromotion;
+}
+
+void Promoter::done(uint64_t ino, const Result<void>& outcome) {
+  std::vector<Waiter> waiters;
+  {
+    MutexLock lock(mutex_);
+    auto found = pending_.find(ino);
+    if (found == pending_.end()) return;
+    waiters = std::move(found->second.waiters);
+    pending_.erase(found);
+  }
+  for (Waiter& waiter : waiters) waiter(outcome);
+}
+
+void Promoter::wake_one() {
+  if (lanes_.empty()) return;
+  lanes_[next_lane_++ % lanes_.size()]->wake();
+}
+
+void Promoter::add(PromoterLane& lane) {
+  MutexLock lock(mutex_);
+  lanes_.push_back(&lane);
+}
+
+void Promoter::wake() {
+  MutexLock lock(mutex_);
+  for (PromoterLane* lane : lanes_) lane->wake();
+}
+
+size_t Promoter::queued() const {
+  MutexLock lock(mutex_);
+  return pending_.size();
+}
+
+void Promoter::close() {
+  std::unordered_map<uint64_t, Pending> pending;
+  std::deque<Read> reads;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    lanes_.clear();
+    pending.swap(pending_);
+    reads.swap(reads_);
+    queue_.clear();
+  }
+  for (auto& [ino, left] : pending)
+    for (Waiter& waiter : left.waiters) waiter(fail(ESHUTDOWN));
+  for (Read& read : reads) read.waiter(fail(ESHUTDOWN));
+}
+
+}  // namespace kvcachefs

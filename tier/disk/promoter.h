@@ -1,0 +1,187 @@
+// The promoter copies cold entries of a pool back to memory, many at a time, and reads from cold entries for
+// which no memory can be had.
+//
+// Threads: any thread may call Promoter's methods, which only queue. A caller that passes a waiter holds no
+// lock, because after close() the waiter is told at once. Each PromoterLane belongs to one thread, which
+// waits for the disk in step().
+//
+// Failure: told to the pool (Residency::end_promote) and to the waiters. kIntactOnDisk: there was no memory;
+// the copy's checksum is right, and the entry may be read(). ENOSPC and ENOMEM: there was no memory, and the
+// copy was not looked at. ESHUTDOWN: close() came before.
+//
+// The disk writes straight into the mapped pages of the entry's file, on the entry's node (docs/facts.md
+// "Disk reads into mapped pages").
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/mapping.h"
+#include "base/mutex.h"
+#include "tier/block_io.h"
+#include "tier/disk/residency.h"
+#include "tier/disk/spill_store.h"
+
+namespace kvcachefs {
+
+class PromoterLane;
+
+class Promoter {
+ public:
+  static constexpr int kOpenPriority = INT32_MAX - 1;  // an open waits for the entry
+  static constexpr int kWriterPriority = INT32_MAX;    // a writer waits: the disk cannot serve it
+  static constexpr size_t kMaxQueued = 1 << 20;        // prefetches
+
+  Promoter(SpillStore& store, Residency& residency, size_t most_queued = kMaxQueued)
+      : store_(store), residency_(residency), most_queued_(most_queued) {}
+
+  // request() brings the entry to memory once, however many callers ask for it. Higher priorities come first.
+  // False: the queue of prefetches is full, and the waiter is not called.
+  bool request(uint64_t ino, int priority, Waiter waiter = {}) EXCLUDES(mutex_);
+  using ReadWaiter = std::move_only_function<void(Result<std::span<const std::byte>>)>;
+  // read() reads bytes of an entry that is cold and held (SpillStore::hold); fewer at the content's end.
+  void read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) EXCLUDES(mutex_);
+
+  void add(PromoterLane& lane) EXCLUDES(mutex_);
+  void wake() EXCLUDES(mutex_);
+  // close() answers all remaining waiters, except those of reads that lanes have begun, and all later callers
+  // with ESHUTDOWN. Called after the last step() of every lane.
+  void close() EXCLUDES(mutex_);
+  size_t queued() const EXCLUDES(mutex_);
+  // Bytes of entries that have their memory and are being read into it: none of that memory can leave before
+  // they are complete.
+  uint64_t arriving_bytes() const { return arriving_bytes_.load(std::memory_order_acquire); }
+
+ private:
+  friend class PromoterLane;
+  struct Read {
+    CatalogContent content;
+    uint64_t offset = 0;
+    size_t size = 0;
+    ReadWaiter waiter;
+  };
+  struct Pending {
+    int priority = 0;
+    bool started = false;
+    std::vector<Waiter> waiters;
+  };
+  struct Next {
+    uint64_t ino = 0;
+    bool asked_for = false;
+  };
+  bool queue(uint64_t ino, int priority, Waiter waiter) REQUIRES(mutex_);
+  std::optional<Next> next() EXCLUDES(mutex_);
+  std::optional<Read> next_read() EXCLUDES(mutex_);
+  bool asked_for(uint64_t ino) const EXCLUDES(mutex_);
+  Room::Whose whose(uint64_t ino) const EXCLUDES(mutex_);  // the demand that the entry's memory counts as
+  int priority_of(uint64_t ino) const EXCLUDES(mutex_);
+  void done(uint64_t ino, const Result<void>& outcome) EXCLUDES(mutex_);
+  void wake_one() REQUIRES(mutex_);
+
+  SpillStore& store_;
+  Residency& residency_;
+  const size_t most_queued_;
+  std::atomic<uint64_t> arriving_bytes_{0};
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, Pending> pending_ GUARDED_BY(mutex_);
+  std::map<int, std::deque<uint64_t>, std::greater<>> queue_ GUARDED_BY(mutex_);
+  std::deque<Read> reads_ GUARDED_BY(mutex_);
+  std::vector<PromoterLane*> lanes_ GUARDED_BY(mutex_);
+  size_t next_lane_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+class PromoterLane {
+ public:
+  static constexpr unsigned kDepth = 64;
+
+  PromoterLane(Promoter& promoter, std::unique_ptr<BlockChannel> channel);
+  ~PromoterLane();
+  PromoterLane(const PromoterLane&) = delete;
+  PromoterLane& operator=(const PromoterLane&) = delete;
+
+  // One round: starts copies, waits at most `at_most` for the disk or for a request, ends copies.
+  void step(std::chrono::milliseconds at_most);
+  void wake() { channel_->wake(); }
+  bool idle() const { return jobs_.empty(); }
+  // close() answers the reads that this lane has begun with ESHUTDOWN; waiters for its copies hear from
+  // Promoter::close(). Called after the last step().
+  void close();
+
+ private:
+  struct Job {
+    PromoteTask task;
+    Promoter::ReadWaiter reader;  // of a read(); the task then has only a content
+    bool asked_for = false;
+    // While the job waits for memory.
+    std::unique_ptr<Room::Demand> demand;
+    Room::Whose whose = Room::Whose::kPromotion;
+    Room::Ticket ticket{};
+    uint64_t patience_ends_ms = 0;
+    bool takes_promised = false;
+    // While the bytes move.
+    Mapping memory;
+    Hasher hasher;
+    bool verifying = false;  // reads piece after piece through `memory`, to check the checksum
+    bool filling = false;   // the same, and writes the pieces to the file, which has holes that get no memory
+    bool buffered = false;  // `memory` is one of buffers_, written to the file once it is complete
+    uint64_t data_bytes = 0;
+    uint64_t arriving_bytes = 0;  // this job's part of Promoter::arriving_bytes_
+    uint64_t begin_bytes = 0;
+    uint64_t end_bytes = 0;
+    uint64_t sent_bytes = 0;
+    unsigned flying = 0;
+    int error = 0;
+    uint64_t offset = 0;
+    size_t size = 0;
+
+    bool piecewise() const { return verifying || filling; }
+  };
+
+  void start_jobs();
+  void start_read(Promoter::Read read);
+  void start(Promoter::Next next);
+  void claim_memory(Job& job);
+  Result<void> allocate(const Job& job) const;
+  Result<Mapping> memory_for(Job& job);
+  Result<void> judge(Job& job);
+  void verify_instead(Job& job);
+  void poll_room();
+  bool feed();
+  bool send_piece(Job& job);
+  void collect(std::chrono::milliseconds at_most);
+  void advance(Job& job);
+  void pass_hole(Job& job, const Extent& hole, uint64_t within);
+  void finish(Job& job);
+  struct Place {
+    const Extent* extent = nullptr;
+    uint64_t within = 0;
+  };
+  Place place_of(const Job& job, uint64_t at) const;
+
+  Promoter& promoter_;
+  std::list<Job> jobs_;
+  uint64_t moving_bytes_ = 0;
+  std::vector<Mapping> buffers_;  // not in use
+  std::vector<Job*> slots_;
+  std::vector<size_t> free_slots_;
+  std::vector<BlockRequest> sending_;
+  std::vector<BlockCompletion> completions_;
+  bool passed_hole_ = false;  // in this round: a job may have ended without a completion
+  // The channel is the last member, so it is destroyed first: requests in flight keep their memory until the
+  // disk is done.
+  const std::unique_ptr<BlockChannel> channel_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,348 @@
+#include <linux/falloc.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "alloc/unwritten.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/sys.h"
+#include "tier/catalog/content_layout.h"
+#include "tier/disk/promoter.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kPieceBytes = 1 << 20;
+constexpr size_t kJobs = 128;
+constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
+constexpr size_t kPiecesARound = 32;
+// An open waits this long for the evictor; after that its bytes come from the disk.
+constexpr uint64_t kRoomPatienceMs = 500;
+constexpr auto kRoomPause = std::chrono::milliseconds(1);
+
+uint64_t padded(uint64_t bytes, uint64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+PromoterLane::PromoterLane(Promoter& promoter, std::unique_ptr<BlockChannel> channel)
+    : promoter_(promoter), slots_(kDepth), channel_(std::move(channel)) {
+  for (size_t slot = 0; slot < slots_.size(); ++slot) free_slots_.push_back(slot);
+}
+
+PromoterLane::~PromoterLane() = default;
+
+void PromoterLane::start_jobs() {
+  while (auto read = promoter_.next_read()) start_read(std::move(*read));
+  while (jobs_.size() < kJobs && moving_bytes_ < kMovingBytes) {
+    auto next = promoter_.next();
+    if (!next) return;
+    start(*next);
+  }
+}
+
+void PromoterLane::start_read(Promoter::Read read) {
+  const uint64_t alignment = promoter_.store_.device().alignment_bytes();
+  Job& job = jobs_.emplace_back();
+  job.reader = std::move(read.waiter);
+  job.offset = read.offset;
+  job.size = read.offset < read.content.size_bytes
+                 ? std::min<uint64_t>(read.size, read.content.size_bytes - read.offset)
+                 : 0;
+  job.task.content = std::move(read.content);
+  job.begin_bytes = job.sent_bytes = read.offset / alignment * alignment;
+  job.end_bytes = padded(job.offset + job.size, alignment);
+  if (job.size == 0) return finish(job);
+  auto memory = Mapping::of_memory(job.end_bytes - job.begin_bytes);
+  if (!memory) {
+    job.error = memory.error().code;
+    return finish(job);
+  }
+  job.memory = std::move(*memory);
+}
+
+void PromoterLane::start(Promoter::Next next) {
+  auto task = promoter_.residency_.begin_promote(next.ino);
+  if (!task) return promoter_.done(next.ino, pass(task));
+  if (!*task) return promoter_.done(next.ino, {});  // the waiter looks at the entry again
+  Job& job = jobs_.emplace_back();
+  job.task = std::move(**task);
+  job.asked_for = next.asked_for;
+  job.patience_ends_ms = now_coarse_ms() + (next.asked_for ? kRoomPatienceMs : 0);
+  job.filling = has_holes(job.task.content.extents);
+  job.data_bytes = data_bytes_of(job.task.content, promoter_.store_.unit_bytes());
+  moving_bytes_ += job.data_bytes;
+  claim_memory(job);
+}
+
+// allocate() gets memory for all of the content's data, or for none.
+Result<void> PromoterLane::allocate(const Job& job) const {
+  const uint64_t size = job.task.content.size_bytes;
+  uint64_t begin = 0;
+  for (const Extent& extent : job.task.content.extents) {
+    const uint64_t end = std::min(size, begin + extent.count * promoter_.store_.unit_bytes());
+    if (begin == end) break;
+    const auto allocated = is_hole(extent)
+                               ? Result<void>()
+                               : sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, begin, end - begin);
+    if (!allocated) {
+      if (begin > 0)
+        (void)sys::allocate(job.task.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, begin);
+      return allocated;
+    }
+    begin = end;
+  }
+  // Each piece of data that came in a large page would take many times its size.
+  begin = 0;
+  for (const Extent& extent : job.task.content.extents) {
+    const uint64_t end = std::min(size, begin + extent.count * promoter_.store_.unit_bytes());
+    if (is_hole(extent) && begin < end) keep_hole(job.task.fd.get(), begin, end);
+    begin = end;
+  }
+  return {};
+}
+
+void PromoterLane::claim_memory(Job& job) {
+  const uint64_t size = job.task.content.size_bytes;
+  Room& room = promoter_.residency_.memory_room();
+  job.ticket = room.ticket();
+  const auto allocated = size == 0 ? Result<void>()
+                         : !job.takes_promised && !promoter_.residency_.has_room(job.data_bytes)
+                             ? fail(ENOSPC)
+                         : job.filling ? allocate(job)
+                                       : sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, 0, size);
+  // Such an entry's bytes are served from the disk, which needs no memory.
+  const bool hopeless = !allocated && (allocated.error().code == ENOMEM ||
+                                       job.data_bytes > promoter_.residency_.memory_bytes());
+  if (hopeless) return verify_instead(job);
+  if (!allocated && allocated.error().code == ENOSPC) {
+    // A client's open or truncation may have joined a prefetch.
+    if (const Room::Whose whose = promoter_.whose(job.task.ino); !job.demand || whose != job.whose) {
+      job.demand.reset();
+      job.whose = whose;
+      job.demand = std::make_unique<Room::Demand>(room, job.whose, job.data_bytes);
+    }
+    if (!job.asked_for && promoter_.asked_for(job.task.ino)) {
+      job.asked_for = true;
+      job.patience_ends_ms = now_coarse_ms() + kRoomPatienceMs;
+    }
+    if (now_coarse_ms() > job.patience_ends_ms) return verify_instead(job);
+    promoter_.residency_.wake_evictor();
+    return;
+  }
+  job.demand.reset();
+  if (allocated) promoter_.arriving_bytes_ += job.arriving_bytes = job.data_bytes;
+  job.end_bytes = padded(size, promoter_.store_.device().alignment_bytes());
+  if (!allocated) {
+    job.error = allocated.error().code;
+  } else if (size > 0) {
+    auto memory = memory_for(job);
+    if (!memory && memory.error().code == ENOMEM) return verify_instead(job);
+    if (memory)
+      job.memory = std::move(*memory);
+    else
+      job.error = memory.error().code;
+  }
+  if (size == 0 || job.error != 0) finish(job);
+}
+
+Result<Mapping> PromoterLane::memory_for(Job& job) {
+  const uint64_t size = job.task.content.size_bytes;
+  if (job.filling) return Mapping::of_memory(std::min(kPieceBytes, size));
+  job.buffered = size <= kBufferedBytesMax;
+  if (!job.buffered) return Mapping::of_file(job.task.fd.get(), size, Mapping::Access::kWrite);
+  if (buffers_.empty()) return Mapping::of_memory(kBufferedBytesMax);
+  Mapping buffer = std::move(buffers_.back());
+  buffers_.pop_back();
+  return buffer;
+}
+
+void PromoterLane::verify_instead(Job& job) {
+  job.demand.reset();
+  const bool waited_for = job.asked_for || promoter_.asked_for(job.task.ino);
+  auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
+  if (!waited_for || !memory) {
+    job.error = memory ? ENOSPC : ENOMEM;
+    return finish(job);
+  }
+  job.buffered = job.filling = false;
+  job.memory = std::move(*memory);
+  job.verifying = true;
+  job.end_bytes = padded(job.task.content.size_bytes, promoter_.store_.device().alignment_bytes());
+}
+
+void PromoterLane::poll_room() {
+  Room& room = promoter_.residency_.memory_room();
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    auto next = std::next(job);
+    if (job->demand) {
+      const bool nothing_to_evict =
+          room.wait(job->whose, job->ticket, std::chrono::milliseconds(0)) == Room::Answer::kNothingToEvict;
+      // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
+      // writer does, and waits for them to close.
+      job->takes_promised = nothing_to_evict && job->whose == Room::Whose::kWriter;
+      if (nothing_to_evict && !job->takes_promised)
+        verify_instead(*job);
+      else
+        claim_memory(*job);
+    }
+    job = next;
+  }
+}
+
+PromoterLane::Place PromoterLane::place_of(const Job& job, uint64_t at) const {
+  for (const Extent& extent : job.task.content.extents) {
+    const uint64_t extent_bytes = extent.count * promoter_.store_.unit_bytes();
+    if (at < extent_bytes) return {&extent, at};
+    at -= extent_bytes;
+  }
+  return {};
+}
+
+// A hole needs no read: a reader's memory has zeros there, and a file has a hole.
+void PromoterLane::pass_hole(Job& job, const Extent& hole, uint64_t within) {
+  if (job.piecewise()) hash_hole(job.hasher, hole.count);
+  const uint64_t left = job.end_bytes - job.sent_bytes;
+  job.sent_bytes += std::min(left, hole.count * promoter_.store_.unit_bytes() - within);
+  if (job.piecewise()) job.begin_bytes = job.sent_bytes;
+  passed_hole_ = true;
+}
+
+bool PromoterLane::send_piece(Job& job) {
+  const Place place = place_of(job, job.sent_bytes);
+  if (place.extent == nullptr) {
+    job.error = EUCLEAN;  // the catalog promised more extents
+    return true;
+  }
+  if (is_hole(*place.extent)) {
+    pass_hole(job, *place.extent, place.within);
+    return true;
+  }
+  if (free_slots_.empty()) return false;
+  const size_t slot = free_slots_.back();
+  const uint64_t unit = promoter_.store_.unit_bytes();
+  const uint64_t size =
+      std::min({kPieceBytes, job.end_bytes - job.sent_bytes, place.extent->count * unit - place.within});
+  const uint64_t from = job.piecewise() ? 0 : job.sent_bytes - job.begin_bytes;
+  free_slots_.pop_back();
+  slots_[slot] = &job;
+  sending_.push_back({.kind = BlockRequest::Kind::kRead,
+                      .offset = place.extent->start * unit + place.within,
+                      .memory = job.memory.bytes().subspan(from, size),
+                      .tag = slot});
+  ++job.flying;
+  job.sent_bytes += size;
+  return true;
+}
+
+bool PromoterLane::feed() {
+  bool stuck = false;
+  for (Job& job : jobs_) {
+    if (job.demand) continue;
+    while (job.error == 0 && job.sent_bytes < job.end_bytes && sending_.size() < kPiecesARound && !stuck &&
+           !(job.piecewise() && job.flying > 0))
+      stuck = !send_piece(job);
+  }
+  const bool more = std::exchange(passed_hole_, false) || (sending_.size() == kPiecesARound && !stuck);
+  channel_->submit(sending_);
+  sending_.clear();
+  return more;
+}
+
+void PromoterLane::advance(Job& job) {
+  if (!job.piecewise() || job.flying > 0 || job.error != 0) return;
+  const uint64_t before = job.begin_bytes;  // how far the job has been hashed
+  const uint64_t hashed_end = std::min(job.sent_bytes, job.task.content.size_bytes);
+  const std::span<const std::byte> piece = job.memory.bytes().first(hashed_end - before);
+  job.hasher.update(piece);
+  job.begin_bytes = job.sent_bytes;
+  if (!job.filling) return;
+  // The file's pages are allocated, so the write has no reason to come short.
+  const auto written =
+      sys::write_at(job.task.fd.get(), {reinterpret_cast<const char*>(piece.data()), piece.size()}, before);
+  if (!written || *written < piece.size()) job.error = ENOSPC;
+}
+
+void PromoterLane::collect(std::chrono::milliseconds at_most) {
+  completions_.clear();
+  (void)channel_->reap(completions_, at_most);
+  for (const BlockCompletion& completion : completions_) {
+    Job& job = *slots_[completion.tag];
+    free_slots_.push_back(completion.tag);
+    --job.flying;
+    if (completion.error != 0) job.error = completion.error;
+    advance(job);
+  }
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    auto next = std::next(job);
+    if (!job->demand && job->flying == 0 && (job->error != 0 || job->sent_bytes >= job->end_bytes))
+      finish(*job);
+    job = next;
+  }
+}
+
+// judge() decides whether the bytes read are the entry's.
+Result<void> PromoterLane::judge(Job& job) {
+  const CatalogContent& content = job.task.content;
+  if (job.error != 0) return fail(job.error);
+  if (job.piecewise() && job.hasher.digest() != content.checksum) return fail(EILSEQ);
+  if (job.verifying) return fail(kIntactOnDisk);
+  if (job.filling) return {};
+  if (content.size_bytes == 0) return {};
+  const std::span<std::byte> bytes = job.memory.bytes().first(content.size_bytes);
+  if (checksum_of(bytes) != content.checksum) return fail(EILSEQ);
+  if (!job.buffered) {
+    // The padding of the last block has no checksum, and would appear in a file that grows.
+    std::ranges::fill(job.memory.bytes().subspan(content.size_bytes), std::byte{0});
+    return {};
+  }
+  // The file's pages are allocated, so the write has no reason to come short.
+  const std::span<const char> chars(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  auto written = sys::write_at(job.task.fd.get(), chars, 0);
+  return written && *written == bytes.size() ? Result<void>() : fail(ENOSPC);
+}
+
+void PromoterLane::finish(Job& job) {
+  Job ended = std::move(job);
+  std::erase_if(jobs_, [&](const Job& other) { return &other == &job; });
+  if (ended.reader) {
+    if (ended.error != 0) return ended.reader(fail(is_disk_error(ended.error) ? EIO : ended.error));
+    if (ended.size == 0) return ended.reader(std::span<const std::byte>());
+    return ended.reader(ended.memory.bytes().subspan(ended.offset - ended.begin_bytes, ended.size));
+  }
+  moving_bytes_ -= ended.data_bytes;
+  const Result<void> outcome = judge(ended);
+  // The mapping ends here, because an eviction that follows at once must not find it.
+  Mapping memory = std::move(ended.memory);
+  if (ended.buffered && memory) buffers_.push_back(std::move(memory));
+  memory = Mapping();
+  ended.demand.reset();
+  promoter_.residency_.end_promote(ended.task, outcome,
+                                   ended.asked_for || promoter_.asked_for(ended.task.ino));
+  ended.task.fd.reset();
+  fault_point("promotion ended");
+  promoter_.done(ended.task.ino, outcome);
+  promoter_.residency_.waiters_told(ended.task.ino);
+  // The bytes count as arriving until here: an evictor that finds none arriving looks for them among what can
+  // leave.
+  promoter_.arriving_bytes_ -= ended.arriving_bytes;
+}
+
+void PromoterLane::step(std::chrono::milliseconds at_most) {
+  start_jobs();
+  poll_room();
+  const bool more = feed();
+  const bool waiting = std::ranges::any_of(jobs_, [](const Job& job) { return job.demand != nullptr; });
+  collect(more ? std::chrono::milliseconds(0) : waiting ? std::min(at_most, kRoomPause) : at_most);
+}
+
+// The jobs stay, because the disk may use their memory until the channel is destroyed.
+void PromoterLane::close() {
+  for (Job& job : jobs_)
+    if (auto reader = std::exchange(job.reader, {})) reader(fail(ESHUTDOWN));
+}
+
+}  // namespace kvcachefs

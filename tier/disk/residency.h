@@ -1,0 +1,107 @@
+// What the movers of bytes (Spiller, Promoter, Scrubber) ask of the pool whose entries they move: to hand an
+// entry out for the time of a copy, and to take the outcome. Any thread. Pool implements it and decides under
+// the entry's shard; no call waits for a disk.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tier/catalog/catalog.h"
+#include "tier/catalog/catalog_log.h"
+#include "tier/room.h"
+
+namespace kvcachefs {
+
+// An entry to be copied to the disk. `fd` is its file in memory, open for reading.
+struct SpillTask {
+  uint64_t ino = 0;
+  UniqueFd fd;
+  uint64_t size_bytes = 0;
+  uint32_t version = 0;        // as users see it
+  uint32_t content_epoch = 0;  // tier/entries/entry.h
+  // No process could write the file when the copy began. Else the copy is a snapshot, and the entry stays
+  // dirty.
+  bool proven = false;
+  // Proven, and the file has no holes: the disk reads its mapped pages. (Reading a hole through a mapping
+  // fills the hole.)
+  bool mappable = false;
+  std::optional<CatalogContent> before;  // the disk's copy, perhaps of an older version
+};
+
+// An entry to be copied back to memory. `fd` is its file in memory, open for writing and without blocks.
+struct PromoteTask {
+  uint64_t ino = 0;
+  UniqueFd fd;
+  CatalogContent content;
+  uint32_t content_epoch = 0;
+  uint64_t begun_ns = 0;
+};
+
+// The outcome of a promotion for which there was no memory: its copy on the disk was read and is whole.
+inline constexpr int kIntactOnDisk = EDOTDOT;
+
+// The bytes read are not the entry's (EILSEQ), or the catalog names fewer extents than the size needs
+// (EUCLEAN).
+inline bool is_damage(int code) {
+  return code == EILSEQ || code == EUCLEAN;
+}
+
+// The disk did not give the copy's bytes, so nothing is known of them. Because it may give them later, as
+// after a controller's reset, the entry is kept.
+inline bool is_disk_error(int code) {
+  return code != 0 && !is_damage(code) && code != kIntactOnDisk && code != ENOSPC && code != ENOMEM &&
+         code != ESHUTDOWN && code != EINTR && code != ECANCELED;
+}
+
+// The code for an open or a truncation of a cold entry: the entry is to be promoted first. No system call
+// used here returns it.
+inline constexpr int kColdEntry = EUNATCH;
+
+class Residency {
+ public:
+  virtual ~Residency() = default;
+
+  // kSoon: another copy of the entry is under way. kLater: its file cannot be leased or opened now, as while
+  // a process has it mapped for writing. kNever: it is gone, or needs no copy.
+  enum class Refusal { kSoon, kLater, kNever };
+  virtual std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) = 0;
+  // end_spill() takes the outcome of a copy. A content: the copy is on the disk, though not durable yet.
+  // Errors: ENOSPC, the disk has no room; EBUSY, the file was written all the time; EAGAIN and all others,
+  // the spiller tries again. `written` is false if the existing copy was found to be still true. The answer
+  // is false if nothing names the extents, which the caller then gives back.
+  virtual bool end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) = 0;
+  // The caller wants space for `bytes` on the disk.
+  virtual void want_disk_room(uint64_t bytes) = 0;
+
+  // Nothing: the entry is in memory, is being promoted, or is gone.
+  virtual Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) = 0;
+  // end_promote() takes the outcome of a promotion. is_damage(): the entry is discarded. is_disk_error(),
+  // kIntactOnDisk, ENOSPC and ENOMEM: it stays cold. The last three mean that there was no memory; only
+  // kIntactOnDisk has checked the copy.
+  virtual void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) = 0;
+  // The promotion's waiters have been called. Until then the entry cannot be evicted, or it could leave
+  // before each of them looks.
+  virtual void waiters_told(uint64_t ino) = 0;
+  // The inodes of the entries that are clean or cold now.
+  virtual std::vector<uint64_t> copied_entries() = 0;
+  // The content that the disk has of a clean or cold entry, which stays on the disk unchanged until
+  // end_verify().
+  virtual std::optional<CatalogContent> begin_verify(uint64_t ino) = 0;
+  // end_verify() is true if the copy is damaged and is still the entry's. Then a cold entry is discarded and
+  // a clean one spilled anew. If the disk did not give the copy, a clean entry is spilled anew and a cold one
+  // stays.
+  virtual bool end_verify(uint64_t ino, const CatalogContent& content, int error) = 0;
+
+  virtual Room& memory_room() = 0;
+  // has_room() is true if this many bytes are free that no writer has been promised.
+  virtual bool has_room(uint64_t bytes) const = 0;
+  virtual uint64_t memory_bytes() const = 0;  // of the whole pool
+  virtual void wake_evictor() = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,437 @@
+#include "tier/disk/spiller.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kPieceBytes = 1 << 20;
+// The most copies under way at a time: enough to keep the disk at its depth with small entries.
+constexpr size_t kCopies = 64;
+constexpr uint64_t kCopyingBytes = uint64_t{128} << 20;
+// The most pieces sent before their checksums are made: the disk has 32 requests, so it does not run dry
+// meanwhile.
+constexpr size_t kPiecesARound = 8;
+constexpr size_t kBuffers = 32;
+
+constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back dropped space
+constexpr uint64_t kFullPatienceMs = 10'000;
+constexpr uint64_t kBusyPauseMs = 1;
+// The most zeros written because a file has too many holes: as many as the file has data, or this many bytes,
+// whichever is more.
+constexpr uint64_t kZeroBytesMost = uint64_t{64} << 20;
+// The kernel gives up an open file shortly after it has told the daemon of the close. A mapping can end
+// without any sign to the daemon.
+constexpr std::array<uint64_t, 4> kClosingPausesMs = {1, 4, 16, 64};
+constexpr uint64_t kMappedPauseMs = 500;
+constexpr unsigned kAttempts = 8;  // of a file that is written or cut short while it is copied
+// The rests double up to the longest, because a controller's reset takes seconds.
+constexpr uint64_t kShortestRestMs = 50;
+constexpr uint64_t kLongestRestMs = 2000;
+
+// hash_file() uses read(2), because reading the pages through the mapping would be a SIGBUS after a
+// truncation meanwhile, or where memory has run out for a hole.
+int hash_file(Hasher& hasher, int fd, uint64_t offset, uint64_t bytes) {
+  static thread_local std::array<char, 128 << 10> piece;  // stays in the processor's cache
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t wanted = std::min<uint64_t>(piece.size(), bytes - done);
+    auto count = sys::read_at(fd, std::span(piece).first(wanted), offset + done);
+    if (!count) return count.error().code;
+    if (*count == 0) return EAGAIN;
+    hasher.update(std::as_bytes(std::span(piece).first(*count)));
+    done += *count;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Spiller::Spiller(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel)
+    : store_(store), residency_(residency), channel_(std::move(channel)) {
+  for (size_t slot = 0; slot < slots_.size(); ++slot) free_slots_.push_back(slot);
+}
+
+Spiller::~Spiller() = default;
+
+void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) {
+      backlog_bytes_ += bytes;
+      ++unfinished_;
+      Request made{.ino = ino,
+                   .bytes = bytes,
+                   .urgent = urgent,
+                   .waiter = std::exchange(waiter, {}),
+                   .not_before_ms = 0,
+                   .full_since_ms = 0,
+                   .attempts = 0,
+                   .closing_tries = 0,
+                   .stuck = false};
+      (urgent ? urgent_ : requests_).push_back(std::move(made));
+    }
+  }
+  if (waiter) return waiter(fail(ESHUTDOWN));
+  channel_->wake();
+}
+
+std::optional<Spiller::Request> Spiller::next_request() {
+  MutexLock lock(mutex_);
+  const uint64_t now_ms = now_coarse_ms();
+  const bool rests = resting();
+  auto due = std::ranges::find_if(
+      later_, [&](const Request& r) { return r.not_before_ms <= now_ms && (!rests || r.waiter); });
+  if (due != later_.end()) {
+    Request request = std::move(*due);
+    later_.erase(due);
+    if (std::exchange(request.stuck, false)) {
+      --stuck_;
+      backlog_bytes_ += request.bytes;
+    }
+    return request;
+  }
+  if (rests && urgent_.empty()) return std::nullopt;
+  std::deque<Request>& queue = urgent_.empty() ? requests_ : urgent_;
+  if (queue.empty()) return std::nullopt;
+  Request request = std::move(queue.front());
+  queue.pop_front();
+  return request;
+}
+
+void Spiller::queue_again(Request request, uint64_t pause_ms) {
+  request.not_before_ms = now_coarse_ms() + pause_ms;
+  MutexLock lock(mutex_);
+  later_.push_back(std::move(request));
+}
+
+// The disk rests after a refusal, and while the copy that tries it again is under way.
+bool Spiller::resting() const {
+  return rest_ms_ > 0 && (!copies_.empty() || now_coarse_ms() < rest_ends_ms_);
+}
+
+void Spiller::was_refused(Request request, std::vector<Extent> extents, int error) {
+  if (now_coarse_ms() >= rest_ends_ms_) {
+    rest_ms_ = std::clamp(2 * rest_ms_, kShortestRestMs, kLongestRestMs);
+    rest_ends_ms_ = now_coarse_ms() + rest_ms_;
+  }
+  if (request.waiter) std::exchange(request.waiter, {})(fail(error));
+  request.urgent = false;
+  store_.give_back(std::exchange(request.refused, std::move(extents)));
+  MutexLock lock(mutex_);
+  requests_.push_back(std::move(request));  // last: its place may be the cause
+}
+
+void Spiller::settle(Request& request, Result<void> outcome) {
+  store_.give_back(std::exchange(request.refused, {}));
+  backlog_bytes_ -= request.bytes;
+  if (request.waiter) request.waiter(std::move(outcome));
+  --unfinished_;
+}
+
+void Spiller::start_copies() {
+  while (copies_.size() < kCopies && copying_bytes_ < kCopyingBytes && !store_.log().is_full()) {
+    auto request = next_request();
+    if (!request || !start(std::move(*request))) return;
+  }
+}
+
+bool Spiller::start(Request request) {
+  auto task = residency_.begin_spill(request.ino, request.urgent);
+  if (!task) {
+    if (task.error() == Residency::Refusal::kSoon) {
+      queue_again(std::move(request), kBusyPauseMs);
+    } else if (task.error() == Residency::Refusal::kLater &&
+               request.closing_tries < kClosingPausesMs.size()) {
+      const uint64_t pause_ms = kClosingPausesMs[request.closing_tries++];
+      queue_again(std::move(request), pause_ms);
+    } else if (task.error() == Residency::Refusal::kLater) {
+      // The copy is tried again for ever, because the mapping will end.
+      backlog_bytes_ -= request.bytes;
+      ++stuck_;
+      request.stuck = true;
+      queue_again(std::move(request), kMappedPauseMs);
+    } else {
+      settle(request, {});
+    }
+    return true;
+  }
+  const ContentLayout layout = layout_of(*task);
+  if (is_unchanged(*task, layout)) {
+    CatalogContent same = *task->before;
+    same.version = task->version;
+    const bool taken = residency_.end_spill(*task, std::move(same), false);
+    if (!taken && ++request.attempts < kAttempts)
+      queue_again(std::move(request), kBusyPauseMs);
+    else
+      settle(request, taken ? Result<void>() : fail(EBUSY));
+    return true;
+  }
+  const uint64_t data_bytes = layout.data_units * store_.unit_bytes();
+  auto space = is_wasteful(layout) ? std::nullopt : store_.allocate(data_bytes);
+  store_.give_back(std::exchange(request.refused, {}));
+  if (!space) return wait_for_space(std::move(request), *task, layout);
+  Copy& copy = copies_.emplace_back();
+  copy.request = std::move(request);
+  copy.task = std::move(*task);
+  copy.extents = lay_out(layout, *space);
+  copy.data_bytes = data_bytes;
+  copying_bytes_ += data_bytes;
+  if (copy.task.mappable && copy.task.size_bytes > kBufferedBytesMax) {
+    auto mapping = Mapping::of_file(copy.task.fd.get(), copy.task.size_bytes, Mapping::Access::kRead);
+    if (mapping)
+      copy.mapping = std::move(*mapping);
+    else
+      copy.error = mapping.error().code;
+  }
+  // The snapshot is void if the file is cut short at this moment: its layout was read before the cut.
+  if (!copy.task.proven)
+    if (const auto now = sys::stat_of(copy.task.fd.get());
+        now && static_cast<uint64_t>(now->st_size) < copy.task.size_bytes)
+      copy.error = EAGAIN;
+  if (copy.task.size_bytes == 0 || copy.error != 0) finish(copy);
+  return true;
+}
+
+bool Spiller::wait_for_space(Request request, const SpillTask& task, const ContentLayout& layout) {
+  const uint64_t now_ms = now_coarse_ms();
+  if (request.full_since_ms == 0) request.full_since_ms = now_ms;
+  const bool hopeless = is_wasteful(layout) || layout.data_units >= store_.space().units();
+  const bool too_long = now_ms - request.full_since_ms > kFullPatienceMs;
+  if (too_long && request.waiter) std::exchange(request.waiter, {})(fail(ENOSPC));
+  // A catalog that cannot be written now may be holding back freed space. Giving up would discard the entry.
+  if (hopeless || (too_long && store_.log().idle())) {
+    (void)residency_.end_spill(task, fail(ENOSPC), false);
+    settle(request, fail(ENOSPC));
+    return true;
+  }
+  (void)residency_.end_spill(task, fail(EAGAIN), false);
+  residency_.want_disk_room(layout.data_units * store_.unit_bytes());
+  queue_again(std::move(request), kFullPauseMs);
+  return false;
+}
+
+bool Spiller::is_wasteful(const ContentLayout& layout) const {
+  return layout.zero_units > layout.data_units / 2 &&
+         layout.zero_units * store_.unit_bytes() > kZeroBytesMost;
+}
+
+ContentLayout Spiller::layout_of(const SpillTask& task) const {
+  auto layout = layout_of_file(task.fd.get(), task.size_bytes, store_.unit_bytes());
+  return layout ? std::move(*layout) : layout_without_holes(store_.units_for(task.size_bytes));
+}
+
+bool Spiller::is_unchanged(const SpillTask& task, const ContentLayout& layout) const {
+  if (!task.before || task.before->size_bytes != task.size_bytes || !has_layout(task.before->extents, layout))
+    return false;
+  Hasher hasher;
+  std::vector<char> piece(std::min(task.size_bytes, kPieceBytes));
+  uint64_t begin = 0;
+  for (const Extent& run : layout.runs) {
+    const uint64_t end = std::min(task.size_bytes, begin + run.count * store_.unit_bytes());
+    if (is_hole(run)) hash_hole(hasher, run.count);
+    for (uint64_t offset = is_hole(run) ? end : begin; offset < end;) {
+      auto count =
+          sys::read_at(task.fd.get(), std::span(piece).first(std::min(kPieceBytes, end - offset)), offset);
+      if (!count || *count == 0) return false;
+      hasher.update(std::as_bytes(std::span(piece).first(*count)));
+      offset += *count;
+    }
+    begin = end;
+  }
+  return hasher.digest() == task.before->checksum;
+}
+
+std::optional<size_t> Spiller::take_buffer() {
+  if (free_buffers_.empty() && buffers_.size() < kBuffers) {
+    auto made = Mapping::of_memory(kPieceBytes);
+    if (!made) return std::nullopt;
+    buffers_.push_back(std::move(*made));
+    free_buffers_.push_back(buffers_.size() - 1);
+  }
+  if (free_buffers_.empty()) return std::nullopt;
+  const size_t buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  return buffer;
+}
+
+void Spiller::pass_holes(Copy& copy) {
+  const auto& extents = copy.extents;
+  for (; copy.extent < extents.size() && is_hole(extents[copy.extent]); ++copy.extent) {
+    const uint64_t units = extents[copy.extent].count;
+    hashing_.push_back({.copy = &copy, .content = {}, .hole_units = units});
+    copy.sent_bytes = std::min(copy.task.size_bytes, copy.sent_bytes + units * store_.unit_bytes());
+    passed_holes_ = true;
+  }
+}
+
+bool Spiller::send_piece(Copy& copy) {
+  pass_holes(copy);
+  if (copy.extent == copy.extents.size()) return true;
+  if (free_slots_.empty()) return false;
+  const uint64_t alignment = std::max<uint64_t>(store_.device().alignment_bytes(), 4096);
+  const Extent& extent = copy.extents[copy.extent];
+  const uint64_t unit = store_.unit_bytes();
+  const uint64_t left = copy.task.size_bytes - copy.sent_bytes;
+  const uint64_t padded = (left + alignment - 1) / alignment * alignment;
+  const uint64_t size = std::min({kPieceBytes, extent.count * unit - copy.within_extent, padded});
+  const uint64_t used = std::min(size, left);
+
+  size_t buffer = kNoBuffer;
+  std::span<std::byte> memory;
+  if (copy.mapping) {
+    memory = copy.mapping.bytes().subspan(copy.sent_bytes, size);
+  } else {
+    const auto taken = take_buffer();
+    if (!taken) return false;
+    buffer = *taken;
+    memory = buffers_[buffer].bytes().first(size);
+    auto count =
+        sys::read_at(copy.task.fd.get(), {reinterpret_cast<char*>(memory.data()), used}, copy.sent_bytes);
+    if (!count || *count < used) {
+      copy.error = count ? EAGAIN : count.error().code;
+      free_buffers_.push_back(buffer);
+      return true;
+    }
+    std::ranges::fill(memory.subspan(used), std::byte{0});
+  }
+  const size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot] = {&copy, buffer};
+  sending_.push_back({.kind = BlockRequest::Kind::kWrite,
+                      .offset = extent.start * unit + copy.within_extent,
+                      .memory = memory,
+                      .tag = slot});
+  hashing_.push_back({.copy = &copy, .content = memory.first(used)});
+  ++copy.flying;
+  copy.sent_bytes += used;
+  copy.within_extent += size;
+  if (copy.within_extent == extent.count * unit) {
+    ++copy.extent;
+    copy.within_extent = 0;
+  }
+  return true;
+}
+
+bool Spiller::feed() {
+  bool stuck = false;
+  for (Copy& copy : copies_) {
+    while (copy.error == 0 && copy.sent_bytes < copy.task.size_bytes && sending_.size() < kPiecesARound &&
+           !stuck)
+      stuck = !send_piece(copy);
+  }
+  const bool more = std::exchange(passed_holes_, false) || (sending_.size() == kPiecesARound && !stuck);
+  channel_->submit(sending_);
+  for (const Piece& piece : hashing_) {
+    Copy& copy = *piece.copy;
+    if (piece.hole_units > 0) {
+      hash_hole(copy.hasher, piece.hole_units);
+      continue;
+    }
+    if (!copy.mapping) {
+      copy.hasher.update(piece.content);
+      continue;
+    }
+    const uint64_t offset = static_cast<uint64_t>(piece.content.data() - copy.mapping.bytes().data());
+    const int error = hash_file(copy.hasher, copy.task.fd.get(), offset, piece.content.size());
+    if (error != 0) copy.error = error;
+  }
+  sending_.clear();
+  hashing_.clear();
+  return more;
+}
+
+void Spiller::collect(std::chrono::milliseconds at_most) {
+  completions_.clear();
+  (void)channel_->reap(completions_, at_most);
+  for (const BlockCompletion& completion : completions_) {
+    Slot& slot = slots_[completion.tag];
+    if (slot.buffer != kNoBuffer) free_buffers_.push_back(slot.buffer);
+    --slot.copy->flying;
+    // A truncation took the mapped pages.
+    if (completion.error == EFAULT && slot.copy->mapping)
+      slot.copy->error = EAGAIN;
+    else if (completion.error != 0)
+      slot.copy->error = completion.error;
+    free_slots_.push_back(completion.tag);
+  }
+  for (auto copy = copies_.begin(); copy != copies_.end();) {
+    auto next = std::next(copy);
+    if (copy->flying == 0 && (copy->error != 0 || copy->sent_bytes == copy->task.size_bytes)) finish(*copy);
+    copy = next;
+  }
+}
+
+void Spiller::finish(Copy& copy) {
+  copy.mapping = Mapping();  // an eviction that follows at once must not find it mapped
+  copying_bytes_ -= copy.data_bytes;
+  Request request = std::move(copy.request);
+  if (copy.error == EAGAIN && request.attempts + 1 >= kAttempts) copy.error = EBUSY;
+  Result<CatalogContent> content =
+      fail(copy.error, copy.extents.empty()
+                           ? ""
+                           : fmt::format(" at byte {}", first_place_of(copy.extents, store_.unit_bytes())));
+  if (copy.error == 0)
+    content = CatalogContent{.size_bytes = copy.task.size_bytes,
+                             .checksum = copy.hasher.digest(),
+                             .version = copy.task.version,
+                             .extents = copy.extents};
+  const bool taken = residency_.end_spill(copy.task, std::move(content), true);
+  const int error = copy.error;
+  std::vector<Extent> extents = taken ? std::vector<Extent>() : std::move(copy.extents);
+  std::erase_if(copies_, [&](const Copy& other) { return &other == &copy; });
+  // EAGAIN and EBUSY mean that a writer was faster. At the next try a waiting fsync gets a snapshot, and an
+  // entry that is closed by then gets its copy.
+  if (error != 0 && error != EAGAIN && error != EBUSY)
+    return was_refused(std::move(request), std::move(extents), error);
+  store_.give_back(extents);
+  if (error == 0) rest_ms_ = 0;
+  const bool again = error == EAGAIN || (error == 0 && !taken);
+  if (again && ++request.attempts < kAttempts) return queue_again(std::move(request), kBusyPauseMs);
+  if (again) return settle(request, fail(EBUSY));
+  settle(request, error == 0 ? Result<void>() : fail(error));
+}
+
+void Spiller::step(std::chrono::milliseconds at_most) {
+  start_copies();
+  const bool more = feed();
+  if (more) return collect(std::chrono::milliseconds(0));
+  collect(std::min(at_most, pause()));
+}
+
+std::chrono::milliseconds Spiller::pause() const {
+  MutexLock lock(mutex_);
+  uint64_t pause_ms = kMappedPauseMs;
+  const uint64_t now_ms = now_coarse_ms();
+  if (rest_ms_ > 0) pause_ms = std::min(pause_ms, rest_ends_ms_ - std::min(rest_ends_ms_, now_ms));
+  for (const Request& request : later_)
+    pause_ms = std::min(pause_ms, request.not_before_ms - std::min(request.not_before_ms, now_ms));
+  // A request that is due may have to wait for copies under way.
+  return std::chrono::milliseconds(std::max<uint64_t>(pause_ms, 1));
+}
+
+void Spiller::close() {
+  std::vector<Request> left;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    for (auto* queue : {&urgent_, &requests_, &later_}) {
+      for (Request& request : *queue) left.push_back(std::move(request));
+      queue->clear();
+    }
+  }
+  for (Request& request : left)
+    if (request.waiter) request.waiter(fail(ESHUTDOWN));
+  // The copies stay, because the disk may use their memory until the channel is destroyed.
+  for (Copy& copy : copies_)
+    if (Waiter waiter = std::exchange(copy.request.waiter, {})) waiter(fail(ESHUTDOWN));
+}
+
+}  // namespace kvcachefs

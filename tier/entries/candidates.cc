@@ -1,0 +1,136 @@
+#include "tier/entries/candidates.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+// One second is enough for a client between close and rename, and soon makes files that are written in place
+// ordinary candidates.
+constexpr uint64_t kFreshMs = 1000;
+
+}  // namespace
+
+Candidates::Candidates(std::string_view policy)
+    : name_(policy), policy_(make_policy(policy)), cold_(make_policy(policy)) {
+  KVCACHEFS_CHECK(policy_ != nullptr);
+}
+
+Policy& Candidates::following(const Entry& entry) {
+  Policy& its = of(entry);
+  its.follow(&its == policy_.get() ? *cold_ : *policy_);
+  return its;
+}
+
+void Candidates::fresh(Entry& entry) {
+  MutexLock lock(mutex_);
+  if (entry.stage != Entry::Stage::kFresh) ++fresh_entries_;
+  entry.stage = Entry::Stage::kFresh;
+  fresh_.push_back({entry.policy.ino, now_coarse_ms()});
+}
+
+void Candidates::publish(Entry& entry) {
+  MutexLock lock(mutex_);
+  if (entry.removed) return;
+  if (entry.stage == Entry::Stage::kFresh) --fresh_entries_;
+  entry.stage = Entry::Stage::kCandidate;
+  if (entry.policy.in_heap()) return;
+  Policy& its = following(entry);
+  // A fresh entry may have been parked as a victim: it stays out of the heap, but its store counts from now.
+  entry.parked ? its.stored(entry.policy) : its.inserted(entry.policy);
+}
+
+void Candidates::opened(Entry& entry) {
+  MutexLock lock(mutex_);
+  following(entry).opened(entry.policy);
+}
+
+void Candidates::reprioritised(Entry& entry, int priority) {
+  MutexLock lock(mutex_);
+  entry.policy.priority = priority;
+  if (entry.policy.in_heap()) of(entry).reprioritised(entry.policy);
+}
+
+void Candidates::park(Entry& entry) {
+  MutexLock lock(mutex_);
+  entry.parked = true;
+  if (entry.policy.in_heap()) of(entry).removed(entry.policy);
+}
+
+void Candidates::unpark(Entry& entry) {
+  MutexLock lock(mutex_);
+  entry.parked = false;
+  if (entry.removed) return;
+  if (entry.stage == Entry::Stage::kCandidate && !entry.policy.in_heap()) of(entry).adopt(entry.policy);
+  if (entry.stage == Entry::Stage::kFresh) fresh_.push_back({entry.policy.ino, now_coarse_ms()});
+}
+
+void Candidates::removed(Entry& entry) {
+  MutexLock lock(mutex_);
+  if (entry.stage == Entry::Stage::kFresh) --fresh_entries_;
+  // A stale number in fresh_ is harmless: its reader finds no such entry, or one that is not fresh.
+  if (entry.policy.in_heap()) of(entry).removed(entry.policy);
+}
+
+void Candidates::moved(Entry& entry, Entry::Tier tier) {
+  MutexLock lock(mutex_);
+  if (entry.policy.in_heap()) of(entry).removed(entry.policy);
+  entry.tier = tier;
+  if (entry.stage == Entry::Stage::kCandidate && !entry.parked && !entry.removed)
+    of(entry).adopt(entry.policy);
+}
+
+std::optional<uint64_t> Candidates::next_cold() {
+  MutexLock lock(mutex_);
+  const PolicyFacts* victim = cold_->next_victim();
+  if (victim == nullptr) return std::nullopt;
+  return victim->ino;
+}
+
+std::optional<Candidates::Victim> Candidates::next_victim(bool even_fresh) {
+  MutexLock lock(mutex_);
+  if (const PolicyFacts* victim = policy_->next_victim()) return Victim{victim->ino, false};
+  if (!even_fresh || fresh_.empty()) return std::nullopt;
+  const uint64_t ino = fresh_.front().ino;
+  fresh_.pop_front();
+  return Victim{ino, true};
+}
+
+std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
+  MutexLock lock(mutex_);
+  // The test is not `now_ms - since_ms`, because the entry may have come after the caller read the clock.
+  if (fresh_.empty() || now_ms < fresh_.front().since_ms + kFreshMs) return std::nullopt;
+  const uint64_t ino = fresh_.front().ino;
+  fresh_.pop_front();
+  return ino;
+}
+
+bool Candidates::has_fresh() const {
+  MutexLock lock(mutex_);
+  return fresh_entries_ > 0;
+}
+
+std::string Candidates::policy() const {
+  MutexLock lock(mutex_);
+  return name_;
+}
+
+void Candidates::set_policy(std::string_view name) {
+  MutexLock lock(mutex_);
+  auto next = make_policy(name);
+  KVCACHEFS_CHECK(next != nullptr);
+  auto next_cold = make_policy(name);
+  next->take_over(*policy_);
+  next_cold->take_over(*cold_);
+  policy_ = std::move(next);
+  cold_ = std::move(next_cold);
+  name_ = name;
+}
+
+size_t Candidates::size() const {
+  MutexLock lock(mutex_);
+  return policy_->size();
+}
+
+}  // namespace kvcachefs

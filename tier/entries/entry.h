@@ -1,0 +1,127 @@
+// An entry: what the daemon knows of one inode of a pool beyond what the pool's tmpfs keeps (names, modes,
+// sizes, times). The entry's shard of the EntryTable guards it; Candidates guards the member `policy`.
+//
+// Lock order: EntryTable shards, in ascending index (a rename takes two) -> Pool's pins_mutex_, or
+// CatalogNames::tree() -> the own locks of Candidates, CatalogNames, CatalogLog, the movers' queues and the
+// evictor, and Pool's settings_mutex_. A shard is held over system calls on the tmpfs, which never wait for a
+// disk or for a client. It is never held over a reply or a notification to the kernel.
+//
+// The life of a regular file's entry:
+//
+//     create -> being written -- last writer closes --> fresh -- renamed, or 1 s old --> candidate
+//                     ^                                                                     |
+//                     +------------------------- opened for writing ------------------------+
+//
+// Where the bytes of a fresh entry or a candidate are (without a disk tier every entry is dirty, and to evict
+// it is to discard it):
+//
+//                        spilled                    evicted
+//            +-------+ -----------> +-------+ -------------------> +------+
+//            | dirty |              | clean |                      | cold |
+//            +-------+ <----------- +-------+ <------------------- +------+
+//                |       opened for             promoted,             |
+//                |       writing                checksum verified     |
+//                v                                                    v
+//            discarded: the disk is too slow,               discarded: the disk is full,
+//            or cannot have it                              or gave wrong bytes
+//
+//   1. Only a fresh entry or a candidate can be a victim. A fresh one can only if there is no candidate,
+//      because it may be a client's temporary file between close and rename.
+//   2. An entry with open_count > 0 is never a victim. The count is the daemon's view and only a hint,
+//      because a mapping outlives an open: the F_WRLCK lease on the file decides
+//      (docs/facts.md "F_SETLEASE tells whether a file is in use").
+//   3. An inode that has lost its last name lives as long as the kernel knows it. Its entry is `removed`, and
+//      a descriptor in the table keeps the inode if it was open or is no regular file.
+//   4. An inode that is no regular file has an entry only while the kernel knows it (lookup_count > 0). An
+//      empty directory that the kernel does not know may leave (tier/pool/empty_directories.h).
+//   5. Clean and cold entries have their content in the shard's `copies`, and the catalog has that content or
+//      is about to get it. A dirty entry may have one there too: an older content, which the catalog keeps
+//      until it is replaced.
+//   6. A cold entry's file has no blocks, and no process has it open or mapped except `direct_count` readers,
+//      which the daemon serves from the disk. While the entry is `promoting` its tier does not change, and it
+//      can only be removed.
+//   7. Every open for writing and every truncation changes `content_epoch` first. A copy to the disk is true
+//      only if the epoch has not changed since before the copy began, and if no process could write then
+//      (F_RDLCK).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "tier/kept_ctime.h"
+#include "tier/policies/policy.h"
+
+namespace kvcachefs {
+
+// Xattrs with this prefix are what the daemon writes on files for a successor. Users do not see them, and
+// they do not go to the catalog.
+inline constexpr std::string_view kOwnXattrs = "trusted.kvcachefs.";
+// The xattr of a pinned entry's file that tells a successor of the pin; users see `user.kvcachefs.pinned`.
+inline constexpr const char* kPinnedXattr = "trusted.kvcachefs.pinned";
+
+struct Entry {
+  enum class Stage : uint8_t { kOther, kWritten, kFresh, kCandidate };
+  enum class Tier : uint8_t { kDirty, kClean, kCold };
+
+  PolicyFacts policy;
+  uint32_t generation = 0;
+  uint32_t open_count = 0;
+  uint32_t writer_count = 0;
+  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
+  uint64_t lookup_count = 0;
+  // Memory is claimed for the file up to this offset; 0: none. In a closed entry a value other than 0 says
+  // that claimed memory may still lie in the file's holes.
+  uint64_t reserved_end = 0;
+  uint64_t charged_bytes = 0;  // memory it took at its last close; a cold entry keeps this number
+  uint64_t stored_ms = 0;
+  uint32_t looked_up_ms = 0;
+  uint32_t hits = 0;  // opens for reading after it was stored
+  uint32_t version = 0;
+  uint32_t first_version = 0;  // contents of earlier versions are older than its last truncation to 0 bytes
+  // The following members belong to the disk tier. `content_epoch` changes whenever a process may begin to
+  // write: a copy that was begun before is void.
+  uint64_t node_id = 0;  // its number in the catalog; 0: the catalog does not have it
+  KeptCtime kept;        // for a regular file; CatalogNames keeps that of other inodes
+  uint32_t content_epoch = 0;
+  uint32_t name_hash = 0;  // hash of its latest name: the admission filter knows it after the entry is gone
+  uint32_t direct_count = 0;  // how many of open_count are served from the disk
+  uint32_t unspillable_until_ms = 0;
+  Tier tier = Tier::kDirty;
+  bool emptied = false;  // truncated to 0 bytes after the catalog got its content
+  bool spill_queued = false;
+  bool spill_urgent = false;     // a waiter or the scrubber asked for the copy
+  bool synced_nameless = false;  // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
+  bool spilling = false;         // the spiller copies it
+  bool promoting = false;
+  bool awaited = false;     // promoted, and its waiters have not all been told
+  bool prefetched = false;  // promoted before a client asked for it, and not opened after that
+  Stage stage = Stage::kOther;
+  bool pinned = false;
+  bool renamed = false;  // got its name while it was being written: its last close publishes it
+  // A writer has called close() since the last open for writing; its release may still be on its way.
+  bool flushed = false;
+  bool removed = false;
+  bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
+  bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
+  int8_t node = 0;
+  uint8_t busy_tries = 0;  // how often it was a victim and found in use since its last open
+  bool parked = false;     // taken out of the policy until Candidates::unpark()
+
+  bool is_file() const { return stage != Stage::kOther; }
+  bool is_stored() const { return !removed && stage >= Stage::kFresh; }
+  // A pinned cold entry counts too, because it is being promoted.
+  bool pins_memory() const { return pinned && !removed; }
+  bool may_be_closed() const {
+    return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
+  }
+  bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
+  // Its memory can be evicted: now, or when the copy to the disk that is under way has ended.
+  bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
+  bool evictable() const { return holds_evictable_memory() && !spilling && !awaited; }
+};
+
+inline std::string_view tier_name(Entry::Tier tier) {
+  return tier == Entry::Tier::kDirty ? "dirty" : tier == Entry::Tier::kClean ? "clean" : "cold";
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,128 @@
+// All entries of a pool by inode number, in 64 shards, each with its lock (order: tier/entries/entry.h). Any
+// thread. The address of an Entry is stable until it is erased. A lookup that finds nothing returns null;
+// nothing else fails.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <ctime>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "tier/catalog/catalog.h"
+#include "tier/entries/entry.h"
+#include "tier/survivors.h"
+
+namespace kvcachefs {
+
+// A descriptor that keeps an inode without a name alive, for a successor too.
+class KeptByDescriptor {
+ public:
+  KeptByDescriptor() = default;
+  KeptByDescriptor(UniqueFd fd, Survivors* survivors, uint32_t place, DescriptorBudget::Charge charge)
+      : charge_(std::move(charge)), fd_(std::move(fd)), survivors_(survivors), place_(place) {}
+  KeptByDescriptor(KeptByDescriptor&& other) noexcept
+      : charge_(std::move(other.charge_)),
+        fd_(std::move(other.fd_)),
+        survivors_(std::exchange(other.survivors_, nullptr)),
+        place_(other.place_) {}
+  KeptByDescriptor& operator=(KeptByDescriptor&& other) noexcept {
+    std::swap(charge_, other.charge_);
+    std::swap(fd_, other.fd_);
+    std::swap(survivors_, other.survivors_);
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  // The record for a successor goes before the descriptor is closed: it must never name a number that another
+  // file's descriptor has got.
+  ~KeptByDescriptor() {
+    if (survivors_ != nullptr) survivors_->let_go(place_);
+  }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+ private:
+  DescriptorBudget::Charge charge_;  // given back when the descriptor is closed
+  UniqueFd fd_;                      // closed after the destructor's body
+  Survivors* survivors_ = nullptr;
+  uint32_t place_ = 0;
+};
+
+struct KeptTimes {
+  timespec accessed{};
+  timespec modified{};
+  timespec changed{};
+};
+
+class EntryTable {
+ public:
+  static constexpr size_t kShards = 64;
+
+  struct Shard {
+    Mutex mutex;
+    std::unordered_map<uint64_t, Entry> entries GUARDED_BY(mutex);
+    // Descriptors that keep inodes without a name alive until the kernel forgets them.
+    std::unordered_map<uint64_t, KeptByDescriptor> kept GUARDED_BY(mutex);
+    // Where the disk has an entry's content: that of clean and cold entries, and an older content of dirty
+    // ones.
+    std::unordered_map<uint64_t, CatalogContent> copies GUARDED_BY(mutex);
+
+    // The times, as users see and set them, of entries under promotion: the promotion changes those of their
+    // files.
+    std::unordered_map<uint64_t, KeptTimes> times GUARDED_BY(mutex);
+    // The content of entries that are served from the disk: it stays readable there when the pool drops it.
+    std::unordered_map<uint64_t, CatalogContent> held GUARDED_BY(mutex);
+
+    Entry* find(uint64_t ino) REQUIRES(mutex) {
+      auto found = entries.find(ino);
+      return found == entries.end() ? nullptr : &found->second;
+    }
+    Entry& find_or_make(uint64_t ino, uint32_t generation) REQUIRES(mutex) {
+      auto [found, made] = entries.try_emplace(ino);
+      if (made) {
+        found->second.policy.ino = ino;
+        found->second.generation = generation;
+      }
+      return found->second;
+    }
+    void erase(uint64_t ino) REQUIRES(mutex) {
+      kept.erase(ino);
+      copies.erase(ino);
+      const auto found = entries.find(ino);
+      if (found == entries.end()) return;
+      KVCACHEFS_CHECK(!found->second.policy.in_heap());
+      entries.erase(found);
+    }
+  };
+
+  Shard& shard(uint64_t ino) { return shards_[ino % kShards]; }
+  Shard& shard_at(size_t index) { return shards_[index]; }
+
+ private:
+  std::array<Shard, kShards> shards_;
+};
+
+// Holds the shards of two inodes, which may be the same shard, locked in ascending order.
+class ShardPairLock {
+ public:
+  ShardPairLock(EntryTable::Shard& a, EntryTable::Shard& b) NO_THREAD_SAFETY_ANALYSIS
+      : first_(&a < &b ? a : b),
+        second_(&a < &b ? b : a) {
+    first_.mutex.lock();
+    if (&first_ != &second_) second_.mutex.lock();
+  }
+  ~ShardPairLock() NO_THREAD_SAFETY_ANALYSIS {
+    if (&first_ != &second_) second_.mutex.unlock();
+    first_.mutex.unlock();
+  }
+  ShardPairLock(const ShardPairLock&) = delete;
+  ShardPairLock& operator=(const ShardPairLock&) = delete;
+
+ private:
+  EntryTable::Shard& first_;
+  EntryTable::Shard& second_;
+};
+
+}  // namespace kvcachefs

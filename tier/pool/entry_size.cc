@@ -1,0 +1,39 @@
+#include "tier/pool/entry_size.h"
+
+#include <algorithm>
+
+namespace kvcachefs {
+
+void EntrySizeLearner::closed(uint64_t size_bytes) {
+  const uint64_t slot = next_slot_.fetch_add(1, std::memory_order_relaxed) % kRemembered;
+  const uint64_t kept = std::min(size_bytes, UINT64_MAX - 1) + 1;
+  slots_[slot].store(kept, std::memory_order_relaxed);
+}
+
+uint64_t EntrySizeLearner::expected_bytes() const {
+  uint64_t largest = 0;
+  uint64_t second = 0;
+  for (const auto& slot : slots_) {
+    const uint64_t kept = slot.load(std::memory_order_relaxed);
+    if (kept > largest) {
+      second = largest;
+      largest = kept;
+    } else {
+      second = std::max(second, kept);
+    }
+  }
+  const uint64_t answer = second != 0 ? second : largest;
+  return answer != 0 ? answer - 1 : 0;
+}
+
+uint64_t EntrySizeLearner::largest_bytes() const {
+  uint64_t largest = 0;
+  for (const auto& slot : slots_) largest = std::max(largest, slot.load(std::memory_order_relaxed));
+  return largest != 0 ? largest - 1 : 0;
+}
+
+void EntrySizeLearner::reset() {
+  for (auto& slot : slots_) slot.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,124 @@
+#include "tier/pool/pool.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/fault_point.h"
+
+namespace kvcachefs {
+namespace {
+
+// A removed pool may still grow by this: less than what a tmpfs counts in batches would be no limit.
+constexpr uint64_t kRemovedSlackBytes = uint64_t{1} << 20;
+
+}  // namespace
+
+Result<std::shared_ptr<Pool>> Pool::create(uint16_t number, const PoolOptions& options,
+                                           const Surroundings& surroundings) {
+  auto arena = MemoryArena::create({.path = surroundings.arena_path,
+                                    .size_bytes = options.size_bytes,
+                                    .mode = options.mode,
+                                    .uid = options.uid,
+                                    .gid = options.gid});
+  if (!arena) return pass(arena);
+  return std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
+}
+
+Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena)
+    : number_(number),
+      name_(options.name),
+      surroundings_(surroundings),
+      arena_(std::move(arena)),
+      candidates_(options.policy),
+      size_bytes_(options.size_bytes),
+      options_(options) {
+  // size_max_bytes is also 0 in options that a version without this limit has left.
+  if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
+}
+
+Pool::~Pool() {
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    for (auto& [ino, entry] : shard.entries)
+      if (entry.backing >= 0) surroundings_.backing_store->give_back(entry.backing);
+  }
+}
+
+Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
+    : pool_(pool),
+      entry_(entry),
+      evictable_(entry.holds_evictable_memory() ? entry.charged_bytes : 0),
+      pinned_(entry.pins_memory() ? entry.charged_bytes : 0),
+      bytes_(entry.charged_bytes),
+      tier_(static_cast<size_t>(entry.tier)),
+      counted_(entry.is_stored()) {}
+
+Pool::Accounted::~Accounted() {
+  // Unsigned differences wrap around to the right sum.
+  pool_.evictable_bytes_ += (entry_.holds_evictable_memory() ? entry_.charged_bytes : 0) - evictable_;
+  count_pin();
+  if (counted_) {
+    --pool_.tier_entries_[tier_];
+    pool_.tier_bytes_[tier_] -= bytes_;
+  }
+  if (entry_.is_stored()) {
+    ++pool_.tier_entries_[static_cast<size_t>(entry_.tier)];
+    pool_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.charged_bytes;
+  }
+}
+
+void Pool::Accounted::count_pin() {
+  const uint64_t before = std::exchange(pinned_, entry_.pins_memory() ? entry_.charged_bytes : 0);
+  pool_.pinned_bytes_ += pinned_ - before;
+}
+
+Result<void> Pool::retire() {
+  EntryTable::Shard& shard = table_.shard(root_ino());
+  {
+    MutexLock lock(shard.mutex);
+    Entry* const root = shard.find(root_ino());
+    KeptByDescriptor keep;
+    // A process that works in the root keeps its attributes, and the pool its number: another pool would get
+    // it with the kernel's inodes and open control files of this one. So no user's share of descriptors is
+    // asked, and a pool whose root cannot be kept stays.
+    if (root != nullptr) {
+      auto copy = sys::duplicate(arena_.tree_fd());
+      auto kept = copy ? keep_inode(arena_.tree(), std::move(*copy), false) : pass(copy);
+      if (!kept) return pass(kept);
+      keep = std::move(*kept);
+    }
+    if (auto removed = arena_.remove_tree(); !removed) return removed;
+    fault_point("pool removed");
+    if (root != nullptr) {
+      root->removed = true;
+      if (keep) shard.kept[root_ino()] = std::move(keep);
+    }
+    retired_.store(true, std::memory_order_release);
+  }
+  // Other pools may get the memory from now on, but for what is open.
+  const ArenaUsage now = arena_.usage();
+  (void)arena_.resize(std::min(now.size_bytes, now.used_bytes() + kRemovedSlackBytes));
+  return {};
+}
+
+bool Pool::serves_from_disk() {
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    if (!shard.held.empty()) return true;
+  }
+  return false;
+}
+
+bool Pool::forgotten() {
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = table_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    if (!shard.entries.empty()) return false;
+  }
+  return true;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,306 @@
+// Inodes of a pool. A tmpfs has a number of inodes that goes with its size, and directories take them as
+// files do. Engines that spread their entries over a million directories would fill a pool with directories
+// that eviction has emptied. When inodes run short, empty directories leave first, then entries.
+//
+// A directory leaves only if it is empty, which its removal proves, and if no process has it open, watched,
+// as its working directory or mounted somewhere: each of these keeps the kernel from forgetting its inode.
+// The kernel's caches do so too, so the kernel is asked first to let go of the directory. A directory that a
+// client made or looked up less than a minute ago stays, because `mkdir -p` and the create in it are two
+// calls.
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <unordered_set>
+
+#include "alloc/tree_name.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log_limit.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kRestMs = 60'000;
+// Directories leave while less than 1/8 of the inodes is free, until 1/4 is free. Entries leave while less
+// than 1/50 is free.
+constexpr uint64_t kShortShare = 8;
+constexpr uint64_t kEnoughShare = 4;
+constexpr uint64_t kInodeReserve = 50;
+constexpr uint64_t kTurnNs = 5'000'000;  // other pools have their turn after this
+constexpr size_t kLooksATurn = 256;      // resting directories that settle() looks at in one call
+constexpr size_t kMostAsked = 4096;
+// The kernel confirms a moment later (FORGET) what it has let go of; this limit is for a FORGET that never
+// comes.
+constexpr uint64_t kForgetPatienceMs = 10'000;
+// Each waiter holds a server thread. There are at least eight, and one has to hear what is forgotten.
+constexpr uint64_t kMostWaiting = 6;
+constexpr uint64_t kWaitNs = 2'000'000'000;
+constexpr auto kPatience = std::chrono::milliseconds(50);
+// A symbolic link's target takes a page, and another may be counted ahead.
+constexpr uint64_t kLinkBytes = 8192;
+
+// A tmpfs counts 20 bytes per name, and two names for an empty directory (BOGO_DIRENT_SIZE, mm/shmem.c). The
+// size is only a hint: a directory that has names cannot be removed.
+constexpr off_t kEmptyDirectoryBytes = 40;
+
+bool is_empty(const struct stat& directory) {
+  return directory.st_nlink > 0 && directory.st_size <= kEmptyDirectoryBytes;
+}
+
+bool is_at_top(const MemoryArena& arena, int directory) {
+  const auto found = find_name(arena, directory);
+  return found && found->directory.empty();
+}
+
+uint64_t rest_ms() {
+  const int injected = injected_error("directory rest");  // milliseconds
+  return injected > 0 ? static_cast<uint64_t>(injected) : kRestMs;
+}
+
+uint64_t age_ms(const timespec& changed) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  const int64_t age =
+      (int64_t{now.tv_sec} - changed.tv_sec) * 1000 + (now.tv_nsec - changed.tv_nsec) / 1'000'000;
+  return static_cast<uint64_t>(std::max<int64_t>(age, 0));
+}
+
+}  // namespace
+
+// One turn of the evictor at the directories.
+class Pool::DirectoryReclaimer {
+ public:
+  explicit DirectoryReclaimer(Pool& pool) : pool_(pool), list_(*pool.empty_directories_) {}
+
+  // Directories that have rested become ripe if they are empty and are struck off if not. True: more have
+  // rested.
+  bool settle(size_t most) {
+    for (; most > 0; --most) {
+      const auto directory = list_.next_rested(now_ms_ - std::min(now_ms_, rest_ms_));
+      if (!directory) return false;
+      auto fd = pool_.arena_.open(directory->handle, kHowToLook);
+      const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
+      if (!attributes || !is_empty(*attributes)) continue;
+      if (directory->age_unknown && age_ms(attributes->st_ctim) < rest_ms_)
+        list_.rests({directory->handle}, now_ms_);
+      else
+        list_.emptied({.handle = directory->handle, .at_top = is_at_top(pool_.arena_, fd->get())});
+    }
+    return true;
+  }
+
+  // `ample`: no thread waits for an inode.
+  void reclaim(uint64_t inodes, bool ample) {
+    ample_ = ample;
+    const auto asked = list_.asked();
+    for (const auto& each : asked) hear(each);
+    size_t under_way = asked.size();
+    const uint64_t begun_ns = now_ns();
+    const auto has_time = [&] { return now_ns() - begun_ns < kTurnNs; };
+    has_more_ = true;
+    while (removed_ + under_way < inodes && under_way < kMostAsked && has_time()) {
+      auto ripe = list_.next_ripe(false);
+      if (!ripe && settle(kLooksATurn)) continue;
+      if (!ripe) ripe = list_.next_ripe(true);
+      if (!ripe) {
+        has_more_ = false;
+        break;
+      }
+      const Fate fate = look(ripe->handle, nullptr);
+      if (fate == Fate::kHeld) list_.rests(*ripe, now_ms_);
+      if (fate == Fate::kKnown && ask(*ripe, !pool_.surroundings_.listener->can_let_go())) ++under_way;
+    }
+    if (!to_let_go_.empty())
+      pool_.surroundings_.listener->let_go(pool_.number_, std::move(to_let_go_), told());
+    for (const uint64_t parent : parents_) pool_.surroundings_.listener->changed(pool_.number_, parent);
+    count(pool_.counters_.directories_reclaimed, removed_);
+  }
+
+  uint64_t removed() const { return removed_; }
+  bool has_more() const { return has_more_; }  // to look at in the next turn
+
+ private:
+  static constexpr int kHowToLook = O_PATH | O_DIRECTORY | O_NOFOLLOW;
+  // kOver: the directory is gone or not empty. kHeld: it cannot go now. kKnown: the kernel has to let go of
+  // it first.
+  enum class Fate { kOver, kHeld, kKnown, kRemoved };
+
+  DiscardListener::Told told() {
+    return [list = pool_.empty_directories_](uint64_t ino, bool known) { list->told(ino, known); };
+  }
+
+  bool ask(const EmptyDirectories::Directory& directory, bool by_name) {
+    if (!by_name) {
+      if (!list_.ask(directory, false, now_ms_)) return false;
+      to_let_go_.push_back(directory.handle.ino);
+      return true;
+    }
+    auto fd = pool_.arena_.open(directory.handle, kHowToLook);
+    auto found = fd ? find_name(pool_.arena_, fd->get()) : pass(fd);
+    auto parent = found ? sys::stat_of(found->parent.get()) : pass(found);
+    if (!parent) return false;  // the directory is gone, or deeper than a path can tell
+    if (!list_.ask(directory, true, now_ms_)) return false;
+    pool_.surroundings_.listener->drop_name(pool_.number_, parent->st_ino, directory.handle.ino,
+                                            std::move(found->name), told());
+    return true;
+  }
+
+  void hear(const EmptyDirectories::Asked& asked) {
+    const bool impatient = now_ms_ - asked.asked_ms > kForgetPatienceMs;
+    if (!asked.told && !impatient) return;
+    const Fate fate = look(asked.directory.handle, &asked);
+    const bool forgets = asked.told && !asked.known && !impatient;
+    if (fate == Fate::kKnown && forgets) return;  // the FORGET is on its way
+    list_.take_asked(asked.directory.handle.ino);
+    if (fate == Fate::kOver || fate == Fate::kRemoved) return;
+    if (fate == Fate::kKnown && asked.told && asked.known && !asked.by_name && may_be_dropped(asked) &&
+        ask(asked.directory, true))
+      return;
+    list_.rests(asked.directory, now_ms_);
+  }
+
+  // Says whether the kernel may have kept the directory though no process holds it: the kernel cannot be
+  // asked to let go, or remembers misses in it.
+  bool may_be_dropped(const EmptyDirectories::Asked& asked) {
+    if (!pool_.surroundings_.listener->can_let_go()) return true;
+    // Because dropping a name waits for the parent directory, which a request that waits for an inode there
+    // holds.
+    if (!ample_) return false;
+    EntryTable::Shard& shard = pool_.table_.shard(asked.directory.handle.ino);
+    MutexLock lock(shard.mutex);
+    const Entry* const entry = shard.find(asked.directory.handle.ino);
+    return entry != nullptr && entry->missed_in;
+  }
+
+  Fate look(sys::Handle handle, const EmptyDirectories::Asked* asked) {
+    EntryTable::Shard& shard = pool_.table_.shard(handle.ino);
+    MutexLock lock(shard.mutex);
+    Entry* const entry = shard.find(handle.ino);
+    if (entry != nullptr && entry->removed) return Fate::kOver;
+    if (entry != nullptr && entry->lookup_count > 0) {
+      const uint64_t now_ms = now_coarse_ms();
+      const auto unused_ms = static_cast<uint32_t>(now_ms) - entry->looked_up_ms;
+      if (unused_ms < rest_ms_) return Fate::kHeld;
+      // A predecessor of this process may have got the FORGET of an adopted directory: then the kernel's
+      // answer that it does not know the directory counts.
+      const bool forgotten = asked != nullptr && asked->told && !asked->known && entry->lookups_unknown &&
+                             unused_ms > now_ms - asked->asked_ms;
+      if (!forgotten) return Fate::kKnown;
+    }
+    const auto fd = pool_.arena_.open(handle, kHowToLook);
+    if (!fd) return fd.error().code == ESTALE || fd.error().code == ENOTDIR ? Fate::kOver : Fate::kHeld;
+    const auto attributes = sys::stat_of(fd->get());
+    if (!attributes || !is_empty(*attributes)) return Fate::kOver;
+    return remove(shard, entry, handle.ino, fd->get());
+  }
+
+  Fate remove(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) REQUIRES(shard.mutex) {
+    fault_point("directory found empty");
+    const auto parent_ino = pool_.remove_directory(shard, entry, ino, fd);
+    if (!parent_ino) {
+      const int code = parent_ino.error().code;
+      return code == ENOTEMPTY || code == ENOENT || code == ENAMETOOLONG ? Fate::kOver : Fate::kHeld;
+    }
+    fault_point("directory reclaimed");
+    ++removed_;
+    parents_.insert(*parent_ino);
+    return Fate::kRemoved;
+  }
+
+  Pool& pool_;
+  EmptyDirectories& list_;
+  const uint64_t now_ms_ = now_coarse_ms();
+  const uint64_t rest_ms_ = rest_ms();
+  std::vector<uint64_t> to_let_go_;
+  std::unordered_set<uint64_t> parents_;
+  uint64_t removed_ = 0;
+  bool has_more_ = false;
+  bool ample_ = false;
+};
+
+void Pool::note_if_empty(int directory) {
+  if (directory == arena_.tree_fd()) return;
+  const auto attributes = sys::stat_of(directory);
+  if (!attributes || !is_empty(*attributes) || attributes->st_ino == root_ino()) return;
+  if (const auto handle = sys::handle_of(directory))
+    empty_directories_->emptied({.handle = *handle, .at_top = is_at_top(arena_, directory)});
+}
+
+bool Pool::make_inode_room() {
+  const uint64_t wanted = inode_room_.wanted_bytes();
+  const ArenaUsage now = arena_.usage();
+  if (now.free_inodes < now.inodes / kShortShare) reclaiming_ = true;
+  if (now.free_inodes >= now.inodes / kEnoughShare) reclaiming_ = false;
+  const EmptyDirectories::Counts before = empty_directories_->counts();
+  uint64_t removed = 0;
+  bool has_more = false;
+  if (reclaiming_ && !restoring_) {
+    DirectoryReclaimer reclaimer(*this);
+    reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes, wanted == 0);
+    removed = reclaimer.removed();
+    has_more = reclaimer.has_more();
+  } else if (before.resting > 0) {
+    DirectoryReclaimer(*this).settle(kLooksATurn);
+  }
+  const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
+  const bool asking = empty_directories_->counts().asked > 0;
+  if (wanted > 0) {
+    if (arena_.usage().free_inodes > 0)
+      inode_room_.room_made();
+    else if (!more && !has_more && !asking && removed == 0)
+      inode_room_.nothing_to_evict(Room::Whose::kWriter);
+  }
+  return more || has_more || asking || removed > 0;
+}
+
+// True: more entries can go.
+bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
+  const uint64_t begun_ns = now_ns();
+  Effort effort;
+  EvictResult evicted;
+  while (arena_.usage().free_inodes < free_inodes) {
+    if (now_ns() - begun_ns > kTurnNs) return true;
+    // Eviction alone frees no inode of an entry with a copy on the disk: cold entries are discarded for it.
+    if (disk_takes_more() && discard_coldest()) continue;
+    const bool more = more_to_come();
+    const Attempt attempt = evict_one(effort, evicted);
+    if (attempt == Attempt::kSpilling) return true;
+    if (attempt != Attempt::kNothing) continue;
+    if (!effort.even_recent) {
+      effort.even_recent = true;
+      retry_parked(true);
+    } else if (more) {
+      return true;
+    } else if (!effort.even_fresh && inode_room_.wanted_bytes() > 0) {
+      effort.even_fresh = true;
+    } else {
+      return false;
+    }
+  }
+  return false;
+}
+
+bool Pool::wait_to_make(uint64_t begun_ns) {
+  const bool lacks_inode = arena_.usage().free_inodes == 0;
+  Room& room = lacks_inode ? inode_room_ : room_;
+  if (!retired() && now_ns() - begun_ns < kWaitNs && inode_room_.wanted_bytes() < kMostWaiting) {
+    const Room::Ticket ticket = room.ticket();
+    if (surroundings_.survivors != nullptr) surroundings_.survivors->still_at_it();
+    const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
+    surroundings_.evictor->wake();
+    if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return true;
+  }
+  if (lacks_inode) {
+    const auto counts = empty_directories_->counts();
+    static LogLimit limit;
+    limit.warning(
+        "pool {}: no inode is left: {} of {} are entries, and of the directories none can go: {} were made "
+        "or "
+        "looked up within a minute, or are held by a client",
+        name_, files_.load(), arena_.usage().inodes, counts.resting + counts.asked);
+  }
+  return false;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,319 @@
+// Eviction of a pool. A clean entry loses its memory copy. A dirty one is spilled first where there is a
+// disk, and discarded where there is none or where the disk cannot have it.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "alloc/tree_name.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+// Between a client's lookup and its open an entry is spared if others can go.
+constexpr uint64_t kRecentMs = 10;
+// Pauses for an entry that is in use: the kernel lets go of an open file a little after it has told of the
+// close, and a mapping can end without any sign to the daemon.
+constexpr std::array<uint64_t, 5> kBusyRetryMs = {1, 4, 16, 64, 100};
+constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
+constexpr uint64_t kOrderNs = 30'000'000'000;
+// The order's caller finds the names gone, unless the kernel is busy in their directories all that time.
+constexpr auto kTellingTime = std::chrono::milliseconds(1000);
+constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
+constexpr auto kGrowPause = std::chrono::milliseconds(20);
+constexpr auto kSpillPause = std::chrono::milliseconds(2);
+// The pressure decides how many bytes may be on their way to the disk for the sake of room, between these two
+// limits. More would only make the oldest wait longer.
+constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
+constexpr uint64_t kSpillAheadMostBytes = uint64_t{256} << 20;
+// At most this share of a small pool stays empty for the sake of writers.
+constexpr uint64_t kHeadroomShare = 16;
+constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
+
+}  // namespace
+
+bool Pool::tidy() {
+  publish_grown();
+  retry_parked(false);
+  const bool writing = follow_writers();
+  const bool more = make_room();
+  const bool more_inodes = make_inode_room();
+  make_disk_room();
+  return writing || more || more_inodes;
+}
+
+void Pool::publish_grown() {
+  const uint64_t now_ms = now_coarse_ms();
+  while (auto ino = candidates_.next_grown(now_ms)) {
+    EntryTable::Shard& shard = table_.shard(*ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(*ino);
+    if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
+    if (entry->reserved_end > 0 && entry->closed()) {
+      Accounted accounted(*this, *entry);
+      give_back_holes(*entry);
+    }
+    publish(*entry);
+  }
+}
+
+void Pool::park(Entry& entry, bool recent) {
+  candidates_.park(entry);
+  const bool last = entry.busy_tries + 1u >= kBusyRetryMs.size();
+  const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[entry.busy_tries];
+  if (!recent && !last) ++entry.busy_tries;
+  MutexLock lock(parked_mutex_);
+  parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
+}
+
+// The caller asks before a search for a victim that may find none: entries that come back meanwhile are no
+// reason to end the search.
+bool Pool::more_to_come() {
+  if (disk() != nullptr && disk()->spiller.backlog_bytes() > 0) return true;
+  MutexLock lock(parked_mutex_);
+  return unparking_ > 0 || std::ranges::any_of(parked_, &Parked::closing);
+}
+
+void Pool::retry_parked(bool even_recent) {
+  std::vector<uint64_t> ready;
+  {
+    const uint64_t now_ms = now_coarse_ms();
+    MutexLock lock(parked_mutex_);
+    std::erase_if(parked_, [&](const Parked& parked) {
+      const bool due = parked.until_ms <= now_ms || (even_recent && parked.recent);
+      if (due) ready.push_back(parked.ino);
+      return due;
+    });
+    ++unparking_;
+  }
+  for (const uint64_t ino : ready) {
+    EntryTable::Shard& shard = table_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    // An open entry stays parked until its last close, a pinned one until it is unpinned.
+    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
+      candidates_.unpark(*entry);
+  }
+  MutexLock lock(parked_mutex_);
+  --unparking_;
+}
+
+uint64_t Pool::pressure_bytes() {
+  const ArenaUsage now = arena_.usage();
+  Watermarks marks;
+  {
+    MutexLock lock(settings_mutex_);
+    marks = options_.watermarks;
+  }
+  // Because free space must be there before writers need it, room for a few entries is kept beyond the
+  // watermarks.
+  const uint64_t expected = expected_entry_bytes();
+  const uint64_t headroom =
+      std::min(now.size_bytes / kHeadroomShare, 4 * expected) +
+      std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed));
+  const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
+  const uint64_t low =
+      std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));
+  const uint64_t used = now.used_bytes();
+  if (used > high) evicting_ = true;
+  if (used <= low) evicting_ = false;
+  uint64_t pressure = evicting_ ? used - low : 0;
+  // Room for one waiting writer is not taken from what another writer was promised.
+  if (uint64_t wanted = room_.wanted_bytes(); wanted > 0) {
+    wanted += writers_.promised_bytes();
+    if (wanted > now.free_bytes) pressure = std::max(pressure, wanted - now.free_bytes);
+  }
+  return pressure;
+}
+
+// True if the free memory may not last for the writers with passthrough until the next round: they cannot
+// wait and get ENOSPC.
+bool Pool::writer_outruns() const {
+  return arena_.usage().free_bytes < growth_bytes_.load(std::memory_order_relaxed);
+}
+
+// The limit is at most half of the pool: what the spiller has queued can leave only by the disk, which may
+// stand still. The caller asks before each try, because each entry more in a full queue is one more that
+// cannot be discarded.
+bool Pool::disk_is_busy(uint64_t pressure_bytes) {
+  const uint64_t ahead = std::clamp(pressure_bytes, kSpillAheadBytes, kSpillAheadMostBytes);
+  return disk() != nullptr && disk()->spiller.backlog_bytes() >= std::min(ahead, size_bytes_ / 2);
+}
+
+bool Pool::make_room() {
+  uint64_t pressure = pressure_bytes();
+  if (pressure == 0) {
+    if (room_.wanted_bytes() > 0) room_.room_made();
+    return false;
+  }
+  const uint64_t begun_ns = now_ns();
+  Effort effort;
+  EvictResult evicted;
+  while (pressure > 0) {
+    if (now_ns() - begun_ns > kRoundNs) return true;
+    const bool writer_waits = room_.wanted_bytes(Room::Whose::kWriter) > 0 || writer_outruns();
+    effort.disk_is_busy = disk_is_busy(pressure);
+    // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
+    if (effort.disk_is_busy && durability() == Durability::kNone && writer_waits)
+      effort.even_unspilled = true;
+    const bool more = more_to_come() || (disk() != nullptr && disk()->promoter.arriving_bytes() > 0);
+    const Attempt attempt = evict_one(effort, evicted);
+    if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
+    if (attempt == Attempt::kNothing) {
+      if (!effort.even_recent) {
+        effort.even_recent = true;
+        retry_parked(true);
+        continue;
+      }
+      if (more) return true;
+      // Only a waiting writer is worth a client's temporary file.
+      if (!effort.even_fresh && writer_waits) {
+        effort.even_fresh = true;
+        continue;
+      }
+      // Writers hear of it only after everything was tried: one that asks meanwhile must not take the end of
+      // an easier round for that.
+      room_.nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
+      return false;
+    }
+    if (attempt == Attempt::kFreed && room_.wanted_bytes() > 0) room_.room_made();
+    if (evicted.bytes >= pressure || evicted.entries % 16 == 0) {
+      evicted.bytes = 0;
+      pressure = pressure_bytes();
+    }
+  }
+  room_.room_made();
+  return false;
+}
+
+Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
+  const auto victim = candidates_.next_victim(effort.even_fresh);
+  if (!victim) return Attempt::kNothing;
+  EntryTable::Shard& shard = table_.shard(victim->ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(victim->ino);
+  if (entry == nullptr || entry->removed) return Attempt::kBusy;
+  if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
+  if (!entry->evictable()) {
+    candidates_.park(*entry);
+    return Attempt::kBusy;
+  }
+  if (keeps_for_disk(away(), *entry, durability())) {
+    candidates_.park(*entry);
+    return Attempt::kBusy;
+  }
+  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
+  if (!effort.even_recent && age_ms < kRecentMs) {
+    park(*entry, true);
+    return Attempt::kBusy;
+  }
+  if (entry->tier == Entry::Tier::kClean) return drop_memory(shard, *entry, result);
+  if (effort.clean_alone) {
+    park(*entry, true);
+    return Attempt::kBusy;
+  }
+  if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
+  return discard(shard, *entry, result);
+}
+
+Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
+  // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
+  const NamesLeft left = fd && sys::set_lease(fd->get(), F_WRLCK)
+                             ? remove_names(entry, fd->get(), kNamesAtOnce)
+                             : NamesLeft::kAll;
+  if (left != NamesLeft::kNone) {
+    // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
+    // go on.
+    if (left == NamesLeft::kFewer) entry.busy_tries = 0;
+    park(entry, false);
+    return Attempt::kBusy;
+  }
+  count(counters_.discards);
+  count(counters_.discarded_bytes, entry.charged_bytes);
+  ++result.entries;
+  result.bytes += entry.charged_bytes;
+  gone(shard, entry, {});
+  return Attempt::kFreed;
+}
+
+Pool::NamesLeft Pool::remove_names(const Entry& entry, int fd, unsigned most) {
+  const uint64_t ino = entry.policy.ino;
+  unsigned removed = 0;
+  const auto what_is_left = [&] { return removed > 0 ? NamesLeft::kFewer : NamesLeft::kAll; };
+  UniqueFd other;  // finds another of several names once the first is gone
+  int named = fd;
+  for (int tries = 0; tries < 3; ++tries) {
+    auto attributes = sys::stat_of(fd);
+    if (!attributes) return what_is_left();
+    if (attributes->st_nlink == 0) return NamesLeft::kNone;
+    if (removed >= most) return NamesLeft::kFewer;
+    if (const auto found = find_name(arena_, named)) {
+      const auto within = sys::stat_of(found->parent.get());
+      if (!within) continue;
+      // The catalog hears of it first, because after the unlink a newer file may get the name and be in the
+      // catalog.
+      if (DiskTier* const tier = disk()) tier->names.removed(entry, found->parent.get(), found->name);
+      if (!sys::unlink_at(found->parent.get(), found->name.c_str(), 0)) continue;
+      fault_point("name discarded");
+      note_if_empty(found->parent.get());
+      tries = -1;
+      ++removed;
+      // The listener tells a kernel that knows the inode, and so may know it by this name.
+      if (entry.lookup_count > 0)
+        surroundings_.listener->discarded(number_, within->st_ino, ino, found->name);
+      if (attributes->st_nlink == 1) return NamesLeft::kNone;
+    }
+    auto again = arena_.open(handle_of(entry), O_PATH);
+    if (!again) return what_is_left();
+    other = std::move(*again);
+    named = other.get();
+  }
+  return what_is_left();
+}
+
+EvictResult Pool::evict_now(EvictOrder order) {
+  count(counters_.evict_orders);
+  const uint64_t evictable = usage().evictable_bytes;
+  uint64_t bytes = UINT64_MAX;
+  uint64_t entries = UINT64_MAX;
+  if (order.unit == EvictOrder::Unit::kPercent)
+    bytes = evictable / 100 * order.amount + evictable % 100 * order.amount / 100;
+  if (order.unit == EvictOrder::Unit::kBytes) bytes = order.amount;
+  if (order.unit == EvictOrder::Unit::kEntries) entries = order.amount;
+  retry_parked(true);
+  EvictResult result;
+  Effort effort{.even_fresh = !order.patient, .even_recent = true};
+  const uint64_t deadline_ns = now_ns() + kOrderNs;
+  while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
+    effort.disk_is_busy = disk_is_busy(evictable);
+    const bool more = more_to_come();
+    if (evict_one(effort, result) != Attempt::kNothing) continue;
+    if (order.patient && more) {
+      std::this_thread::sleep_for(kSpillPause);
+      retry_parked(false);
+      continue;
+    }
+    // A client may be about to rename what it has just closed: waiting out the second is better than taking
+    // it away.
+    if (!order.patient || !candidates_.has_fresh()) break;
+    std::this_thread::sleep_for(kGrowPause);
+    publish_grown();
+  }
+  surroundings_.listener->wait_until_told(order.patient ? kTellingTime : kShortTellingTime);
+  MutexLock lock(settings_mutex_);
+  last_evict_ = result;
+  return result;
+}
+
+EvictResult Pool::last_evict() const {
+  MutexLock lock(settings_mutex_);
+  return last_evict_;
+}
+
+}  // namespace kvcachefs

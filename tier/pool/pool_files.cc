@@ -1,0 +1,401 @@
+// Open files of a pool.
+#include <linux/falloc.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "alloc/unwritten.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log_limit.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kStatBlockBytes = 512;
+constexpr uint64_t kNothingReserved = 1;  // no reservation, but the file may have holes that take memory
+
+// A write or an allocation in a full pool tries again at most this often, after a wait each time.
+constexpr int kRoomAttempts = 20;
+// A copied range may be as long as its caller likes: room for a part of it is enough to go on.
+constexpr uint64_t kCopyDemandBytes = uint64_t{4} << 20;
+// An allocation this large, and not smaller than an expected entry, is most likely all that its writer needs;
+// a smaller one may be the first of many.
+constexpr uint64_t kWholeBytes = uint64_t{1} << 20;
+
+// Memory that the file lacks up to the offset `end`, if the file has no holes.
+uint64_t missing_bytes(int fd, uint64_t end) {
+  const auto attributes = sys::stat_of(fd);
+  if (!attributes) return 0;
+  return end - std::min(end, static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes);
+}
+
+// The writer has allocated its memory itself: the rest of its promise goes back to the other writers.
+void preallocated(Writers& writers, uint64_t ino, int fd) {
+  const auto now = sys::stat_of(fd);
+  if (!now) return;
+  (void)writers.seen(ino, static_cast<uint64_t>(now->st_size),
+                     static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes, 0);
+  writers.flushed(ino);
+}
+
+// With passthrough the open file rests on a backing id of the kernel. I/O that comes to the daemon all the
+// same (O_SYNC writes, writers without a promise) gets a descriptor of its own. In daemon I/O it needs none.
+Result<UniqueFd> own_descriptor(Pool& pool, const BackingStore& backing, uint64_t ino, int access) {
+  if (backing.needs_write_access()) return UniqueFd();
+  return pool.open_inode(ino, access);
+}
+
+}  // namespace
+
+Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk) {
+  Opened opened;
+  {
+    EntryTable::Shard& shard = table_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
+      return fail(ESTALE);
+    if (entry->promoting) return fail(kColdEntry);
+    // After an open that is served from the disk, perhaps mapped, later opens are served by the daemon too,
+    // also when the entry is in memory again: the kernel answers EIO to passthrough beside a mapping of its
+    // own.
+    const bool stays_direct = entry->direct_count > 0 && !surroundings_.backing_store->needs_write_access();
+    if (entry->tier == Entry::Tier::kCold) {
+      // A cold file without a name does not come back: it was unlinked, or discarded with its bad copy.
+      if (entry->removed && entry->direct_count == 0) return fail(ESTALE);
+      if (disk() == nullptr) return fail(code_of_cold_open(away()));
+      if (writer || (!from_disk && entry->direct_count == 0)) return fail(kColdEntry);
+      opened.from_disk = true;
+      count_direct(shard, *entry);
+    } else if (stays_direct) {
+      opened.from_disk = true;
+      ++entry->direct_count;
+    } else if (auto backing = back(*entry); !backing) {
+      return pass(backing);
+    }
+    Accounted accounted(*this, *entry);
+    if (entry->open_count++ == 0) ++open_files_;
+    entry->busy_tries = 0;
+    if (!writer) ++entry->hits;
+    count(counters_.opens_hit);
+    candidates_.opened(*entry);
+    if (std::exchange(entry->prefetched, false)) count(counters_.prefetch_useful);
+    if (DiskTier* const tier = disk()) tier->admission.seen(entry->name_hash);
+    if (writer) {
+      // This is the last occasion to give back holes; and a file that is updated in place gets no
+      // reservation.
+      if (entry->reserved_end > 0 && entry->is_stored() && entry->writer_count == 0) {
+        give_back_holes(*entry);
+        entry->reserved_end = 0;
+      }
+      became_dirty(*entry);
+      entry->flushed = false;
+    }
+    if (writer) {
+      opened.through_daemon = !admit_writer(*entry);
+      // The kernel's attributes are out of date from here on, because it does not see what is written through
+      // a mapping.
+      if (entry->writer_count++ == 0 && entry->lookup_count > 0)
+        surroundings_.listener->changed(number_, ino);
+    }
+    if (!writer && entry->tier == Entry::Tier::kDirty && durability() != Durability::kNone)
+      queue_spill(*entry);  // a second access may admit it
+    opened.backing = entry->backing;
+  }
+  open_ahead(ino, client);
+  return opened;
+}
+
+Result<void> Pool::back(Entry& entry) {
+  if (entry.backing >= 0) return {};
+  const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
+  auto fd = arena_.open(handle_of(entry), access);
+  if (!fd) return pass(fd);
+  auto backing = surroundings_.backing_store->acquire(fd->get(), {number_, entry.policy.ino});
+  if (!backing) return pass(backing);
+  entry.backing = *backing;
+  return {};
+}
+
+void Pool::count_direct(EntryTable::Shard& shard, Entry& entry) {
+  count(counters_.served_from_disk);
+  if (entry.direct_count++ > 0) return;
+  const auto copy = shard.copies.find(entry.policy.ino);
+  KVCACHEFS_CHECK(copy != shard.copies.end());
+  auto held = shard.held.emplace(entry.policy.ino, copy->second).first;
+  disk()->store->hold(held->second);
+}
+
+void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  int32_t backing = -1;
+  KeptByDescriptor kept;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr || entry->open_count == 0) return;
+    Accounted accounted(*this, *entry);
+    if (from_disk && entry->direct_count > 0 && --entry->direct_count == 0)
+      // An adopted entry that had its content in memory holds nothing on the disk.
+      if (const auto held = shard.held.extract(ino); held && disk() != nullptr)
+        disk()->store->let_go(held.mapped());
+    if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry, accounted);
+    if (--entry->open_count > 0) return;
+    --open_files_;
+    backing = std::exchange(entry->backing, -1);
+    if (backing >= 0) surroundings_.backing_store->giving_back(backing);
+    // The file was made open but never written, by a reader's O_CREAT: it is complete.
+    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry, accounted);
+    if (entry->parked && !entry->pinned) candidates_.unpark(*entry);
+  }
+  fault_point("last open ended");
+  if (backing >= 0) surroundings_.backing_store->give_back(backing);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  if (entry->reserved_end > 0 && entry->closed()) {
+    Accounted accounted(*this, *entry);
+    give_back_holes(*entry);
+  }
+  if (!entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
+  if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
+  shard.erase(ino);
+}
+
+void Pool::settle(Entry& entry, Accounted& accounted) {
+  const uint64_t ino = entry.policy.ino;
+  const uint64_t counted_bytes = entry.pins_memory() ? entry.charged_bytes : 0;
+  ++entry.version;
+  // Hits start anew when the writer closes. The kernel tells of a close at once only by FLUSH, where
+  // flushed() has reset them; a reader may have come after it.
+  if (!entry.flushed) entry.hits = 0;
+  entry.stored_ms = now_coarse_ms();
+  if (auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK)) {
+    const uint64_t reserved_end = entry.reserved_end;
+    const uint64_t size = trim(entry, fd->get());
+    // A file with holes says nothing of the memory that the next entry needs.
+    if (size > 0 && may_have_unwritten(fd->get(), reserved_end, size))
+      entry.reserved_end = std::max(reserved_end, kNothingReserved);
+    else if (size > 0)
+      learner_.closed(size);
+    if (auto attributes = sys::stat_of(fd->get()))
+      entry.charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+  }
+  if (writers_.close(ino, entry.charged_bytes) && arena_.usage().free_bytes < kBlockBytes) report_full(false);
+  if (entry.removed) return;
+  if (entry.pinned) {
+    // The pin came before the size was known, or the entry has grown.
+    const uint64_t limit = usage().pinned_max_bytes;
+    bool unpinned = false;
+    {
+      MutexLock pins(pins_mutex_);
+      unpinned = pinned_bytes_ - counted_bytes + entry.charged_bytes > limit;
+      if (unpinned) entry.pinned = false;
+      accounted.count_pin();
+    }
+    if (unpinned) {
+      static LogLimit log_limit;
+      log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_,
+                        ino);
+      if (auto fd = arena_.open(handle_of(entry), O_PATH)) {
+        keep_ctime(entry.kept, fd->get(), is_supervised());
+        (void)sys::remove_xattr(fd->get(), kPinnedXattr);
+      }
+    }
+  }
+  if (entry.stage != Entry::Stage::kWritten) {
+    if (durability() != Durability::kNone) queue_spill(entry);
+    return;
+  }
+  if (std::exchange(entry.renamed, false)) {
+    publish(entry);
+  } else {
+    candidates_.fresh(entry);
+  }
+}
+
+uint64_t Pool::trim(Entry& entry, int fd) {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes) return 0;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const uint64_t keep = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  // The end is rounded up to a block, because punching a part of a block zeroes the bytes and frees no
+  // memory.
+  const uint64_t end = (entry.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  if (end > keep) {
+    const UnseenChange unseen(entry.kept, fd, is_supervised());
+    (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, end - keep);
+  }
+  entry.reserved_end = 0;
+  return size;
+}
+
+void Pool::give_back_holes(Entry& entry) {
+  if (entry.tier == Entry::Tier::kCold) return;  // its file has no blocks
+  // The daemon may write for one of the writers, and a lease tells nothing of that between two writes.
+  if (entry.writer_count > 0 && entry.direct_count > 0) return;
+  const bool daemon_writes = surroundings_.backing_store->needs_write_access();
+  {
+    // The lease proves, as in begin_spill(), that from here on a writer has to come by begin_open().
+    const auto reader = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+    if (!reader) return;
+    const bool leased = sys::set_lease(reader->get(), F_RDLCK).has_value();
+    if (leased) (void)sys::set_lease(reader->get(), F_UNLCK);
+    if (!leased && !(daemon_writes && entry.writer_count == 0)) return;
+  }
+  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK | O_NOATIME);
+  const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
+  if (!attributes) return;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
+  const uint64_t reserved_end =
+      entry.reserved_end == kNothingReserved ? 0 : std::min(entry.reserved_end, size);
+  const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
+  if (given_back != GivenBack::kNothing && entry.lookup_count > 0)
+    surroundings_.listener->changed(number_, entry.policy.ino);
+  if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
+  if (given_back != GivenBack::kMoreToCome) entry.reserved_end = 0;
+  if (const auto now = sys::stat_of(fd->get()))
+    entry.charged_bytes = static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes;
+}
+
+void Pool::flushed(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  entry->flushed = true;
+  entry->hits = 0;
+  writers_.flushed(ino);
+  // The reservation stays until the last close: the closed descriptor may be a copy, as a fork makes one, and
+  // the original may be written this moment.
+}
+
+Result<int> Pool::io_descriptor(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  if (entry == nullptr || entry->backing < 0) return fail(ESTALE);
+  return entry->backing;
+}
+
+void Pool::io_done(uint64_t ino) {
+  MutexLock lock(table_.shard(ino).mutex);
+}
+
+Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) {
+  auto own = own_descriptor(*this, *surroundings_.backing_store, ino, O_RDONLY);
+  if (!own) return pass(own);
+  auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
+  if (!fd) return pass(fd);
+  auto count = sys::read_at(*fd, bytes, offset);
+  io_done(ino);
+  return count;
+}
+
+Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t offset) {
+  auto own = own_descriptor(*this, *surroundings_.backing_store, ino, O_RDWR);
+  if (!own) return pass(own);
+  auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
+  if (!fd) return pass(fd);
+  if (offset == 0) begin_writing(ino);
+  size_t total = 0;
+  uint64_t missing = missing_bytes(*fd, offset + bytes.size());
+  for (int attempt = 0;; ++attempt) {
+    const bool room = wait_for_room(std::min<uint64_t>(missing, bytes.size() - total), 0);
+    auto count = sys::write_at(*fd, bytes.subspan(total), offset + total);
+    if (count) total += *count;
+    const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
+    if (!full || !room || attempt == kRoomAttempts) {
+      io_done(ino);
+      if (full) report_full(true);
+      if (!count && total == 0) return count;
+      return total;
+    }
+    missing = bytes.size();  // the file had holes before its end
+  }
+}
+
+Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes) {
+  for (int attempt = 0;; ++attempt) {
+    auto copied = sys::copy_range(from, from_offset, to, to_offset, bytes);
+    if (copied || copied.error().code != ENOSPC) return copied;
+    if (!wait_for_room(std::min<uint64_t>(bytes, kCopyDemandBytes), 0) || attempt == kRoomAttempts) {
+      report_full(true);
+      return copied;
+    }
+  }
+}
+
+Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr) return fail(ESTALE);
+    const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
+    if (lacks_content && entry->removed) return fail(ESTALE);
+    if (lacks_content && disk() == nullptr) return fail(code_of_cold_open(away()));
+    if (entry->promoting || lacks_content) return fail(kColdEntry);
+    auto fd = arena_.open(handle_of(*entry), O_RDWR);
+    if (!fd) return pass(fd);
+    Accounted accounted(*this, *entry);
+    // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
+    // Any other is cut after its mark says so.
+    const bool cold = entry->tier == Entry::Tier::kCold;
+    if (cold)
+      if (auto done = sys::truncate(fd->get(), 0); !done) return done;
+    fault_point("cold one cut");
+    ++entry->version;
+    if (size_bytes == 0) {
+      entry->emptied = entry->node_id != 0;
+      entry->first_version = entry->version;
+      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0) mark_dirty(*entry);
+    }
+    became_dirty(*entry);
+    fault_point("marked dirty");
+    if (!cold)
+      if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
+    if (entry->writer_count == 0) {
+      if (auto attributes = sys::stat_of(fd->get()))
+        entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+      if (durability() != Durability::kNone) queue_spill(*entry);
+    } else if (size_bytes == 0) {
+      entry->reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
+    }
+  }
+  return {};
+}
+
+Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length) {
+  // Room is made between the attempts, because nothing may wait here with the shard held.
+  for (int attempt = 0;; ++attempt) {
+    Result<void> done;
+    {
+      EntryTable::Shard& shard = table_.shard(ino);
+      MutexLock lock(shard.mutex);
+      Entry* entry = shard.find(ino);
+      if (entry == nullptr) return fail(ESTALE);
+      auto fd = arena_.open(handle_of(*entry), O_RDWR);
+      if (!fd) return pass(fd);
+      // From here on what lies beyond the end belongs to the client, and stays when the client closes.
+      if ((mode & FALLOC_FL_PUNCH_HOLE) == 0) (void)trim(*entry, fd->get());
+      done = sys::allocate(fd->get(), mode, offset, length);
+      if (done && (mode & FALLOC_FL_PUNCH_HOLE) == 0 &&
+          length >= std::max(expected_entry_bytes(), kWholeBytes))
+        preallocated(writers_, ino, fd->get());
+      // A length beyond the pool's size evicts nothing, because no eviction can make room for it.
+      if (done || done.error().code != ENOSPC || length > size_bytes_) return done;
+    }
+    if (!wait_for_room(length, 0) || attempt == kRoomAttempts) {
+      report_full(true);
+      return done;
+    }
+  }
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,205 @@
+// Inodes of a pool, as the kernel knows them.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kStatBlockBytes = 512;  // st_blocks, stat(2)
+
+// Blocks that the daemon has claimed beyond the end are not shown to users until a client writes there.
+void hide_reservation(const Entry& entry, struct stat& attributes) {
+  if (entry.reserved_end == 0) return;
+  const uint64_t size = static_cast<uint64_t>(attributes.st_size);
+  const uint64_t most = (size + kBlockBytes - 1) / kBlockBytes * (kBlockBytes / kStatBlockBytes);
+  if (static_cast<uint64_t>(attributes.st_blocks) > most) attributes.st_blocks = static_cast<blkcnt_t>(most);
+}
+
+}  // namespace
+
+void Pool::show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const {
+  if (!entry.is_file()) {
+    if (DiskTier* const tier = disk()) tier->names.show(entry.policy.ino, attributes);
+    return;
+  }
+  hide_reservation(entry, attributes);
+  if (auto kept = shard.times.find(entry.policy.ino); kept != shard.times.end()) {
+    attributes.st_atim = kept->second.accessed;
+    attributes.st_mtim = kept->second.modified;
+    attributes.st_ctim = kept->second.changed;
+  } else {
+    show_ctime(entry.kept, attributes);
+  }
+}
+
+void Pool::touched(EntryTable::Shard& shard, Entry& entry) {
+  const auto moving = shard.times.find(entry.policy.ino);
+  if (moving == shard.times.end() && entry.kept.ctime_ns == 0) return;
+  auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+  if (!fd) return;
+  if (moving == shard.times.end()) return forget_ctime(entry.kept, fd->get(), is_supervised());
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return;
+  moving->second.changed = attributes->st_ctim;
+  show(shard, entry, *attributes);
+  begin_unseen(entry.kept, fd->get(), *attributes, is_supervised());
+}
+
+Result<void> Pool::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
+  if (ino == root_ino()) return sys::change_times(arena_.tree_fd(), times);
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  if (entry == nullptr) return fail(ESTALE);
+  auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  if (auto done = sys::change_times(fd->get(), times); !done) return done;
+  auto kept = shard.times.find(ino);
+  if (kept == shard.times.end()) return {};
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return pass(attributes);
+  if (times[0].tv_nsec != UTIME_OMIT) kept->second.accessed = attributes->st_atim;
+  if (times[1].tv_nsec != UTIME_OMIT) kept->second.modified = attributes->st_mtim;
+  kept->second.changed = attributes->st_ctim;
+  return {};
+}
+
+Result<Directory> Pool::directory(uint64_t ino) {
+  if (ino == root_ino()) return Directory{arena_.tree_fd(), {}};
+  auto fd = open_inode(ino, O_PATH | O_DIRECTORY);
+  if (!fd) return pass(fd);
+  const int number = fd->get();
+  return Directory{number, std::move(*fd)};
+}
+
+Result<UniqueFd> Pool::open_inode(uint64_t ino, int flags) {
+  if (ino == root_ino()) return arena_.open(arena_.tree(), flags);
+  EntryTable::Shard& shard = table_.shard(ino);
+  sys::Handle handle;
+  {
+    MutexLock lock(shard.mutex);
+    const Entry* entry = shard.find(ino);
+    if (entry == nullptr) return fail(ESTALE);
+    handle = handle_of(*entry);
+  }
+  // Because an inode that is just being discarded holds a lease of this process, an open without O_NONBLOCK
+  // would wait for its own process.
+  auto fd = arena_.open(handle, flags | ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));
+  if (!fd && fd.error().code == EWOULDBLOCK) return fail(ESTALE);
+  return fd;
+}
+
+Result<struct stat> Pool::attributes(uint64_t ino) {
+  // The kernel asks for the root after every create and rename in it, to check permissions.
+  if (ino == root_ino()) return sys::stat_of(arena_.tree_fd());
+  auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  // The shard is held, so that no change of the daemon's own (tier/kept_ctime.h) is seen half done.
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* const entry = shard.find(ino);
+  // A client that asks for the blocks after its close is told them without holes, also if the kernel had not
+  // let go of the file yet when it told of the close.
+  if (entry != nullptr && entry->reserved_end > 0 && entry->may_be_closed()) {
+    Accounted accounted(*this, *entry);
+    give_back_holes(*entry);
+  }
+  auto attributes = sys::stat_of(fd->get());
+  if (attributes && entry != nullptr) show(shard, *entry, *attributes);
+  return attributes;
+}
+
+Result<void> Pool::looked_up(sys::Handle handle, struct stat& attributes) {
+  EntryTable::Shard& shard = table_.shard(handle.ino);
+  MutexLock lock(shard.mutex);
+  return count_lookup(shard, handle, attributes);
+}
+
+Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* name) {
+  EntryTable::Shard& shard = table_.shard(handle.ino);
+  MutexLock lock(shard.mutex);
+  auto attributes = sys::stat_at(directory, name);
+  if (!attributes) return pass(attributes);
+  if (attributes->st_ino != handle.ino) return fail(ESTALE);
+  if (auto counted = count_lookup(shard, handle, *attributes); !counted) return pass(counted);
+  return LookedUp{*attributes, shard.find(handle.ino)->writer_count > 0};
+}
+
+bool Pool::may_be_written(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* const entry = shard.find(ino);
+  if (entry == nullptr || !entry->is_file()) return false;
+  if (entry->writer_count > 0) return true;
+  // A copy on the disk proves that no process could write when it was made. In daemon I/O a mapping keeps its
+  // file open, so writer_count tells of it.
+  if (entry->tier != Entry::Tier::kDirty || surroundings_.backing_store->needs_write_access()) return false;
+  const auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+  if (!fd || !sys::set_lease(fd->get(), F_RDLCK)) return true;
+  (void)sys::set_lease(fd->get(), F_UNLCK);
+  return false;
+}
+
+Result<void> Pool::count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes) {
+  if (S_ISREG(attributes.st_mode)) {
+    // Every regular file that has a name has an entry: one without an entry has been discarded this moment.
+    Entry* entry = shard.find(handle.ino);
+    if (entry == nullptr || entry->removed) return fail(ESTALE);
+    ++entry->lookup_count;
+    entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+    show(shard, *entry, attributes);
+    return {};
+  }
+  if (shard.find(handle.ino) == nullptr && handle.ino != root_ino()) {
+    // A directory that the kernel did not know may have left this moment. From here on it stays.
+    auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
+    auto now = fd ? sys::stat_of(fd->get()) : pass(fd);
+    if (!now) return pass(now);
+    if (now->st_nlink == 0) return fail(ESTALE);
+  }
+  Entry& entry = shard.find_or_make(handle.ino, handle.generation);
+  if (entry.removed) return fail(ESTALE);
+  ++entry.lookup_count;
+  entry.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+  show(shard, entry, attributes);
+  return {};
+}
+
+void Pool::looked_for_nothing(uint64_t directory_ino) {
+  count(counters_.lookups_missed);
+  EntryTable::Shard& shard = table_.shard(directory_ino);
+  MutexLock lock(shard.mutex);
+  if (Entry* const entry = shard.find(directory_ino)) entry->missed_in = true;
+}
+
+void Pool::forget(uint64_t ino, uint64_t lookups) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  KeptByDescriptor kept;  // closed with no lock held: it may be the file's last reference
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  // For an adopted inode the number of lookups that the kernel was told is unknown. It stays while it has a
+  // name, because it may have been looked up again before this FORGET came; without a name it cannot have
+  // been.
+  if (!entry->lookups_unknown)
+    entry->lookup_count -= std::min(entry->lookup_count, lookups);
+  else if (entry->removed)
+    entry->lookup_count = 0;
+  if (entry->lookup_count > 0 || entry->open_count > 0) return;
+  if (entry->is_file() && !entry->removed) return;
+  if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
+  shard.erase(ino);
+}
+
+uint32_t Pool::generation_of(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  return entry == nullptr ? 0 : entry->generation;
+}
+
+}  // namespace kvcachefs

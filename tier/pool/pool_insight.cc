@@ -1,0 +1,114 @@
+// Reports of a pool on itself.
+#include <algorithm>
+#include <map>
+
+#include "alloc/placement.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+// Called by threads that look at many entries: however long that takes, it is no hang.
+void get_on(Survivors* survivors) {
+  if (survivors != nullptr) survivors->still_at_it();
+}
+
+}  // namespace
+
+PoolUsage Pool::usage() const {
+  const ArenaUsage arena = arena_.usage();
+  const uint64_t size = size_bytes_.load();
+  // Bytes that may leave memory.
+  const auto dirty = static_cast<size_t>(Entry::Tier::kDirty);
+  const uint64_t most_evictable = away_ == nullptr                    ? arena.used_bytes()
+                                  : durability() == Durability::kNone ? tier_bytes_[dirty].load()
+                                                                      : 0;
+  unsigned pinned_max_percent;
+  {
+    MutexLock lock(settings_mutex_);
+    pinned_max_percent = options_.pinned_max_percent;
+  }
+  return {.size_bytes = size,
+          .used_bytes = arena.used_bytes(),
+          .free_bytes = arena.free_bytes,
+          .evictable_bytes = std::min(evictable_bytes_.load(), most_evictable),
+          .pinned_bytes = pinned_bytes_.load(),
+          .pinned_max_bytes = size / 100 * pinned_max_percent + size % 100 * pinned_max_percent / 100,
+          .entries = files_.load(),
+          .open_entries = open_files_.load()};
+}
+
+uint64_t Pool::activity() const {
+  return arena_.usage().free_bytes + counters_.creates.load(std::memory_order_relaxed);
+}
+
+std::vector<NodeUsage> Pool::numa_usage() {
+  std::map<int, NodeUsage> nodes;
+  for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    fault_point("survey");
+    get_on(surroundings_.survivors);
+    std::vector<sys::Handle> handles;
+    {
+      EntryTable::Shard& shard = table_.shard_at(index);
+      MutexLock lock(shard.mutex);
+      for (const auto& [ino, entry] : shard.entries)
+        if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
+    }
+    for (const sys::Handle handle : handles) {
+      get_on(surroundings_.survivors);
+      // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
+      auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
+      if (!fd) continue;
+      for (const PlacedBytes& placed : measure_placement(fd->get())) {
+        NodeUsage& node = nodes[placed.node];
+        node.node = placed.node;
+        node.bytes += placed.bytes;
+        node.huge_bytes += placed.huge_bytes;
+      }
+    }
+  }
+  std::vector<NodeUsage> result;
+  for (const auto& [id, node] : nodes) result.push_back(node);
+  return result;
+}
+
+std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
+  std::vector<EntryListing> result;
+  if (shard_index >= EntryTable::kShards) return result;
+  fault_point("survey");
+  get_on(surroundings_.survivors);
+  std::vector<std::pair<sys::Handle, EntryListing>> found;
+  {
+    EntryTable::Shard& shard = table_.shard_at(shard_index);
+    MutexLock lock(shard.mutex);
+    const uint64_t now_ms = now_coarse_ms();  // under the lock: no entry found below is stored later
+    for (const auto& [ino, entry] : shard.entries) {
+      if (!entry.is_file() || entry.removed) continue;
+      found.emplace_back(handle_of(entry), EntryListing{.name = {},
+                                                        .size_bytes = 0,
+                                                        .tier = entry.tier,
+                                                        .node = entry.node,
+                                                        .hits = entry.hits,
+                                                        .age_s = (now_ms - entry.stored_ms) / 1000,
+                                                        .priority = entry.policy.priority,
+                                                        .pinned = entry.pinned});
+    }
+  }
+  for (auto& [handle, listing] : found) {
+    get_on(surroundings_.survivors);
+    auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
+    if (!fd) continue;
+    auto name = arena_.name_of(fd->get());
+    auto attributes = sys::stat_of(fd->get());
+    if (!name || !attributes) continue;
+    listing.name = std::move(*name);
+    listing.size_bytes = static_cast<uint64_t>(attributes->st_size);
+    result.push_back(std::move(listing));
+  }
+  return result;
+}
+
+}  // namespace kvcachefs

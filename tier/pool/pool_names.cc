@@ -1,0 +1,344 @@
+// Names of a pool: what removing, renaming and linking mean for its entries.
+#include <linux/fs.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "alloc/tree_name.h"
+#include "base/clock.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+uint32_t hash_of(std::string_view name) {
+  return static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
+}
+
+// Holds a lock, or none if `mutex` is null.
+class OptionalLock {
+ public:
+  explicit OptionalLock(Mutex* mutex) NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
+    if (mutex_ != nullptr) mutex_->lock();
+  }
+  ~OptionalLock() NO_THREAD_SAFETY_ANALYSIS {
+    if (mutex_ != nullptr) mutex_->unlock();
+  }
+  OptionalLock(const OptionalLock&) = delete;
+  OptionalLock& operator=(const OptionalLock&) = delete;
+
+ private:
+  Mutex* const mutex_;
+};
+
+// The entry; or `unknown`, which has only the inode number, if there is no entry. The entry is not copied,
+// because only Candidates may read its place there.
+const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) NO_THREAD_SAFETY_ANALYSIS {
+  if (const Entry* entry = shard.find(ino)) return *entry;
+  unknown.policy.ino = ino;
+  return unknown;
+}
+
+}  // namespace
+
+Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool charged) {
+  Survivors* const survivors = surroundings_.survivors;
+  if (survivors == nullptr) return KeptByDescriptor(std::move(fd), nullptr, 0, {});
+  const auto attributes = sys::stat_of(fd.get());
+  if (!attributes) return fail(attributes.error().code);
+  auto charge = charged ? survivors->descriptors().charge(attributes->st_uid, number_)
+                        : Result<DescriptorBudget::Charge>(DescriptorBudget::Charge());
+  if (!charge) return pass(charge);
+  const auto place =
+      survivors->keep({.inode = {number_, handle.ino}, .generation = handle.generation, .fd = fd.get()});
+  // The inode is kept without a place as well, but only as long as this process lives.
+  return KeptByDescriptor(std::move(fd), place ? survivors : nullptr, place.value_or(0), std::move(*charge));
+}
+
+Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
+                                             const char* name) {
+  if (entry == nullptr || (entry->open_count == 0 && entry->is_file())) return KeptByDescriptor();
+  auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
+  auto kept = fd ? keep_inode(handle, std::move(*fd)) : pass(fd);
+  // The removal goes on, because it makes room and the inode may belong to another user. An open file keeps
+  // itself as long as this process lives, by its descriptor or backing id; of a directory only the attributes
+  // are lost.
+  if (!kept && entry->direct_count == 0) return KeptByDescriptor();
+  return kept;
+}
+
+void Pool::gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep) {
+  const uint64_t ino = entry.policy.ino;
+  if (DiskTier* const tier = disk()) {
+    tier->names.gone(entry);
+    tier->successors.removed(ino);
+    // The content's extents come back with the transaction that drops the last name.
+    if (auto copy = shard.copies.find(ino); copy != shard.copies.end()) {
+      tier->store->expect_back(copy->second.extents);
+      shard.copies.erase(copy);
+    }
+  }
+  {
+    Accounted accounted(*this, entry);
+    candidates_.removed(entry);
+    entry.removed = true;
+  }
+  if (entry.is_file()) --files_;
+  if (entry.lookup_count == 0 && entry.open_count == 0)
+    shard.erase(ino);
+  else if (keep)
+    shard.kept[ino] = std::move(keep);
+}
+
+bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
+  return restoring_ && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
+}
+
+Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
+  auto handle = sys::handle_at(directory, name);
+  if (!handle) return pass(handle);
+  EntryTable::Shard& shard = table_.shard(handle->ino);
+  MutexLock lock(shard.mutex);
+  auto attributes = sys::stat_at(directory, name);
+  if (!attributes) return pass(attributes);
+  Entry* entry = shard.find(handle->ino);
+  if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
+  auto keep = keep_nameless(entry, *handle, directory, name);
+  if (!keep) return pass(keep);
+  DiskTier* const tier = disk();
+  OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
+  if (surroundings_.survivors != nullptr) surroundings_.survivors->attempt();
+  if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
+    return removed;
+  if (tier != nullptr) {
+    Entry unknown;
+    tier->names.removed(known(shard, handle->ino, unknown), directory, name);
+  }
+  if (S_ISREG(attributes->st_mode)) count(counters_.removes);
+  if (entry != nullptr && (is_directory || attributes->st_nlink == 1))
+    gone(shard, *entry, std::move(*keep));
+  else if (entry != nullptr)
+    tell_attributes(shard, *entry);
+  note_if_empty(directory);
+  return {};
+}
+
+Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) {
+  const auto found = find_name(arena_, fd);
+  if (!found) return fail(found.error().code);
+  const auto parent = sys::stat_of(found->parent.get());
+  if (!parent) return fail(parent.error().code);
+  if ((parent->st_mode & S_ISVTX) != 0 && (parent->st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    const auto attributes = sys::stat_of(fd);
+    const auto handle = sys::handle_of(fd);
+    const auto exists = [this](sys::Handle other) { return arena_.open(other, O_PATH).has_value(); };
+    if (!attributes || !handle || empty_directories_->keeps(attributes->st_uid, *handle, exists))
+      return fail(EPERM);
+  }
+  DiskTier* const tier = disk();
+  {
+    OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+    if (restoring_) return fail(EBUSY);
+    if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
+      return fail(removed.error().code);
+    Entry unknown;
+    const Entry& it = known(shard, ino, unknown);
+    if (tier != nullptr) {
+      tier->names.removed(it, found->parent.get(), found->name);
+      if (entry == nullptr) tier->names.gone(it);
+    }
+  }
+  if (entry != nullptr) {
+    entry->lookup_count = 0;
+    gone(shard, *entry, {});
+  }
+  note_if_empty(found->parent.get());
+  return parent->st_ino;
+}
+
+Result<void> Pool::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
+  if ((flags & RENAME_WHITEOUT) != 0) return fail(EINVAL);
+  auto source = sys::handle_at(from, old_name);
+  if (!source) return pass(source);
+  auto target = sys::handle_at(to, new_name);
+  const uint64_t target_ino = target ? target->ino : source->ino;
+  EntryTable::Shard& source_shard = table_.shard(source->ino);
+  EntryTable::Shard& target_shard = table_.shard(target_ino);
+  ShardPairLock lock(source_shard, target_shard);
+
+  const bool replaces = target && target_ino != source->ino && (flags & RENAME_EXCHANGE) == 0;
+  Entry* victim = nullptr;
+  Result<KeptByDescriptor> keep;
+  Result<struct stat> replaced = fail(ENOENT);
+  if (replaces) {
+    replaced = sys::stat_at(to, new_name);  // fails if a discard was first
+    victim = replaced ? [&]() NO_THREAD_SAFETY_ANALYSIS { return target_shard.find(target_ino); }() : nullptr;
+    keep = keep_nameless(victim, *target, to, new_name);
+    if (!keep) return pass(keep);
+  }
+  const auto keep_names = [&]() NO_THREAD_SAFETY_ANALYSIS {
+    auto moved = sys::stat_at(from, old_name);
+    auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
+    return keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
+           (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink));
+  };
+  const bool restoring = restoring_;
+  if (restoring && keep_names()) return fail(EBUSY);
+  // The restore may bring this name back at any moment.
+  if (restoring && !target && flags == 0) flags = RENAME_NOREPLACE;
+  DiskTier* const tier = disk();
+  OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+  if (surroundings_.survivors != nullptr)
+    surroundings_.survivors->attempt_rename(source->ino, target ? target->ino : 0);
+  if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) {
+    if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
+    return renamed;
+  }
+  [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (tier != nullptr) {
+      Entry unknown_source, unknown_target;
+      const Entry& moved = known(source_shard, source->ino, unknown_source);
+      // Because both names are of one file, the kernel has changed nothing.
+      const bool same = target && target_ino == source->ino;
+      if (!same && (flags & RENAME_EXCHANGE) != 0)
+        tier->names.exchanged(moved, known(target_shard, target_ino, unknown_target), from, old_name, to,
+                              new_name);
+      else if (!same)
+        tier->names.renamed(moved, from, old_name, to, new_name, victim);
+    }
+    if (victim != nullptr) {
+      if (S_ISREG(replaced->st_mode)) count(counters_.removes);
+      if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1)
+        gone(target_shard, *victim, std::move(*keep));
+      else
+        tell_attributes(target_shard, *victim);
+    }
+    if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
+      tell_attributes(target_shard, *other);
+    Entry* entry = source_shard.find(source->ino);
+    if (entry != nullptr) tell_attributes(source_shard, *entry);
+    if (entry == nullptr || !entry->is_file()) return;
+    Accounted accounted(*this, *entry);
+    entry->name_hash = hash_of(new_name);
+    if (entry->stage == Entry::Stage::kFresh) publish(*entry);
+    if (entry->stage == Entry::Stage::kWritten) entry->renamed = true;
+  }();
+  note_if_empty(from);
+  return {};
+}
+
+void Pool::made(const sys::Handle& handle, bool is_directory, int directory, const char* name) {
+  if (is_directory) empty_directories_->rests({handle}, now_coarse_ms());
+  DiskTier* const tier = disk();
+  if (tier == nullptr || durability() == Durability::kNone) return;
+  EntryTable::Shard& shard = table_.shard(handle.ino);
+  MutexLock lock(shard.mutex);
+  if (const Entry* entry = shard.find(handle.ino); entry != nullptr && !entry->is_file())
+    tier->names.made(*entry, directory, name);
+}
+
+void Pool::attributes_changed(uint64_t ino) {
+  if (ino == root_ino()) return;
+  if (restoring_) {
+    MutexLock lock(settings_mutex_);
+    if (restoring_) changed_meanwhile_.insert(ino);
+  }
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
+}
+
+void Pool::tell_attributes(EntryTable::Shard& shard, Entry& entry) {
+  touched(shard, entry);
+  DiskTier* const tier = disk();
+  if (tier == nullptr || tier->names.id_of(entry) == 0) return;
+  auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
+  if (!fd) return;
+  if (!entry.is_file()) tier->names.touched(entry.policy.ino, fd->get());
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return;
+  show(shard, entry, *attributes);
+  tier->names.changed(entry, fd->get(), *attributes);
+}
+
+void Pool::look_again(uint64_t directory_ino, std::string name) {
+  surroundings_.listener->appeared(number_, directory_ino, std::move(name));
+}
+
+Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
+  auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return fail(ESTALE);
+  if (restoring_ && !entry->removed) return fail(EBUSY);
+  DiskTier* const tier = disk();
+  OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+  [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (tier != nullptr) tier->names.before_link(*entry, fd->get());
+  }();
+  if (auto linked = sys::link_to(fd->get(), directory, name); !linked) return linked;
+  [&]() NO_THREAD_SAFETY_ANALYSIS {
+    if (tier != nullptr) tier->names.linked(*entry, directory, name);
+  }();
+  tell_attributes(shard, *entry);
+  if (entry->removed) {  // an O_TMPFILE gets its first name
+    Accounted accounted(*this, *entry);
+    entry->removed = false;
+    shard.kept.erase(ino);
+    if (entry->is_file()) ++files_;
+    if (entry->open_count == 0 && entry->stage == Entry::Stage::kWritten) publish(*entry);
+    entry->renamed = true;
+  }
+  ++entry->lookup_count;
+  return {};
+}
+
+Result<Pool::Opened> Pool::created(const Created& file) {
+  count(counters_.creates);
+  EntryTable::Shard& shard = table_.shard(file.ino);
+  MutexLock lock(shard.mutex);
+  Entry& entry = shard.find_or_make(file.ino, file.generation);
+  entry.stage = Entry::Stage::kWritten;
+  entry.stored_ms = now_coarse_ms();
+  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
+  entry.node = static_cast<int8_t>(file.node);
+  entry.removed = !file.named;
+  entry.name_hash = hash_of(file.name);
+  KeptByDescriptor kept;
+  if (!file.named) {
+    auto copy = sys::duplicate(file.fd);
+    auto keep = copy ? keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
+    if (!keep) {
+      shard.erase(file.ino);
+      return pass(keep);
+    }
+    kept = std::move(*keep);
+  }
+  if (file.open) {
+    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
+    if (!backing) {
+      shard.erase(file.ino);
+      return pass(backing);
+    }
+    entry.backing = *backing;
+    entry.open_count = 1;
+    entry.writer_count = file.writer ? 1 : 0;
+    ++open_files_;
+  }
+  entry.lookup_count = 1;
+  if (file.named)
+    ++files_;
+  else
+    shard.kept[file.ino] = std::move(kept);
+  Opened opened{.backing = entry.backing};
+  if (file.open && file.writer) opened.through_daemon = !admit_writer(entry);
+  if (!file.open) {
+    Accounted accounted(*this, entry);
+    candidates_.fresh(entry);
+  }
+  return opened;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,205 @@
+// A pool's way back from its disk, and what it serves from there.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "base/sys_beneath.h"
+#include "tier/catalog/content_layout.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+
+void Pool::promote(uint64_t ino, Waiter waiter, Room::Whose whose) {
+  if (away_ != nullptr) return away_->wait(std::move(waiter));
+  if (disk() == nullptr) return waiter({});
+  count(counters_.promote_waits);
+  const int priority = whose == Room::Whose::kWriter ? Promoter::kWriterPriority : Promoter::kOpenPriority;
+  (void)disk()->promoter.request(ino, priority, std::move(waiter));
+}
+
+Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  // An entry that was unlinked while it is served from the disk stays there.
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->promoting ||
+      copy == shard.copies.end())
+    return std::nullopt;
+  auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
+  if (!fd) return pass(fd);
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return pass(attributes);
+  if (surroundings_.topology->node_count() > 1) {
+    const int node = surroundings_.topology->node_with_room(
+        entry->node, data_bytes_of(copy->second, disk()->store->unit_bytes()));
+    if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
+  }
+  entry->promoting = true;
+  show(shard, *entry, *attributes);
+  shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
+  begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
+  fault_point("promotion begun");
+  return PromoteTask{.ino = ino,
+                     .fd = std::move(*fd),
+                     .content = copy->second,
+                     .content_epoch = entry->content_epoch,
+                     .begun_ns = now_ns()};
+}
+
+void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) {
+  fault_point("copied from the disk");
+  if (!outcome) (void)arena_.drop_pages(task.fd.get());
+  EntryTable::Shard& shard = table_.shard(task.ino);
+  MutexLock lock(shard.mutex);
+  const auto kept = shard.times.extract(task.ino);
+  Entry* entry = shard.find(task.ino);
+  if (entry == nullptr) return;
+  entry->promoting = false;
+  if (entry->removed) return;
+  // Allocating and writing the pages counted as changes of the file: the times of before come back.
+  if (!kept.empty()) end_unseen(entry->kept, task.fd.get(), kept.mapped().modified, is_supervised());
+  if (outcome) {
+    count(counters_.promotes);
+    count(counters_.promoted_bytes, data_bytes_of(task.content, disk()->store->unit_bytes()));
+    counters_.promote_ns.record(now_ns() - task.begun_ns);
+    entry->prefetched = !asked_for;
+    entry->awaited = true;
+    entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // a waiter is about to open it
+    (void)mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
+    fault_point("marked promoted");
+    Accounted accounted(*this, *entry);
+    candidates_.moved(*entry, Entry::Tier::kClean);
+    // After an open with passthrough the kernel asks anew for the attributes of what it has read. In daemon
+    // I/O it may have the pages in its cache and read nothing.
+    const bool is_read_next = asked_for && !surroundings_.backing_store->needs_write_access();
+    if (entry->lookup_count > 0 && !is_read_next) surroundings_.listener->changed(number_, task.ino);
+    return;
+  }
+  const int code = outcome.error().code;
+  if (!is_damage(code) && !is_disk_error(code)) return;
+  count(counters_.promote_errors);
+  report_bad_copy(task.content, code, is_damage(code) ? "is discarded" : "stays as it is");
+  if (is_damage(code)) (void)discard_cold(shard, *entry);
+}
+
+void Pool::waiters_told(uint64_t ino) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr || !std::exchange(entry->awaited, false)) return;
+  if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
+}
+
+void Pool::report_bad_copy(const CatalogContent& content, int code, const char* remedy) {
+  if (code == EILSEQ) count(counters_.checksum_errors);
+  LogLimit& limit = is_damage(code) ? disk()->errors.damage : disk()->errors.read;
+  const uint64_t place = first_place_of(content.extents, disk()->store->unit_bytes());
+  limit.error("pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, options().spill_path,
+              is_damage(code) ? "bytes that are not the entry's" : fmt::format("read error {}", code), place,
+              content.size_bytes, remedy);
+}
+
+void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  std::optional<CatalogContent> cold;
+  UniqueFd file;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    auto held = shard.held.find(ino);
+    if (entry == nullptr) {
+      // The answer comes below, with no lock held.
+    } else if (entry->tier == Entry::Tier::kCold) {
+      if (held != shard.held.end()) cold = held->second;
+    } else if (auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK)) {
+      file = std::move(*fd);
+    }
+  }
+  // The open file keeps the extents held.
+  if (cold && disk() == nullptr) return waiter(fail(EIO));
+  if (cold) return disk()->promoter.read(std::move(*cold), offset, size, std::move(waiter));
+  if (!file) return waiter(fail(away_ != nullptr ? EIO : ESTALE));
+  std::vector<char> bytes(size);
+  auto count = sys::read_at(file.get(), bytes, offset);
+  file.reset();
+  if (!count) return waiter(pass(count));
+  waiter(std::as_bytes(std::span(bytes).first(*count)));
+}
+
+Result<uint64_t> Pool::seek_on_disk(uint64_t ino, uint64_t offset, int whence) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* const entry = shard.find(ino);
+  if (entry == nullptr) return fail(ESTALE);
+  if (entry->tier != Entry::Tier::kCold) {
+    auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
+    return fd ? sys::seek(fd->get(), offset, whence) : Result<uint64_t>(pass(fd));
+  }
+  const auto held = shard.held.find(ino);
+  if (held == shard.held.end() || disk() == nullptr) return fail(EIO);
+  const auto at = seek_in_content(held->second, disk()->store->unit_bytes(), offset, whence == SEEK_DATA);
+  return at ? Result<uint64_t>(*at) : fail(ENXIO);
+}
+
+void Pool::open_ahead(uint64_t ino, uint64_t client) {
+  DiskTier* const tier = disk();
+  if (tier == nullptr || !auto_prefetch_ || client == 0) return;
+  for (const uint64_t next : tier->successors.opened(client, ino, now_coarse_ms())) {
+    EntryTable::Shard& shard = table_.shard(next);
+    bool cold = false;
+    {
+      MutexLock lock(shard.mutex);
+      const Entry* entry = shard.find(next);
+      cold = entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold && !entry->promoting;
+    }
+    if (cold) (void)tier->promoter.request(next, kAheadPriority);
+  }
+}
+
+Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
+  if (disk() == nullptr) return refuse_without_disk(away(), name_);
+  const auto is_entry = [this](uint64_t ino) {
+    EntryTable::Shard& shard = table_.shard(ino);
+    MutexLock lock(shard.mutex);
+    const Entry* const entry = shard.find(ino);
+    return entry != nullptr && entry->is_file() && !entry->removed;
+  };
+  for (const PrefetchOrder& order : orders) {
+    // O_NOFOLLOW: a link on the way could lead to a place where a server thread waits for itself.
+    auto named = sys::open_beneath(arena_.tree_fd(), order.name.c_str(), O_PATH | O_NOFOLLOW);
+    auto handle = named ? sys::handle_of(named->get()) : pass(named);
+    // A user who gives orders may list the entries (.pool/entries), also in directories that are closed to
+    // him. He is told nothing of anything else there.
+    if (!handle || !is_entry(handle->ino)) {
+      ++prefetches_->failed;
+      continue;
+    }
+    ++prefetches_->queued;
+    const auto ended = [counters = prefetches_](const Result<void>& outcome) {
+      --counters->queued;
+      if (outcome)
+        ++counters->done;
+      else
+        ++(is_damage(outcome.error().code) || is_disk_error(outcome.error().code) ? counters->failed
+                                                                                  : counters->dropped);
+    };
+    if (disk()->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), ended))
+      continue;
+    --prefetches_->queued;
+    ++prefetches_->dropped;
+  }
+  return {};
+}
+
+PrefetchProgress Pool::prefetch_progress() const {
+  return {.queued = prefetches_->queued,
+          .done = prefetches_->done,
+          .failed = prefetches_->failed,
+          .dropped = prefetches_->dropped,
+          .bytes = counters_.promoted_bytes};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,54 @@
+// Plain values of tier/pool/pool.h: what a pool is ordered to evict, and what it tells of itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tier/entries/entry.h"
+
+namespace kvcachefs {
+
+struct PoolUsage {
+  uint64_t size_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t free_bytes = 0;
+  uint64_t evictable_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t pinned_max_bytes = 0;
+  uint64_t entries = 0;
+  uint64_t open_entries = 0;
+};
+
+struct EvictOrder {
+  enum class Unit { kPercent, kBytes, kEntries };
+  Unit unit = Unit::kBytes;
+  uint64_t amount = 0;
+  // False where the thread that carries the order out must not wait. Then what was closed this second may
+  // leave too, and names may be gone a moment after the answer.
+  bool patient = true;
+};
+
+struct EvictResult {
+  uint64_t entries = 0;
+  uint64_t bytes = 0;
+};
+
+// One line of .pool/entries.
+struct EntryListing {
+  std::string name;
+  uint64_t size_bytes = 0;
+  Entry::Tier tier = Entry::Tier::kDirty;
+  int node = 0;
+  uint64_t hits = 0;
+  uint64_t age_s = 0;
+  int priority = 0;
+  bool pinned = false;
+};
+
+struct NodeUsage {
+  int node = 0;
+  uint64_t bytes = 0;
+  uint64_t huge_bytes = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,130 @@
+// Settings of a pool that can change while it serves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/size.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kResizeWaitNs = 10'000'000'000;
+constexpr auto kSpillPause = std::chrono::milliseconds(2);
+constexpr auto kTellingTime = std::chrono::milliseconds(50);
+
+// Wrong guesses must cost little. What is learned stays below an eighth of the pool, and below the size for
+// which fallocate takes half a millisecond (54 us for 32 MiB, docs/facts.md "tmpfs with huge=within_size").
+// Larger entries grow into what is kept free.
+constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
+constexpr uint64_t kLearnedShare = 8;
+
+}  // namespace
+
+PoolOptions Pool::options() const {
+  MutexLock lock(settings_mutex_);
+  return options_;
+}
+
+Result<void> Pool::set_size(uint64_t size_bytes) {
+  const uint64_t before = size_bytes_.load();
+  if (size_bytes > before) {
+    if (auto resized = arena_.resize(size_bytes); !resized) return resized;
+    size_bytes_.store(size_bytes);
+  } else {
+    // New bytes may arrive while old ones leave: evict and try, until it fits or nothing more will go.
+    size_bytes_.store(size_bytes);
+    const uint64_t deadline_ns = now_ns() + kResizeWaitNs;
+    for (;;) {
+      EvictResult evicted;
+      while (arena_.usage().used_bytes() > size_bytes) {
+        const bool more = more_to_come();
+        const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
+        if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
+          std::this_thread::sleep_for(kSpillPause);
+          retry_parked(false);
+          continue;
+        }
+        if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
+      }
+      auto resized = arena_.resize(size_bytes);
+      if (resized) break;
+      if (resized.error().code != EINVAL || evicted.entries == 0 || now_ns() > deadline_ns) {
+        size_bytes_.store(before);
+        return fail(EBUSY,
+                    fmt::format("pool {}: {} are pinned or in use, more than the size {} asked for", name_,
+                                format_size(arena_.usage().used_bytes()), format_size(size_bytes)));
+      }
+    }
+  }
+  surroundings_.listener->wait_until_told(kTellingTime);
+  MutexLock lock(settings_mutex_);
+  options_.size_bytes = size_bytes;
+  return {};
+}
+
+Result<void> Pool::set_policy(std::string_view name) {
+  if (auto known = check_policy_name(name); !known) return known;
+  candidates_.set_policy(name);
+  MutexLock lock(settings_mutex_);
+  options_.policy = name;
+  return {};
+}
+
+Result<void> Pool::set_watermarks(Watermarks watermarks) {
+  {
+    MutexLock lock(settings_mutex_);
+    options_.watermarks = watermarks;
+  }
+  surroundings_.evictor->wake();
+  return {};
+}
+
+Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
+  MutexLock lock(settings_mutex_);
+  if (entry_size_bytes > options_.size_bytes) {
+    return fail(EINVAL, fmt::format("pool {}: an entry of {} does not fit into {}", name_,
+                                    format_size(entry_size_bytes), format_size(options_.size_bytes)));
+  }
+  options_.entry_size_bytes = entry_size_bytes;
+  return {};
+}
+
+Result<void> Pool::set_size_max(uint64_t size_max_bytes) {
+  MutexLock lock(settings_mutex_);
+  PoolOptions wanted = options_;
+  wanted.size_max_bytes = size_max_bytes;
+  if (auto good = check_size_max(wanted); !good)
+    return fail(EINVAL, fmt::format("pool {}: {}", name_, good.error().message));
+  options_.size_max_bytes = size_max_bytes;
+  return {};
+}
+
+Result<void> Pool::set_pinned_max(unsigned percent, Authority authority) {
+  MutexLock lock(settings_mutex_);
+  if (percent > options_.pinned_max_percent && authority != Authority::kAdministrator) {
+    return fail(EPERM, fmt::format("pool {}: pinned_max {}% is more than {}%, which only the administrator "
+                                   "raises (.kvcachefs/pools/{}/pinned_max)",
+                                   name_, percent, options_.pinned_max_percent, name_));
+  }
+  options_.pinned_max_percent = percent;
+  return {};
+}
+
+uint64_t Pool::expected_entry_bytes() const {
+  {
+    MutexLock lock(settings_mutex_);
+    if (options_.entry_size_bytes > 0) return options_.entry_size_bytes;
+  }
+  return learned_entry_bytes();
+}
+
+uint64_t Pool::learned_entry_bytes() const {
+  return std::min({learner_.expected_bytes(), size_bytes_ / kLearnedShare, kLearnedMaxBytes});
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,231 @@
+#include "tier/pool/pools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <mutex>
+
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "base/sys_disk.h"
+#include "tier/pool/open_disk_tier.h"
+
+namespace kvcachefs {
+
+Pools::Pools(Surroundings surroundings) : surroundings_(std::move(surroundings)), pools_(1) {}
+
+std::shared_ptr<Pool> Pools::find(uint16_t number) const {
+  std::shared_lock lock(pools_mutex_);
+  return number < pools_.size() ? pools_[number] : nullptr;
+}
+
+std::shared_ptr<Pool> Pools::find(std::string_view name) const {
+  std::shared_lock lock(pools_mutex_);
+  for (const auto& pool : pools_)
+    if (pool != nullptr && !pool->retired() && pool->name() == name) return pool;
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<Pool>> Pools::list() const {
+  std::vector<std::shared_ptr<Pool>> result;
+  {
+    std::shared_lock lock(pools_mutex_);
+    for (const auto& pool : pools_)
+      if (pool != nullptr && !pool->retired()) result.push_back(pool);
+  }
+  std::ranges::sort(result, {}, [](const auto& pool) -> const std::string& { return pool->name(); });
+  return result;
+}
+
+std::vector<std::shared_ptr<Pool>> Pools::all() const {
+  std::shared_lock lock(pools_mutex_);
+  std::vector<std::shared_ptr<Pool>> result;
+  std::ranges::copy_if(pools_, std::back_inserter(result), [](const auto& pool) { return pool != nullptr; });
+  return result;
+}
+
+uint64_t Pools::assigned_bytes() const {
+  uint64_t total = 0;
+  // A removed pool that is still in use has what is open of it, and does not grow any more.
+  for (const auto& pool : all())
+    total += pool->retired() ? pool->usage().used_bytes : pool->options().size_bytes;
+  return total;
+}
+
+Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
+  if (auto named = check_pool_name(options.name); !named) return pass(named);
+  if (auto good = check_spill_options(options); !good) return pass(good);
+  if (auto good = check_size_max(options); !good) return pass(good);
+  std::lock_guard change(change_mutex_);
+  if (find(options.name) != nullptr) return fail(EEXIST, fmt::format("pool {} exists", options.name));
+  const uint64_t assigned = assigned_bytes();
+  if (options.size_bytes > surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes))
+    return fail(ENOSPC, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
+                                    options.name, format_size(options.size_bytes), format_size(assigned),
+                                    format_size(surroundings_.memory_bytes)));
+  // In turn, so that a number's next pool comes long after all that the kernel says of the one before.
+  uint16_t number = last_number_;
+  for (unsigned tries = 0; tries == 0 || find(number) != nullptr; ++tries) {
+    if (tries == kMaxPools) return fail(ENOSPC, "there are too many pools");
+    number = number % kMaxPools + 1;
+  }
+  last_number_ = number;
+  auto pool = Pool::create(number, options, surroundings_of(options.name, number));
+  if (!pool) return pool;
+  if (!options.spill_path.empty())
+    if (auto attached = attach_disk(*pool, options); !attached) return pass(attached);
+  fault_point("pool made");
+  put(number, *pool);
+  return pool;
+}
+
+Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number) const {
+  // The number keeps a new pool's mount apart from that of a removed pool of the same name that is still in
+  // use.
+  return {.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, name, number),
+          .topology = surroundings_.topology,
+          .backing_store = surroundings_.backing_store,
+          .listener = surroundings_.listener,
+          .evictor = surroundings_.evictor,
+          .cores = surroundings_.cores,
+          .survivors = surroundings_.survivors,
+          .options_changed = surroundings_.options_changed};
+}
+
+void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
+  std::unique_lock lock(pools_mutex_);
+  if (number >= pools_.size()) pools_.resize(number + 1);
+  pools_[number] = std::move(pool);
+}
+
+Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
+  auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
+  if (!pool)
+    return fail(pool.error().code, fmt::format("pool {} cannot be taken over: {} ({})", options.name,
+                                               pool.error().message, sys::error_text(pool.error().code)));
+  // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
+  if (!options.spill_path.empty() && !(*pool)->retired())
+    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
+      (*pool)->go_on_without_disk(options, attached.error());
+  put(number, std::move(*pool));
+  last_number_ = std::max(last_number_, number);
+  return {};
+}
+
+Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,
+                                                    gid_t gid) {
+  const uint64_t assigned = assigned_bytes();
+  const uint64_t left = surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes);
+  PoolOptions options;
+  options.name = name;
+  options.size_bytes = std::max(left / 4 / 4096 * 4096, kLeastDefaultBytes);
+  options.mode = mode;
+  options.uid = uid;
+  options.gid = gid;
+  return create(options);
+}
+
+Result<void> Pools::remove(std::string_view name) {
+  std::lock_guard change(change_mutex_);
+  auto pool = find(name);
+  if (pool == nullptr) return fail(ENOENT);
+  // Its names would come back with the disk.
+  if (pool->away() != nullptr)
+    return fail(EBUSY, fmt::format("pool {}: its disk is away, and keeps what was removed", pool->name()));
+  if (pool->serves_from_disk())
+    return fail(EBUSY, fmt::format("pool {}: a client reads an entry that only its disk has", pool->name()));
+  auto retired = pool->retire();
+  if (retired) surroundings_.evictor->wake();
+  return retired;
+}
+
+Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options) {
+  if (!surroundings_.opens_may_wait)
+    return fail(EOPNOTSUPP, fmt::format("pool {}: spill={} would block an open over io_uring", pool->name(),
+                                        options.spill_path));
+  if (ending_) return fail(ESHUTDOWN, fmt::format("pool {}: the daemon is about to end", pool->name()));
+  for (const auto& other : list())
+    if (other != pool)
+      if (auto apart = check_spills_apart(options, other->options()); !apart) return apart;
+  auto attached = open_disk_tier(*pool, options);
+  if (attached && disk_started_) disk_started_(pool);
+  return attached;
+}
+
+Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
+  std::lock_guard change(change_mutex_);
+  if (pool->disk() != nullptr || pool->away() != nullptr)
+    return fail(EBUSY,
+                fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
+                            "the next start",
+                            pool->name()));
+  if (auto good = check_spill_options(wanted); !good) return good;
+  if (wanted.spill_path.empty()) return {};
+  return attach_disk(pool, wanted);
+}
+
+void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started) {
+  std::lock_guard change(change_mutex_);
+  disk_started_ = std::move(started);
+  ending_ = !disk_started_;
+  if (ending_) return;
+  for (const auto& pool : list())
+    if (pool->disk() != nullptr) disk_started_(pool);
+}
+
+Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority) {
+  std::lock_guard change(change_mutex_);
+  const PoolOptions present = pool.options();
+  const uint64_t others = assigned_bytes() - present.size_bytes;
+  if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
+    return fail(EINVAL, fmt::format("pool {}: {} is no size for a pool", pool.name(), size_bytes));
+  if (size_bytes > surroundings_.memory_bytes - std::min(others, surroundings_.memory_bytes))
+    return fail(EINVAL, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
+                                    pool.name(), format_size(size_bytes), format_size(others),
+                                    format_size(surroundings_.memory_bytes)));
+  if (authority == Authority::kAdministrator) {
+    auto resized = pool.set_size(size_bytes);
+    return resized ? pool.set_size_max(size_bytes) : resized;
+  }
+  if (size_bytes > present.size_max_bytes)
+    return fail(EPERM, fmt::format("pool {}: {} is more than its size_max, {}, which only the administrator "
+                                   "raises (.kvcachefs/pools/{}/size_max)",
+                                   pool.name(), format_size(size_bytes), format_size(present.size_max_bytes),
+                                   pool.name()));
+  return pool.set_size(size_bytes);
+}
+
+Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
+  std::lock_guard change(change_mutex_);
+  if (size_max_bytes > surroundings_.memory_bytes)
+    return fail(EINVAL, fmt::format("pool {}: size_max {} is more than the memory, {}", pool.name(),
+                                    format_size(size_max_bytes), format_size(surroundings_.memory_bytes)));
+  return pool.set_size_max(size_max_bytes);
+}
+
+void Pools::reap() {
+  // The lock is held until the pools are unmounted, because a new pool may get the number and the name, and
+  // so the directory, of one of them. It is not waited for: making or resizing a pool, or attaching a disk,
+  // may take many seconds, and this is the thread that evicts.
+  const std::unique_lock change(change_mutex_, std::try_to_lock);
+  if (!change) return;
+  std::vector<std::shared_ptr<Pool>> gone;
+  {
+    std::unique_lock lock(pools_mutex_);
+    for (auto& pool : pools_) {
+      // A use count of one says that no request is using the pool. None can begin, because the kernel knows
+      // no inode of it.
+      if (pool != nullptr && pool->retired() && pool.use_count() == 1 && pool->forgotten())
+        gone.push_back(std::move(pool));
+    }
+  }
+  // The options are written before the pools are unmounted: a successor would take a new pool there for one
+  // of them.
+  if (!gone.empty())
+    if (auto written = surroundings_.options_changed(); !written) log_error("{}", written.error().message);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,84 @@
+// The pools of a mount, by number (the top 16 bits of a nodeid) and by name. Any thread. Creating and
+// removing pools is serialised; finding one takes a shared lock and a reference. Failure: errno with a
+// sentence for the log.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+
+class Pools {
+ public:
+  // Numbers fit in 15 bits: the 16th tells control files apart (fs/nodeid.h).
+  static constexpr uint16_t kMaxPools = 0x7fff;
+  static constexpr uint64_t kLeastDefaultBytes = uint64_t{16} << 20;
+
+  struct Surroundings {
+    std::string directory;      // where the pools' tmpfs are mounted, one directory each
+    uint64_t memory_bytes = 0;  // what the sizes of all pools together may not exceed
+    const NumaTopology* topology = nullptr;
+    BackingStore* backing_store = nullptr;
+    DiscardListener* listener = nullptr;
+    Wakeup* evictor = nullptr;
+    unsigned cores = 1;
+    bool opens_may_wait = true;  // false: no pool may have a disk tier
+    Survivors* survivors = nullptr;
+    std::function<Result<void>()> options_changed = [] { return Result<void>(); };  // Pool::Surroundings
+  };
+  explicit Pools(Surroundings surroundings);
+
+  std::shared_ptr<Pool> find(uint16_t number) const;
+  std::shared_ptr<Pool> find(std::string_view name) const;
+  std::vector<std::shared_ptr<Pool>> list() const;  // by name
+  // Also those that were removed and not yet reaped; by number.
+  std::vector<std::shared_ptr<Pool>> all() const;
+
+  Result<std::shared_ptr<Pool>> create(const PoolOptions& options);
+  // Pool::adopt, under the number that the pool had.
+  Result<void> adopt(uint16_t number, const PoolOptions& options);
+  // A pool with the defaults: a quarter of the memory that no pool has yet.
+  Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
+  // ENOTEMPTY unless its tree is empty. EBUSY while its disk is away, or while a client reads an entry from
+  // it. What was removed before stays removed on the disk if Pool::when_committed() was waited for.
+  Result<void> remove(std::string_view name);
+  // EINVAL beyond the memory; EPERM for an owner beyond size_max. An administrator's size becomes size_max,
+  // too.
+  Result<void> resize(Pool& pool, uint64_t size_bytes, Authority authority);
+  Result<void> set_size_max(Pool& pool, uint64_t size_max_bytes);  // EINVAL beyond memory or below the size
+  // Attaches a disk tier to a pool that serves; `wanted` is as .pool/spill gives it. EBUSY if the pool has
+  // one.
+  Result<void> set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted);
+  // `started` is called for each pool that has a disk tier, now and when one gets it. An empty function says
+  // that the daemon ends: from then on no pool gets a disk tier (ESHUTDOWN), because no thread would serve
+  // it.
+  void on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started);
+  uint64_t memory_bytes() const { return surroundings_.memory_bytes; }
+
+  // Destroys removed pools that the kernel has forgotten.
+  void reap();
+
+ private:
+  uint64_t assigned_bytes() const;
+  Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;
+  void put(uint16_t number, std::shared_ptr<Pool> pool);
+  Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options);
+
+  const Surroundings surroundings_;
+  std::mutex change_mutex_;                                         // taken before pools_mutex_
+  std::function<void(const std::shared_ptr<Pool>&)> disk_started_;  // guarded by change_mutex_
+  bool ending_ = false;                                             // guarded by change_mutex_
+  uint16_t last_number_ = 0;                                        // guarded by change_mutex_
+  mutable std::shared_mutex pools_mutex_;
+  std::vector<std::shared_ptr<Pool>> pools_;  // [0] unused: number 0 is the mount's root
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,313 @@
+// A pool taken over from a process that died. Its files are where they were. What that process knew of them
+// besides is found out again, by a walk of the tree and from what the process wrote down (tier/survivors.h).
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "tier/catalog/content_layout.h"
+#include "tier/catalog/copy_mark.h"
+#include "tier/children.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kStatBlockBytes = 512;  // the unit of st_blocks, stat(2)
+
+struct Opens {
+  uint32_t all = 0;
+  uint32_t writers = 0;
+  uint32_t from_disk = 0;
+};
+
+std::string xattr_of(int fd, const char* name) {
+  std::array<char, 16> value{};
+  const auto size = sys::get_xattr(fd, name, value);
+  return size ? std::string(value.data(), *size) : std::string();
+}
+
+int64_t in_ns(const timespec& time) {
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+int64_t real_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return in_ns(now);
+}
+
+// 0 for a time in the future.
+uint64_t age_ms(const timespec& time) {
+  return static_cast<uint64_t>(std::max<int64_t>(real_ns() - in_ns(time), 0)) / 1'000'000;
+}
+
+// The one place that says whether a file's own pages are its content: where they are not, nothing may take
+// them for it. A cold entry's file has no pages, or some, and nothing tells which; its mark describes its
+// content. An entry that was truncated to 0 bytes has that size before its mark tells. An entry that is open
+// otherwise than from the disk has all its pages.
+bool is_cold(const std::optional<CopyMark>& mark, const struct stat& attributes, const Opens& opens) {
+  if (!mark || opens.all > opens.from_disk) return false;
+  const auto size = static_cast<uint64_t>(attributes.st_size);
+  if (mark->state == CopyMark::State::kUnreadable) return size > 0 && attributes.st_blocks == 0;
+  return mark->state == CopyMark::State::kCold && (size > 0 || mark->content.size_bytes == 0);
+}
+
+// True if a process truncated the file to 0 bytes and died before the mark could tell: what is written from
+// now on is the content.
+bool was_cut(const std::optional<CopyMark>& mark, const struct stat& attributes) {
+  return mark && mark->state == CopyMark::State::kCold && attributes.st_size == 0 &&
+         mark->content.size_bytes > 0;
+}
+
+int number_in(std::string_view text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace
+
+class Pool::Adopter {
+ public:
+  explicit Adopter(Pool& pool) : pool_(pool), survivors_(*pool.surroundings_.survivors) {}
+
+  void run() {
+    survivors_.for_each_handle([this](const OpenHandle& handle) {
+      if (handle.inode.pool != pool_.number_) return;
+      Opens& opens = opens_[handle.inode.ino];
+      ++opens.all;
+      if (handle.writer) ++opens.writers;
+      if (handle.from_disk) ++opens.from_disk;
+    });
+    survivors_.for_each_backing([this](const HeldBacking& backing, bool) {
+      if (backing.inode.pool == pool_.number_) backings_[backing.inode.ino] = backing.id;
+    });
+    adopt_nameless();
+    fault_point("adopted nameless");
+    if (!pool_.retired()) adopt_other(pool_.root_ino(), 0);
+    adopt_tree();
+    fault_point("adopted the tree");
+    publish();
+    // The remaining backing ids are of files that are gone: a client that has the file open goes on without
+    // it.
+    for (const auto& [ino, backing] : backings_) pool_.surroundings_.backing_store->give_back(backing);
+  }
+
+  std::vector<uint64_t> nameless_directories;  // and nameless links and other inodes without content
+
+ private:
+  struct Closed {
+    int64_t used_ns;
+    uint64_t ino;
+  };
+
+  void adopt_nameless() {
+    for (const auto& [place, kept] : survivors_.kept()) {
+      count_step();
+      if (kept.inode.pool != pool_.number_) continue;
+      const auto attributes = sys::stat_of(kept.fd);
+      DescriptorBudget::Charge charge;
+      if (attributes) charge = survivors_.descriptors().charge_held(attributes->st_uid, pool_.number_);
+      KeptByDescriptor keeper(UniqueFd(kept.fd), &survivors_, place, std::move(charge));
+      // The process died before the last name went, or after a new one came.
+      if (!attributes || attributes->st_ino != kept.inode.ino || attributes->st_nlink > 0) continue;
+      const bool is_file = S_ISREG(attributes->st_mode);
+      if (is_file && !opens_.contains(kept.inode.ino)) continue;
+      const sys::Handle handle{kept.inode.ino, kept.generation};
+      if (is_file) {
+        const auto fd = pool_.arena_.open(handle, kReadForFacts);
+        adopt_file(handle, *attributes, fd ? fd->get() : kept.fd, true);
+      } else {
+        adopt_other(handle.ino, handle.generation);
+        nameless_directories.push_back(handle.ino);
+      }
+      EntryTable::Shard& shard = pool_.table_.shard(kept.inode.ino);
+      MutexLock lock(shard.mutex);
+      Entry* const entry = shard.find(kept.inode.ino);
+      entry->removed = true;
+      shard.kept[kept.inode.ino] = std::move(keeper);
+    }
+  }
+
+  void adopt_tree() {
+    walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
+      if (child.is_regular)
+        adopt_named(child, directory);
+      else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
+        adopt_other(handle->ino, handle->generation);
+        pool_.empty_directories_->rests({.handle = *handle, .age_unknown = true}, 0);
+      }
+    });
+  }
+
+  void adopt_named(const Child& child, int directory) {
+    {
+      EntryTable::Shard& shard = pool_.table_.shard(child.ino);
+      MutexLock lock(shard.mutex);
+      if (shard.find(child.ino) != nullptr) return;  // another name of the file
+    }
+    const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
+    if (!fd) return;
+    const auto handle = sys::handle_of(fd->get());
+    const auto attributes = sys::stat_of(fd->get());
+    if (handle && attributes) adopt_file(*handle, *attributes, fd->get(), false);
+  }
+
+  void adopt_file(sys::Handle handle, struct stat attributes, int fd, bool nameless) {
+    const auto found = opens_.find(handle.ino);
+    const Opens opens = found == opens_.end() ? Opens{} : found->second;
+    const uint64_t size = static_cast<uint64_t>(attributes.st_size);
+    const uint64_t allocated = static_cast<uint64_t>(attributes.st_blocks) * kStatBlockBytes;
+    EntryTable::Shard& shard = pool_.table_.shard(handle.ino);
+    MutexLock lock(shard.mutex);
+    Entry& entry = shard.find_or_make(handle.ino, handle.generation);
+    Accounted accounted(pool_, entry);
+    entry.kept = adopt_ctime(fd, attributes, opens.writers > 0);
+    const auto mark = copy_mark_of(fd);
+    const bool cold = is_cold(mark, attributes, opens);
+    if (cold) entry.tier = Entry::Tier::kCold;
+    entry.synced_nameless = nameless && mark && mark->synced_nameless;
+    if (was_cut(mark, attributes)) {
+      entry.node_id = mark->node_id;
+      entry.first_version = mark->content.version + 1;
+      pool_.mark_dirty(entry);
+      entry.node_id = 0;  // set again from the mark
+    }
+    entry.stage = Entry::Stage::kWritten;
+    entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
+    const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    entry.charged_bytes = cold ? whole : allocated;
+    if (pool_.surroundings_.topology->node_count() > 1)
+      entry.node = static_cast<int8_t>(pool_.surroundings_.topology->node_of_file(fd));
+    entry.open_count = opens.all;
+    entry.writer_count = opens.writers;
+    entry.direct_count = opens.from_disk;
+    if (has_other_xattrs(fd)) {
+      entry.policy.priority = number_in(xattr_of(fd, "user.kv.priority"));
+      entry.pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
+    }
+    if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
+    if (opens.all > 0) {
+      ++pool_.open_files_;
+      if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.back(entry);
+    }
+    if (opens.writers > 0)
+      pool_.writers_.open(handle.ino, allocated, !pool_.surroundings_.backing_store->needs_write_access());
+    // Blocks beyond the end were reserved for a writer; nothing tells how far.
+    if (allocated > whole && !cold) {
+      entry.reserved_end = size + allocated;
+      if (opens.writers == 0)
+        if (auto file = pool_.arena_.open(handle, O_RDWR | O_NONBLOCK)) {
+          (void)pool_.trim(entry, file->get());
+          if (auto now = sys::stat_of(file->get()))
+            entry.charged_bytes = static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes;
+        }
+    }
+    if (nameless) return;
+    ++pool_.files_;
+    if (size > 0 && opens.writers == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
+      pool_.learner_.closed(size);
+    if (opens.writers == 0)
+      closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
+  }
+
+  // The kernel may know the inode; nothing tells how many lookups it was told.
+  void adopt_other(uint64_t ino, uint32_t generation) {
+    EntryTable::Shard& shard = pool_.table_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry& entry = shard.find_or_make(ino, generation);
+    entry.lookup_count = 1;
+    entry.lookups_unknown = true;
+    entry.missed_in = true;  // unknown, so assumed
+  }
+
+  // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not
+  // renamed yet is among the last, and so leaves late, too.
+  void publish() {
+    std::ranges::sort(closed_, {}, &Closed::used_ns);
+    for (const Closed& closed : closed_) {
+      count_step();
+      EntryTable::Shard& shard = pool_.table_.shard(closed.ino);
+      MutexLock lock(shard.mutex);
+      Entry& entry = *shard.find(closed.ino);
+      Accounted accounted(pool_, entry);
+      pool_.candidates_.fresh(entry);
+      pool_.publish(entry);
+      if (entry.pinned) pool_.candidates_.park(entry);
+    }
+  }
+
+  Pool& pool_;
+  Survivors& survivors_;
+  std::unordered_map<uint64_t, Opens> opens_;
+  std::unordered_map<uint64_t, int32_t> backings_;
+  std::vector<Closed> closed_;
+};
+
+Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& options,
+                                          const Surroundings& surroundings) {
+  std::vector<int> nameless;
+  for (const auto& [place, kept] : surroundings.survivors->kept())
+    if (kept.inode.pool == number) nameless.push_back(kept.fd);
+  auto arena = MemoryArena::adopt(surroundings.arena_path, nameless);
+  if (!arena) return pass(arena);
+  const bool removed = arena->tree_is_removed();
+  auto pool = std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
+  pool->retired_ = removed;
+  const uint64_t begun_ns = now_ns();
+  Adopter adopter(*pool);
+  adopter.run();
+  // The kernel says once that it has forgotten an inode, and may have said so to the process that died.
+  if (!adopter.nameless_directories.empty())
+    surroundings.listener->let_go(number, std::move(adopter.nameless_directories),
+                                  [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
+                                    const auto its = left.lock();
+                                    if (its && !known) its->forget(ino, UINT64_MAX);
+                                  });
+  log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->files_.load(),
+           (now_ns() - begun_ns) / 1'000'000);
+  return pool;
+}
+
+Result<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
+  if (const int error = injected_error("open again")) return fail(error);
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* const entry = shard.find(ino);
+  if (entry == nullptr || entry->open_count == 0) return fail(ESTALE);
+  if (from_disk) {
+    // There may be memory for the entry now, or it is in memory already: then others may have it open with
+    // passthrough, which does not go together with an open that is served from the disk. A nameless entry
+    // could not be opened again.
+    if (!entry->removed) return fail(kColdEntry);
+    return Opened{.backing = -1, .from_disk = true};
+  }
+  if (auto backed = back(*entry); !backed) return pass(backed);
+  return Opened{.backing = entry->backing, .from_disk = false};
+}
+
+void Pool::undo_create(int directory, const char* name) {
+  const auto handle = sys::handle_at(directory, name);
+  if (!handle) return;
+  EntryTable::Shard& shard = table_.shard(handle->ino);
+  MutexLock lock(shard.mutex);
+  const auto attributes = sys::stat_at(directory, name);
+  Entry* const entry = shard.find(handle->ino);
+  if (!attributes || attributes->st_ino != handle->ino || !S_ISREG(attributes->st_mode) ||
+      attributes->st_size > 0 || attributes->st_nlink > 1 || entry == nullptr || entry->open_count > 0)
+    return;
+  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, {});
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,65 @@
+// A pool that was taken over without its disk, which cannot be had, goes on with what is in memory. The marks
+// of its files (tier/catalog/copy_mark.h) say what the disk has, and stay true: what is written is marked
+// dirty, and nothing becomes cold. So a process that finds the disk again reconciles as after any death: the
+// names, contents and removals made meanwhile are in the tmpfs.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "tier/catalog/content_layout.h"
+#include "tier/children.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+
+}  // namespace
+
+void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
+  away_ = std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience);
+  durability_ = durability_of(spill);
+  // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
+  // would bring removed ones back.
+  restoring_ = is_restoring(arena_.tree_fd());
+  walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
+    if (!child.is_regular) return;
+    const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
+    if (!fd) return;
+    auto mark = copy_mark_of(fd->get());
+    if (mark) adopt_mark(child.ino, child.name, std::move(*mark));
+  });
+  fault_point("without its disk");
+  const SpillUsage usage = spill_usage();
+  log_error(
+      "pool {}: without its disk: {}; served from memory, and tried again: {} dirty entries, {} clean, {} "
+      "cold, "
+      "which cannot be opened meanwhile",
+      name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
+}
+
+void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
+  EntryTable::Shard& shard = table_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* const entry = shard.find(ino);
+  if (entry == nullptr || entry->removed || entry->node_id != 0) return;  // another name of the file
+  Accounted accounted(*this, *entry);
+  entry->node_id = mark.node_id;
+  entry->first_version = mark.first_version;
+  if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
+  // An entry that is open otherwise than from the disk has all its pages.
+  const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
+  entry->version = mark.content.version;
+  entry->name_hash = static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(std::string_view(name)))).low);
+  // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
+  // them and puts the times back.
+  const uint64_t data_bytes = data_bytes_of(mark.content, options().spill_unit_bytes);
+  if (cold) entry->charged_bytes = (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  candidates_.moved(*entry, cold ? Entry::Tier::kCold : Entry::Tier::kClean);
+  if (entry->direct_count > 0) shard.held.emplace(ino, mark.content);
+  shard.copies[ino] = std::move(mark.content);
+}
+
+}  // namespace kvcachefs

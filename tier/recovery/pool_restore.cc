@@ -1,0 +1,310 @@
+// The restore of a pool: what its catalog has comes back as names in the tmpfs, cold.
+#include <algorithm>
+#include <cerrno>
+
+#include "alloc/tree_name.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log_limit.h"
+#include "base/progress.h"
+#include "tier/catalog/content_layout.h"
+#include "tier/pool/pool.h"
+
+namespace kvcachefs {
+namespace {
+
+// Directories stay open while their files are made: a pool's entries mostly lie in few directories.
+constexpr size_t kOpenDirectories = 512;
+constexpr unsigned kMostNamed = 10;  // warnings a minute in the log
+
+// A stored entry to publish: in the order of `modified`, as if it were stored just now, so the latest leave
+// last.
+struct Stored {
+  timespec modified{};
+  uint64_t ino = 0;
+};
+
+struct Made {
+  sys::Handle handle;
+  bool is_directory = false;
+};
+
+}  // namespace
+
+class Pool::Restorer final : public CatalogVisitor {
+ public:
+  // `there`: the nodes that the tree has already, restored by a process that died or made before.
+  Restorer(Pool& pool, DiskTier& tier, const KnownNodes& there)
+      : pool_(pool), tier_(tier), there_(there), serves_(pool.root_is_known()) {}
+
+  void node(const CatalogNode& node, std::span<const CatalogName> names,
+            const CatalogContent* content) override {
+    if (node.id == kCatalogRoot) return;
+    if (const auto there = there_.find(node.id); there != there_.end())
+      return go_on_with(node, there->second, names);
+    if (content != nullptr && !tier_.store->claim(*content)) {
+      ++damaged_;
+      return drop(names);
+    }
+    if (auto made = make(node, names, content); made) {
+      fault_point("restored", made_.size());
+      if (serves_) tell(names);
+    } else {
+      if (content != nullptr) tier_.store->give_back(content->extents);
+      static LogLimit limit(kMostNamed);
+      limit.warning("pool {}: {} cannot be restored: errno {}", pool_.name_, std::string(names.front().name),
+                    made.error().code);
+      drop(names);
+    }
+  }
+
+  void lost(CatalogLoss loss, uint64_t id, std::string_view name) override {
+    if (losses_++ == 0)
+      log_warning("pool {}: the catalog has lost something, the first: {} (node {}, '{}')", pool_.name_,
+                  to_string(loss), id, name);
+  }
+
+  // After an error all is as it was before the restore, except for what the catalog has dropped by itself.
+  Result<void> run() {
+    Catalog& catalog = tier_.store->catalog();
+    auto done = catalog.load(*this);
+    // The dropped names go straight to the catalog, and the extents that it answers with are not freed: they
+    // were never claimed, belong to another content, or were given back. If the names stayed, they would one
+    // day take what is stored there next with them.
+    if (done && !dropped_.empty())
+      if (auto committed = catalog.commit(dropped_); !committed) done = pass(committed);
+    if (!done) {
+      take_back();
+      return fail(done.error().code, fmt::format("pool {}: what its catalog has cannot be restored: {}",
+                                                 pool_.name_, done.error().message));
+    }
+    finish();
+    return {};
+  }
+
+ private:
+  void finish() {
+    std::ranges::sort(stored_, {}, [](const Stored& stored) {
+      return std::pair(stored.modified.tv_sec, stored.modified.tv_nsec);
+    });
+    for (const Stored& stored : stored_) {
+      count_step();
+      EntryTable::Shard& shard = pool_.table_.shard(stored.ino);
+      MutexLock lock(shard.mutex);
+      Entry* entry = shard.find(stored.ino);
+      if (entry == nullptr) continue;
+      pool_.candidates_.publish(*entry);
+      if (entry->pinned) {
+        pool_.candidates_.park(*entry);
+        (void)tier_.promoter.request(stored.ino, Promoter::kOpenPriority - 1);
+      }
+    }
+    for (const auto& [fd_handle, node] : directory_times_) {
+      count_step();
+      auto fd = pool_.arena_.open(fd_handle, O_RDONLY | O_DIRECTORY);
+      if (!fd) continue;
+      (void)sys::change_times(fd->get(), {node.first, node.second});
+      pool_.note_if_empty(fd->get());
+    }
+    if (damaged_ + losses_ > 0)
+      log_warning("pool {}: {} entries of the catalog were dropped", pool_.name_, damaged_ + losses_);
+    if (!stored_.empty()) log_info("pool {}: {} entries are back, cold", pool_.name_, stored_.size());
+  }
+
+  // A node of the tree may lack some of its names; a directory's times have changed with what is made in it.
+  void go_on_with(const CatalogNode& node, sys::Handle handle, std::span<const CatalogName> names) {
+    if (S_ISDIR(node.mode)) {
+      directories_[node.id] = handle;
+      directory_times_.emplace_back(handle, std::pair(node.accessed, node.modified));
+      return;
+    }
+    const auto fd = pool_.arena_.open(handle, O_PATH | O_NOFOLLOW);
+    for (const CatalogName& name : names) {
+      const auto parent = directory(name.parent);
+      if (fd && parent) (void)sys::link_to(fd->get(), *parent, std::string(name.name).c_str());
+    }
+  }
+
+  void tell(std::span<const CatalogName> names) {
+    for (const CatalogName& name : names) {
+      auto parent = directory(name.parent);
+      auto attributes = parent ? sys::stat_of(*parent) : pass(parent);
+      if (attributes)
+        pool_.surroundings_.listener->appeared(pool_.number_, attributes->st_ino, std::string(name.name));
+    }
+  }
+
+  // Goes backwards, because a directory can go only after what is in it. What a client has put into one
+  // meanwhile stays, and so does the directory.
+  void take_back() {
+    for (; !made_.empty(); made_.pop_back()) {
+      count_step();
+      const Made& made = made_.back();
+      EntryTable::Shard& shard = pool_.table_.shard(made.handle.ino);
+      MutexLock lock(shard.mutex);
+      Entry* const entry = shard.find(made.handle.ino);
+      auto fd = pool_.arena_.open(made.handle, O_PATH | O_NOFOLLOW);
+      if (!fd) continue;
+      shard.copies.erase(made.handle.ino);
+      Entry nameless;
+      nameless.policy.ino = made.handle.ino;
+      const bool removed = made.is_directory ? remove_directory(fd->get())
+                                             : pool_.remove_names(entry != nullptr ? *entry : nameless,
+                                                                  fd->get()) == NamesLeft::kNone;
+      if (!removed || entry == nullptr) continue;
+      auto kept = pool_.keep_inode(pool_.handle_of(*entry), std::move(*fd));
+      pool_.gone(shard, *entry, kept ? std::move(*kept) : KeptByDescriptor());
+    }
+  }
+
+  bool remove_directory(int fd) {
+    auto found = find_name(pool_.arena_, fd);
+    return found && sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR);
+  }
+
+  Result<int> directory(uint64_t id) {
+    if (id == kCatalogRoot) return pool_.arena_.tree_fd();
+    if (auto found = open_.find(id); found != open_.end()) return found->second.get();
+    auto known = directories_.find(id);
+    if (known == directories_.end()) return fail(ENOENT);
+    if (open_.size() >= kOpenDirectories) open_.clear();
+    auto fd = pool_.arena_.open(known->second, O_RDONLY | O_DIRECTORY);
+    if (!fd) return pass(fd);
+    return open_.emplace(id, std::move(*fd)).first->second.get();
+  }
+
+  // A file gets its name when all of it is there, above all its mark: if this process dies, nothing may take
+  // the lack of pages for its content.
+  Result<UniqueFd> make_file(const CatalogNode& node, int parent, const char* name,
+                             const CatalogContent& content) {
+    auto fd = sys::open_at(parent, ".", O_TMPFILE | O_RDWR, node.mode & 07777);
+    if (!fd) return fd;
+    if (content.size_bytes > 0)
+      if (auto sized = sys::truncate(fd->get(), content.size_bytes); !sized) return pass(sized);
+    if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
+    Entry marked;
+    marked.node_id = node.id;
+    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised());
+    if (auto put = pool_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
+      return pass(put);
+    if (auto named = sys::link_to(fd->get(), parent, name); !named) return pass(named);
+    return fd;
+  }
+
+  // `made`: the name is new, also if a later step fails.
+  Result<UniqueFd> make_other(const CatalogNode& node, int parent, const char* name, bool& made) {
+    const mode_t mode = node.mode & 07777;
+    Result<void> done = S_ISDIR(node.mode)   ? sys::make_directory_at(parent, name, mode)
+                        : S_ISLNK(node.mode) ? sys::symlink_at(node.link_target.c_str(), parent, name)
+                                             : sys::make_node_at(parent, name, node.mode, node.device);
+    made = done.has_value();
+    // A pool that serves already may have the directory: then both contents share it. A process that died may
+    // have made the inode before.
+    const bool may_be_there = S_ISDIR(node.mode) || !there_.empty();
+    if (!done && !(may_be_there && done.error().code == EEXIST)) return pass(done);
+    auto fd = sys::open_at(parent, name, O_PATH | O_NOFOLLOW);
+    if (!fd) return fd;
+    auto attributes = sys::stat_of(fd->get());
+    if (!attributes) return pass(attributes);
+    if ((attributes->st_mode & S_IFMT) != (node.mode & S_IFMT)) return fail(EEXIST);
+    return fd;
+  }
+
+  Result<void> make(const CatalogNode& node, std::span<const CatalogName> names,
+                    const CatalogContent* content) {
+    auto parent = directory(names.front().parent);
+    if (!parent) return pass(parent);
+    const std::string name(names.front().name);
+    bool is_new = content != nullptr;
+    auto fd = content != nullptr ? make_file(node, *parent, name.c_str(), *content)
+                                 : make_other(node, *parent, name.c_str(), is_new);
+    auto handle = !fd                  ? Result<sys::Handle>(pass(fd))
+                  : content != nullptr ? sys::handle_of(fd->get())
+                                       : dress(node, fd->get());
+    if (!handle) {
+      // A half-made inode would have a name that no client can look up.
+      if (content == nullptr && is_new)
+        (void)sys::unlink_at(*parent, name.c_str(), S_ISDIR(node.mode) ? AT_REMOVEDIR : 0);
+      return pass(handle);
+    }
+    for (const CatalogName& more : names.subspan(1)) {
+      auto other = directory(more.parent);
+      if (other) (void)sys::link_to(fd->get(), *other, std::string(more.name).c_str());
+    }
+    if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
+    if (content == nullptr) {
+      const KeptCtime kept =
+          is_new ? restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised()) : KeptCtime();
+      tier_.names.known(handle->ino, node.id, fd->get(), kept);
+      if (S_ISDIR(node.mode)) {
+        directories_[node.id] = *handle;
+        directory_times_.emplace_back(*handle, std::pair(node.accessed, node.modified));
+      }
+      return {};
+    }
+    adopt(node, *handle, *content, names.front().name,
+          restore_ctime(fd->get(), node.modified, node.changed, false));
+    return {};
+  }
+
+  // Gives the inode what the catalog has besides names and content.
+  static Result<sys::Handle> dress(const CatalogNode& node, int fd) {
+    if (node.uid != 0 || node.gid != 0)
+      if (auto owned = sys::change_owner(fd, node.uid, node.gid); !owned) return pass(owned);
+    // Because the umask is 0 the mode is right, except that a set-group-ID directory and a change of owner
+    // change bits.
+    if (!S_ISLNK(node.mode) && (S_ISDIR(node.mode) || (node.mode & 07000) != 0))
+      if (auto moded = sys::change_mode(fd, node.mode & 07777); !moded) return pass(moded);
+    for (const auto& [name, value] : node.xattrs) (void)sys::set_xattr(fd, name.c_str(), value, 0);
+    (void)sys::change_times(fd, {node.accessed, node.modified});
+    return sys::handle_of(fd);
+  }
+
+  void adopt(const CatalogNode& node, sys::Handle handle, const CatalogContent& content,
+             std::string_view name, KeptCtime kept) {
+    constexpr uint64_t kBlockBytes = 4096;
+    EntryTable::Shard& shard = pool_.table_.shard(handle.ino);
+    MutexLock lock(shard.mutex);
+    Entry& entry = shard.find_or_make(handle.ino, handle.generation);
+    Accounted accounted(pool_, entry);
+    entry.stage = Entry::Stage::kCandidate;
+    entry.tier = Entry::Tier::kCold;
+    entry.node_id = node.id;
+    entry.kept = kept;
+    entry.name_hash = static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
+    entry.version = content.version;
+    entry.pinned = node.pinned;
+    entry.stored_ms = now_coarse_ms();
+    const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
+    entry.charged_bytes = (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    for (const auto& [xattr, value] : node.xattrs)
+      if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
+    shard.copies[handle.ino] = content;
+    ++pool_.files_;
+    if (content.size_bytes > 0 && !has_holes(content.extents)) pool_.learner_.closed(content.size_bytes);
+    stored_.push_back({node.modified, handle.ino});
+  }
+
+  void drop(std::span<const CatalogName> names) {
+    for (const CatalogName& name : names) dropped_.push_back(DropName{name.parent, std::string(name.name)});
+  }
+
+  Pool& pool_;
+  DiskTier& tier_;
+  const KnownNodes& there_;
+  const bool serves_;  // a client may have looked for what comes back
+  std::unordered_map<uint64_t, sys::Handle> directories_;
+  std::unordered_map<uint64_t, UniqueFd> open_;
+  std::vector<std::pair<sys::Handle, std::pair<timespec, timespec>>> directory_times_;
+  std::vector<Stored> stored_;
+  std::vector<Made> made_;  // in the order in which they were made
+  std::vector<CatalogChange> dropped_;
+  uint64_t damaged_ = 0;
+  uint64_t losses_ = 0;
+};
+
+Result<void> Pool::restore(DiskTier& tier, const KnownNodes& there) {
+  return Restorer(*this, tier, there).run();
+}
+
+}  // namespace kvcachefs
