@@ -5,38 +5,66 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/pool_pressure.h"
 
 namespace kvcachefs::test {
 namespace {
 
-class JoinedPromotionTest : public DiskTierTest {};
+class JoinedPromotionTest : public FaultedTierTest {
+ protected:
+  // The entry is cold, and the pool is full of others that may leave.
+  void make_cold_in_full_pool(const std::string& name) {
+    ASSERT_EQ(store(path(name), pattern(1, 8 * kMiB)), 0);
+    ASSERT_TRUE(eventually([&] {
+      order(mount(), "100%");
+      return tier_of(path(name)) == "cold";
+    }));
+    for (int i = 0; i < 6; ++i)
+      ASSERT_EQ(store(path("f-" + name + std::to_string(i)), pattern(i, 5 * kMiB)), 0);
+  }
+  void prefetch(const std::string& name) {
+    const File order(mount().control("prefetch"), O_WRONLY);
+    ASSERT_EQ(::write(order.fd(), (name + "\n").data(), name.size() + 1),
+              static_cast<ssize_t>(name.size() + 1));
+  }
+};
 
-// The pool is full of entries that may leave; one that is prefetched is truncated meanwhile.
+// The truncation meets the prefetch queued, waiting for room, or moving.
 TEST_F(JoinedPromotionTest, ATruncationOfWhatIsPrefetchedFindsRoom) {
   start({.size = "32M", .spill_size = "512M", .more = "durability=writeback"});
   for (int round = 0; round < 40; ++round) {
-    const std::string name = "x" + std::to_string(round) + "\n";
-    const std::string cold = path("x" + std::to_string(round));
-    ASSERT_EQ(store(cold, pattern(round, 8 * kMiB)), 0);
-    ASSERT_TRUE(eventually([&] {
-      order(mount(), "100%");
-      return tier_of(cold) == "cold";
-    }));
-    for (int i = 0; i < 6; ++i)
-      ASSERT_EQ(store(path("f" + std::to_string(round) + "-" + std::to_string(i)), pattern(i, 5 * kMiB)), 0);
-    const File prefetch(mount().control("prefetch"), O_WRONLY);
-    ASSERT_EQ(::write(prefetch.fd(), name.data(), name.size()), static_cast<ssize_t>(name.size()));
-    // The truncation meets the prefetch queued, waiting for room, or moving.
+    const std::string name = "x" + std::to_string(round);
+    make_cold_in_full_pool(name);
+    prefetch(name);
     std::this_thread::sleep_for(std::chrono::microseconds(round % 3 * 1000));
-    EXPECT_EQ(error_name(error_of(::truncate(cold.c_str(), 100))), "ok") << "round " << round;
-    ::unlink(cold.c_str());
+    EXPECT_EQ(error_name(error_of(::truncate(path(name).c_str(), 100))), "ok") << "round " << round;
+    ::unlink(path(name).c_str());
   }
+}
+
+// The prefetch has found no memory, and its outcome is not the truncation's.
+TEST_F(JoinedPromotionTest, ATruncationThatJoinsAPrefetchWithoutMemoryFindsRoom) {
+  start({.size = "32M", .spill_size = "512M", .more = "durability=writeback"});
+  make_cold_in_full_pool("x");
+  const int64_t waits = stat("promote_waits");
+  std::vector<File> readers;
+  for (int i = 0; i < 6; ++i) readers.emplace_back(path("f-x" + std::to_string(i)), O_RDONLY);
+  arm("pause copied from the disk");
+  prefetch("x");
+  ASSERT_TRUE(eventually([&] { return exists(fault_file() + ".paused"); }));
+  readers.clear();
+  auto truncated =
+      std::async(std::launch::async, [&] { return error_of(::truncate(path("x").c_str(), 100)); });
+  EXPECT_TRUE(eventually([&] { return stat("promote_waits") == waits + 1; }));
+  ASSERT_EQ(::unlink((fault_file() + ".paused").c_str()), 0);
+  EXPECT_EQ(error_name(truncated.get()), "ok");
 }
 
 }  // namespace

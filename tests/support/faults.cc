@@ -1,11 +1,13 @@
 #include "tests/support/faults.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 
+#include "base/sys_process.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
@@ -43,7 +45,12 @@ void FaultedTierTest::serve_for_a_moment() {
 void FaultedTierTest::kill_server() {
   const pid_t serving = mount().serving_pid();
   ASSERT_GT(serving, 0);
+  const auto process = sys::open_process(serving);
+  ASSERT_TRUE(process);
   ASSERT_EQ(::kill(serving, SIGKILL), 0);
+  // Until it has died, one of its threads may still answer. One that waits for a disk dies later.
+  pollfd dead{process->get(), POLLIN, 0};
+  (void)::poll(&dead, 1, 2000);
 }
 
 void FaultedTierTest::replace_server() {

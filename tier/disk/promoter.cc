@@ -55,7 +55,7 @@ std::optional<Promoter::Next> Promoter::next() {
     auto found = pending_.find(ino);
     if (found == pending_.end() || found->second.started || found->second.priority != first->first) continue;
     found->second.started = true;
-    return Next{ino, first->first >= kOpenPriority};
+    return Next{ino, first->first};
   }
   return std::nullopt;
 }
@@ -74,21 +74,19 @@ int Promoter::priority_of(uint64_t ino) const {
   return found != pending_.end() ? found->second.priority : INT32_MIN;
 }
 
-bool Promoter::asked_for(uint64_t ino) const {
-  return priority_of(ino) >= kOpenPriority;
-}
-
-Room::Whose Promoter::whose(uint64_t ino) const {
-  return priority_of(ino) == kWriterPriority ? Room::Whose::kWriter : Room::Whose::kPromotion;
-}
-
-void Promoter::done(uint64_t ino, const Result<void>& outcome) {
+void Promoter::done(uint64_t ino, const Result<void>& outcome, int priority) {
   std::vector<Waiter> waiters;
   {
     MutexLock lock(mutex_);
     auto found = pending_.find(ino);
     if (found == pending_.end()) return;
-    waiters = std::move(found->second.waiters);
+    Pending& pending = found->second;
+    if (!outcome && is_lack_of_memory(outcome.error().code) && pending.priority > priority) {
+      pending.started = false;
+      queue_[pending.priority].push_back(ino);
+      return wake_one();
+    }
+    waiters = std::move(pending.waiters);
     pending_.erase(found);
   }
   for (Waiter& waiter : waiters) waiter(outcome);

@@ -78,15 +78,15 @@ class Promoter {
   };
   struct Next {
     uint64_t ino = 0;
-    bool asked_for = false;
+    int priority = 0;
   };
   bool queue(uint64_t ino, int priority, Waiter waiter) REQUIRES(mutex_);
   std::optional<Next> next() EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
-  bool asked_for(uint64_t ino) const EXCLUDES(mutex_);
-  Room::Whose whose(uint64_t ino) const EXCLUDES(mutex_);  // the demand that the entry's memory counts as
-  int priority_of(uint64_t ino) const EXCLUDES(mutex_);
-  void done(uint64_t ino, const Result<void>& outcome) EXCLUDES(mutex_);
+  int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of those who wait for the entry
+  // done() answers the waiters. Where the outcome is that there was no memory for a copy of this priority,
+  // and a caller of a higher one has joined meanwhile, the request is queued again instead.
+  void done(uint64_t ino, const Result<void>& outcome, int priority) EXCLUDES(mutex_);
   void wake_one() REQUIRES(mutex_);
 
   SpillStore& store_;
@@ -123,10 +123,9 @@ class PromoterLane {
   struct Job {
     PromoteTask task;
     Promoter::ReadWaiter reader;  // of a read(); the task then has only a content
-    bool asked_for = false;
+    int priority = 0;             // with which it looked for memory: see Promoter::priority_of()
     // While the job waits for memory.
     std::unique_ptr<Room::Demand> demand;
-    Room::Whose whose = Room::Whose::kPromotion;
     Room::Ticket ticket{};
     uint64_t patience_ends_ms = 0;
     bool takes_promised = false;
@@ -147,11 +146,16 @@ class PromoterLane {
     size_t size = 0;
 
     bool piecewise() const { return verifying || filling; }
+    bool asked_for() const { return priority >= Promoter::kOpenPriority; }
+    Room::Whose whose() const {
+      return priority == Promoter::kWriterPriority ? Room::Whose::kWriter : Room::Whose::kPromotion;
+    }
   };
 
   void start_jobs();
   void start_read(Promoter::Read read);
   void start(Promoter::Next next);
+  void raise(Job& job, int priority);
   void claim_memory(Job& job);
   Result<void> allocate(const Job& job) const;
   Result<Mapping> memory_for(Job& job);

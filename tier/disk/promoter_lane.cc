@@ -19,7 +19,10 @@ constexpr size_t kJobs = 128;
 constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
 constexpr size_t kPiecesARound = 32;
 // An open waits this long for the evictor; after that its bytes come from the disk.
-constexpr uint64_t kRoomPatienceMs = 500;
+constexpr uint64_t kReaderPatienceMs = 500;
+// Because the disk cannot serve a writer, it waits as long as a write does in a pool that loses nothing. What
+// is not on the disk yet leaves no sooner.
+constexpr uint64_t kWriterPatienceMs = 30'000;
 constexpr auto kRoomPause = std::chrono::milliseconds(1);
 
 uint64_t padded(uint64_t bytes, uint64_t alignment) {
@@ -66,16 +69,25 @@ void PromoterLane::start_read(Promoter::Read read) {
 
 void PromoterLane::start(Promoter::Next next) {
   auto task = promoter_.residency_.begin_promote(next.ino);
-  if (!task) return promoter_.done(next.ino, pass(task));
-  if (!*task) return promoter_.done(next.ino, {});  // the waiter looks at the entry again
+  if (!task) return promoter_.done(next.ino, pass(task), next.priority);
+  if (!*task) return promoter_.done(next.ino, {}, next.priority);  // the waiter looks at the entry again
   Job& job = jobs_.emplace_back();
   job.task = std::move(**task);
-  job.asked_for = next.asked_for;
-  job.patience_ends_ms = now_coarse_ms() + (next.asked_for ? kRoomPatienceMs : 0);
+  raise(job, next.priority);
   job.filling = has_holes(job.task.content.extents);
   job.data_bytes = data_bytes_of(job.task.content, promoter_.store_.unit_bytes());
   moving_bytes_ += job.data_bytes;
   claim_memory(job);
+}
+
+// raise() takes note that a caller of this priority waits for the job.
+void PromoterLane::raise(Job& job, int priority) {
+  job.priority = priority;
+  const uint64_t patience_ms = !job.asked_for()                      ? 0
+                               : job.whose() == Room::Whose::kWriter ? kWriterPatienceMs
+                                                                     : kReaderPatienceMs;
+  job.patience_ends_ms = now_coarse_ms() + patience_ms;
+  job.demand.reset();
 }
 
 // allocate() gets memory for all of the content's data, or for none.
@@ -109,6 +121,8 @@ void PromoterLane::claim_memory(Job& job) {
   const uint64_t size = job.task.content.size_bytes;
   Room& room = promoter_.residency_.memory_room();
   job.ticket = room.ticket();
+  // A client's open or truncation may have joined a prefetch.
+  if (const int priority = promoter_.priority_of(job.task.ino); priority > job.priority) raise(job, priority);
   const auto allocated = size == 0 ? Result<void>()
                          : !job.takes_promised && !promoter_.residency_.has_room(job.data_bytes)
                              ? fail(ENOSPC)
@@ -119,16 +133,7 @@ void PromoterLane::claim_memory(Job& job) {
                                        job.data_bytes > promoter_.residency_.memory_bytes());
   if (hopeless) return verify_instead(job);
   if (!allocated && allocated.error().code == ENOSPC) {
-    // A client's open or truncation may have joined a prefetch.
-    if (const Room::Whose whose = promoter_.whose(job.task.ino); !job.demand || whose != job.whose) {
-      job.demand.reset();
-      job.whose = whose;
-      job.demand = std::make_unique<Room::Demand>(room, job.whose, job.data_bytes);
-    }
-    if (!job.asked_for && promoter_.asked_for(job.task.ino)) {
-      job.asked_for = true;
-      job.patience_ends_ms = now_coarse_ms() + kRoomPatienceMs;
-    }
+    if (!job.demand) job.demand = std::make_unique<Room::Demand>(room, job.whose(), job.data_bytes);
     if (now_coarse_ms() > job.patience_ends_ms) return verify_instead(job);
     promoter_.residency_.wake_evictor();
     return;
@@ -162,9 +167,8 @@ Result<Mapping> PromoterLane::memory_for(Job& job) {
 
 void PromoterLane::verify_instead(Job& job) {
   job.demand.reset();
-  const bool waited_for = job.asked_for || promoter_.asked_for(job.task.ino);
   auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
-  if (!waited_for || !memory) {
+  if (!job.asked_for() || !memory) {
     job.error = memory ? ENOSPC : ENOMEM;
     return finish(job);
   }
@@ -180,10 +184,10 @@ void PromoterLane::poll_room() {
     auto next = std::next(job);
     if (job->demand) {
       const bool nothing_to_evict =
-          room.wait(job->whose, job->ticket, std::chrono::milliseconds(0)) == Room::Answer::kNothingToEvict;
+          room.wait(job->whose(), job->ticket, std::chrono::milliseconds(0)) == Room::Answer::kNothingToEvict;
       // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
       // writer does, and waits for them to close.
-      job->takes_promised = nothing_to_evict && job->whose == Room::Whose::kWriter;
+      job->takes_promised = nothing_to_evict && job->whose() == Room::Whose::kWriter;
       if (nothing_to_evict && !job->takes_promised)
         verify_instead(*job);
       else
@@ -320,11 +324,11 @@ void PromoterLane::finish(Job& job) {
   if (ended.buffered && memory) buffers_.push_back(std::move(memory));
   memory = Mapping();
   ended.demand.reset();
-  promoter_.residency_.end_promote(ended.task, outcome,
-                                   ended.asked_for || promoter_.asked_for(ended.task.ino));
+  const bool asked_for = promoter_.priority_of(ended.task.ino) >= Promoter::kOpenPriority;
+  promoter_.residency_.end_promote(ended.task, outcome, asked_for);
   ended.task.fd.reset();
   fault_point("promotion ended");
-  promoter_.done(ended.task.ino, outcome);
+  promoter_.done(ended.task.ino, outcome, ended.priority);
   promoter_.residency_.waiters_told(ended.task.ino);
   // The bytes count as arriving until here: an evictor that finds none arriving looks for them among what can
   // leave.

@@ -45,6 +45,10 @@ struct PromoteTask {
 // The outcome of a promotion for which there was no memory: its copy on the disk was read and is whole.
 inline constexpr int kIntactOnDisk = EDOTDOT;
 
+inline bool is_lack_of_memory(int code) {
+  return code == kIntactOnDisk || code == ENOSPC || code == ENOMEM;
+}
+
 // The bytes read are not the entry's (EILSEQ), or the catalog names fewer extents than the size needs
 // (EUCLEAN).
 inline bool is_damage(int code) {
@@ -54,8 +58,8 @@ inline bool is_damage(int code) {
 // The disk did not give the copy's bytes, so nothing is known of them. Because it may give them later, as
 // after a controller's reset, the entry is kept.
 inline bool is_disk_error(int code) {
-  return code != 0 && !is_damage(code) && code != kIntactOnDisk && code != ENOSPC && code != ENOMEM &&
-         code != ESHUTDOWN && code != EINTR && code != ECANCELED;
+  return code != 0 && !is_damage(code) && !is_lack_of_memory(code) && code != ESHUTDOWN && code != EINTR &&
+         code != ECANCELED;
 }
 
 // The code for an open or a truncation of a cold entry: the entry is to be promoted first. No system call
