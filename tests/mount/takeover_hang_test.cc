@@ -85,7 +85,9 @@ TEST_F(TakeoverHangTest, WhereTwoHangInACatalogTheThirdGoesWithout) {
   fill_pool("cold", 4);
   make_all_cold();
   ASSERT_EQ(error_name(store(path("clean"), pattern(5, kMiB))), "ok");
-  EXPECT_TRUE(becomes("dirty_entries", 0));
+  // The commit reads records too, and is not to meet the fault.
+  const File root(path("."), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(error_name(error_of(::fsync(root.fd()))), "ok");
   arm("spin record read\nspin record read");
   kill_server();
   EXPECT_EQ(difference(5, read_file(path("clean"))), "");
