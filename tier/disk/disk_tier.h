@@ -13,11 +13,12 @@
 #include "tier/disk/spill_store.h"
 #include "tier/disk/spiller.h"
 #include "tier/entries/admission.h"
+#include "tier/entries/entry_observer.h"
 #include "tier/entries/successors.h"
 
 namespace kvcachefs {
 
-struct DiskTier {
+struct DiskTier final : EntryObserver {
   DiskTier(std::unique_ptr<SpillStore> its_store, std::unique_ptr<BlockChannel> spill_channel,
            std::unique_ptr<BlockChannel> scrub_channel, Residency& residency, const MemoryArena& arena,
            Admission admission_kind, bool marks)
@@ -27,6 +28,15 @@ struct DiskTier {
         promoter(*store, residency),
         scrubber(*store, residency, std::move(scrub_channel)),
         admission(admission_kind) {}
+
+  void opened(const Entry& entry, bool) override { admission.seen(entry.name_hash); }
+  void published(const Entry& entry) override { admission.seen(entry.name_hash); }
+  void removed(EntryTable::Shard& shard, const Entry& entry, RemovalReason) override REQUIRES(shard.mutex) {
+    names.gone(entry);
+    successors.removed(entry.policy.ino);
+    // The content's extents come back with the transaction that drops the last name.
+    if (const auto copy = shard.copies.extract(entry.policy.ino)) store->expect_back(copy.mapped().extents);
+  }
 
   // wake() ends the present waits of all the tier's threads.
   void wake() {

@@ -30,52 +30,26 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       name_(options.name),
       surroundings_(surroundings),
       arena_(std::move(arena)),
-      candidates_(options.policy),
+      entries_(options.policy),
       size_bytes_(options.size_bytes),
       options_(options) {
   // size_max_bytes is also 0 in options that a version without this limit has left.
   if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
+  entries_.observe(counting_);
+  entries_.observe(kernel_);
 }
 
 Pool::~Pool() {
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = table_.shard_at(index);
+    EntryTable::Shard& shard = entries_.shard_at(index);
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries)
       if (entry.backing >= 0) surroundings_.backing_store->give_back(entry.backing);
   }
 }
 
-Pool::Accounted::Accounted(Pool& pool, const Entry& entry)
-    : pool_(pool),
-      entry_(entry),
-      evictable_(entry.holds_evictable_memory() ? entry.charged_bytes : 0),
-      pinned_(entry.pins_memory() ? entry.charged_bytes : 0),
-      bytes_(entry.charged_bytes),
-      tier_(static_cast<size_t>(entry.tier)),
-      counted_(entry.is_stored()) {}
-
-Pool::Accounted::~Accounted() {
-  // Unsigned differences wrap around to the right sum.
-  pool_.evictable_bytes_ += (entry_.holds_evictable_memory() ? entry_.charged_bytes : 0) - evictable_;
-  count_pin();
-  if (counted_) {
-    --pool_.tier_entries_[tier_];
-    pool_.tier_bytes_[tier_] -= bytes_;
-  }
-  if (entry_.is_stored()) {
-    ++pool_.tier_entries_[static_cast<size_t>(entry_.tier)];
-    pool_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.charged_bytes;
-  }
-}
-
-void Pool::Accounted::count_pin() {
-  const uint64_t before = std::exchange(pinned_, entry_.pins_memory() ? entry_.charged_bytes : 0);
-  pool_.pinned_bytes_ += pinned_ - before;
-}
-
 Result<void> Pool::retire() {
-  EntryTable::Shard& shard = table_.shard(root_ino());
+  EntryTable::Shard& shard = entries_.shard(root_ino());
   {
     MutexLock lock(shard.mutex);
     Entry* const root = shard.find(root_ino());
@@ -105,7 +79,7 @@ Result<void> Pool::retire() {
 
 bool Pool::serves_from_disk() {
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = table_.shard_at(index);
+    EntryTable::Shard& shard = entries_.shard_at(index);
     MutexLock lock(shard.mutex);
     if (!shard.held.empty()) return true;
   }
@@ -114,7 +88,7 @@ bool Pool::serves_from_disk() {
 
 bool Pool::forgotten() {
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = table_.shard_at(index);
+    EntryTable::Shard& shard = entries_.shard_at(index);
     MutexLock lock(shard.mutex);
     if (!shard.entries.empty()) return false;
   }

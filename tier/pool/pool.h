@@ -35,13 +35,13 @@
 #include "tier/disk/disk_tier.h"
 #include "tier/disk/residency.h"
 #include "tier/disk/spill_orders.h"
-#include "tier/entries/candidates.h"
-#include "tier/entries/entry_table.h"
+#include "tier/entries/entries.h"
 #include "tier/pool/empty_directories.h"
 #include "tier/pool/entry_size.h"
 #include "tier/pool/kernel_side.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/opened.h"
+#include "tier/pool/pool_observers.h"
 #include "tier/pool/pool_reports.h"
 #include "tier/pool/writers.h"
 #include "tier/pool_options.h"
@@ -189,7 +189,7 @@ class Pool final : private Residency {
   // Queues all stored, admitted dirty entries for the disk, unless durability is none.
   void spill_all();
   SpillUsage spill_usage() const;
-  uint64_t cold_bytes() const { return tier_bytes_[static_cast<size_t>(Entry::Tier::kCold)]; }
+  uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
   Result<void> set_durability(Durability durability);
   Result<void> set_admission(Admission admission);
   Result<void> set_auto_prefetch(bool on);
@@ -229,7 +229,7 @@ class Pool final : private Residency {
   EvictResult last_evict() const EXCLUDES(settings_mutex_);
 
   // --- life ---
-  Result<void> retire();  // removes the tree (ENOTEMPTY); what clients have open of it goes on
+  Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
   bool serves_from_disk();  // some client reads an entry that is not in memory
   bool retired() const { return retired_.load(std::memory_order_acquire); }
   bool forgotten();  // the kernel knows none of its inodes any more
@@ -245,24 +245,6 @@ class Pool final : private Residency {
     bool clean_alone = false;     // evicts clean entries only: to make room on the disk
   };
 
-  // Keeps the sums over entries true while an entry changes: takes away what it contributed before, adds what
-  // it does after. Must not be nested for one entry.
-  class Accounted {
-   public:
-    Accounted(Pool& pool, const Entry& entry);
-    ~Accounted();
-    Accounted(const Accounted&) = delete;
-    Accounted& operator=(const Accounted&) = delete;
-    void count_pin();  // adds the pinned bytes now
-
-   private:
-    Pool& pool_;
-    const Entry& entry_;
-    uint64_t evictable_, pinned_, bytes_;
-    size_t tier_;
-    bool counted_;
-  };
-
   Result<void> count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes)
       REQUIRES(shard.mutex);
   // Turns an inode's attributes as the tmpfs has them into those that its users see.
@@ -271,16 +253,17 @@ class Pool final : private Residency {
   void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
   Result<void> back(Entry& entry);  // gives the entry a backing if it has none
-  void count_direct(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
+  // Called before another open is served from the disk: the content stays there as long as one is.
+  void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
   sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
-  void io_done(uint64_t ino);                       // orders I/O before the descriptor's close
-  void settle(Entry& entry, Accounted& accounted);  // called when its last writer has closed it
+  void io_done(uint64_t ino);  // orders I/O before the descriptor's close
+  void settle(Entry& entry);   // called when its last writer has closed it
   // Gives back what is reserved beyond the end; answers the size. Only while no process can write: a write
   // after the look at the size would be lost. (The kernel sends none while it asks for an fallocate.)
   uint64_t trim(Entry& entry, int fd);
-  // Gives back reserved memory that became holes, once no process can write. The caller has it Accounted.
+  // Gives back reserved memory that became holes, once no process can write.
   void give_back_holes(Entry& entry);
   // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
   Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
@@ -289,13 +272,14 @@ class Pool final : private Residency {
                                          const char* name);
   class Adopter;
   // Called after the entry's last name went.
-  void gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep) REQUIRES(shard.mutex);
+  void gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep = {})
+      REQUIRES(shard.mutex);
   Attempt evict_one(Effort effort, EvictResult& result);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.
   Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
-  bool discard_cold(EntryTable::Shard& shard, Entry& entry, unsigned most_names = UINT_MAX)
-      REQUIRES(shard.mutex);
+  bool discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason,
+                    unsigned most_names = UINT_MAX) REQUIRES(shard.mutex);
   class Restorer;
   class Reconciler;
   using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
@@ -325,7 +309,8 @@ class Pool final : private Residency {
   // Marks for a successor what is true of the entry's copy on the disk. Without a supervisor, does nothing.
   Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
   void mark_dirty(Entry& entry);
-  void became_dirty(Entry& entry);  // it may be written now; the caller has it Accounted
+  void became_dirty(Entry& entry);     // it may be written now
+  void spill_by_itself(Entry& entry);  // without an order or an eviction, as `durability` says
   void queue_spill(Entry& entry, bool urgent = false);
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.
@@ -385,20 +370,18 @@ class Pool final : private Residency {
   const std::string name_;
   const Surroundings surroundings_;
   MemoryArena arena_;
-  EntryTable table_;
-  Candidates candidates_;
+  Entries entries_;
   EntrySizeLearner learner_;
   PoolCounters counters_;
+  CountingObserver counting_{counters_};
+  KernelObserver kernel_{*surroundings_.listener, number_,
+                         !surroundings_.backing_store->needs_write_access()};
   Room room_;
   Room inode_room_;  // counts inodes, not bytes
   const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
   bool reclaiming_ = false;  // evictor's thread only: true between the two marks of free inodes
 
   std::atomic<uint64_t> size_bytes_;
-  std::atomic<uint64_t> evictable_bytes_{0};
-  std::atomic<uint64_t> pinned_bytes_{0};
-  std::atomic<uint64_t> files_{0};
-  std::atomic<uint64_t> open_files_{0};
   std::atomic<bool> retired_{false};
   std::atomic<bool> evicting_{false};  // between the high and the low watermark
   // Bytes that writers which outgrew their reservation may write before the evictor looks again.
@@ -412,8 +395,6 @@ class Pool final : private Residency {
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<bool> auto_prefetch_{true};
   std::atomic<uint64_t> disk_wanted_bytes_{0};
-  std::array<std::atomic<uint64_t>, 3> tier_entries_{};
-  std::array<std::atomic<uint64_t>, 3> tier_bytes_{};
   struct PrefetchCounters {
     std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0}, bytes{0};
   };
@@ -427,8 +408,6 @@ class Pool final : private Residency {
   EvictResult last_evict_ GUARDED_BY(settings_mutex_);
   // Inodes that had mode, owner, times or xattrs changed while restoring_.
   std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(settings_mutex_);
-
-  Mutex pins_mutex_;  // held from the look at pinned_bytes_ until a new pin is in it
 
   Writers writers_;
 

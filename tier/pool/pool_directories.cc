@@ -167,14 +167,14 @@ class Pool::DirectoryReclaimer {
     // Because dropping a name waits for the parent directory, which a request that waits for an inode there
     // holds.
     if (!ample_) return false;
-    EntryTable::Shard& shard = pool_.table_.shard(asked.directory.handle.ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(asked.directory.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(asked.directory.handle.ino);
     return entry != nullptr && entry->missed_in;
   }
 
   Fate look(sys::Handle handle, const EmptyDirectories::Asked* asked) {
-    EntryTable::Shard& shard = pool_.table_.shard(handle.ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(handle.ino);
     if (entry != nullptr && entry->removed) return Fate::kOver;
@@ -298,7 +298,7 @@ bool Pool::wait_to_make(uint64_t begun_ns) {
         "pool {}: no inode is left: {} of {} are entries, and of the directories none can go: {} were made "
         "or "
         "looked up within a minute, or are held by a client",
-        name_, files_.load(), arena_.usage().inodes, counts.resting + counts.asked);
+        name_, entries_.files(), arena_.usage().inodes, counts.resting + counts.asked);
   }
   return false;
 }

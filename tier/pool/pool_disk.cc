@@ -65,7 +65,7 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   // it EBUSY. Taking each shard once waits out every thread that entered before restoring_ was set.
   restoring_ = true;
   const bool served = root_is_known();
-  for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(table_.shard_at(index).mutex);
+  for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(entries_.shard_at(index).mutex);
   auto restored = begin_restoring(spill);
   if (restored) restored = restore(*owned_disk_, {});
   if (!restored) {
@@ -130,11 +130,12 @@ void Pool::use_disk(const PoolOptions& spill) {
   // A successor that takes the restore for unfinished would bring back what is removed from here on.
   if (is_supervised() && !put_restoring(arena_.tree_fd(), false))
     surroundings_.survivors->forbid_succession();
+  entries_.observe(*owned_disk_);
   disk_.store(owned_disk_.get());
 }
 
 bool Pool::root_is_known() {
-  EntryTable::Shard& shard = table_.shard(root_ino());
+  EntryTable::Shard& shard = entries_.shard(root_ino());
   MutexLock lock(shard.mutex);
   const Entry* root = shard.find(root_ino());
   return root != nullptr && root->lookup_count > 0;
@@ -148,7 +149,7 @@ void Pool::tell_names(bool with_links) {
     fault_point("looked at a name");
     if (!child.is_regular) return names.keep(directory, child.name);
     if (!with_links) return;
-    EntryTable::Shard& shard = table_.shard(child.ino);
+    EntryTable::Shard& shard = entries_.shard(child.ino);
     MutexLock lock(shard.mutex);
     const Entry* entry = shard.find(child.ino);
     if (entry == nullptr || entry->node_id != 0) return;
@@ -179,7 +180,7 @@ std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
 void Pool::sync(uint64_t ino, Waiter waiter) {
   if (retired()) return waiter({});
   if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   std::optional<uint64_t> dirty_bytes;
   {
     MutexLock lock(shard.mutex);
@@ -229,7 +230,7 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     for (size_t index = 0; index < EntryTable::kShards; ++index) {
       std::vector<std::pair<uint64_t, uint64_t>> dirty;
       {
-        EntryTable::Shard& shard = table_.shard_at(index);
+        EntryTable::Shard& shard = entries_.shard_at(index);
         MutexLock lock(shard.mutex);
         for (auto& [inode, entry] : shard.entries)
           if (const auto bytes = claim(entry)) dirty.emplace_back(inode, *bytes);
@@ -244,7 +245,7 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
       disk()->names.keep(fd->get(), child.name);
       return;
     }
-    EntryTable::Shard& shard = table_.shard(child.ino);
+    EntryTable::Shard& shard = entries_.shard(child.ino);
     std::optional<uint64_t> dirty_bytes;
     {
       MutexLock lock(shard.mutex);
@@ -263,7 +264,7 @@ void Pool::spill_all() {
   if (disk() == nullptr || durability() == Durability::kNone) return;
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
     count_step();
-    EntryTable::Shard& shard = table_.shard_at(index);
+    EntryTable::Shard& shard = entries_.shard_at(index);
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries) {
       if (entry.stage == Entry::Stage::kFresh && !entry.removed) publish(entry);
@@ -277,14 +278,12 @@ void Pool::spill_all() {
 
 SpillUsage Pool::spill_usage() const {
   SpillUsage usage;
-  const auto entries = [&](Entry::Tier tier) { return tier_entries_[static_cast<size_t>(tier)].load(); };
-  const auto bytes = [&](Entry::Tier tier) { return tier_bytes_[static_cast<size_t>(tier)].load(); };
-  usage.dirty_entries = entries(Entry::Tier::kDirty);
-  usage.dirty_bytes = bytes(Entry::Tier::kDirty);
-  usage.clean_entries = entries(Entry::Tier::kClean);
-  usage.clean_bytes = bytes(Entry::Tier::kClean);
-  usage.cold_entries = entries(Entry::Tier::kCold);
-  usage.cold_bytes = bytes(Entry::Tier::kCold);
+  usage.dirty_entries = entries_.stored_entries(Entry::Tier::kDirty);
+  usage.dirty_bytes = entries_.stored_bytes(Entry::Tier::kDirty);
+  usage.clean_entries = entries_.stored_entries(Entry::Tier::kClean);
+  usage.clean_bytes = entries_.stored_bytes(Entry::Tier::kClean);
+  usage.cold_entries = entries_.stored_entries(Entry::Tier::kCold);
+  usage.cold_bytes = entries_.stored_bytes(Entry::Tier::kCold);
   usage.away = away_ != nullptr;
   if (DiskTier* const tier = disk()) {
     const uint64_t unit = tier->store->unit_bytes();

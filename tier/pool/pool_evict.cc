@@ -49,21 +49,18 @@ bool Pool::tidy() {
 
 void Pool::publish_grown() {
   const uint64_t now_ms = now_coarse_ms();
-  while (auto ino = candidates_.next_grown(now_ms)) {
-    EntryTable::Shard& shard = table_.shard(*ino);
+  while (auto ino = entries_.next_grown(now_ms)) {
+    EntryTable::Shard& shard = entries_.shard(*ino);
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(*ino);
     if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
-    if (entry->reserved_end > 0 && entry->closed()) {
-      Accounted accounted(*this, *entry);
-      give_back_holes(*entry);
-    }
+    if (entry->reserved_end > 0 && entry->closed()) give_back_holes(*entry);
     publish(*entry);
   }
 }
 
 void Pool::park(Entry& entry, bool recent) {
-  candidates_.park(entry);
+  entries_.park(entry);
   const bool last = entry.busy_tries + 1u >= kBusyRetryMs.size();
   const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[entry.busy_tries];
   if (!recent && !last) ++entry.busy_tries;
@@ -92,12 +89,12 @@ void Pool::retry_parked(bool even_recent) {
     ++unparking_;
   }
   for (const uint64_t ino : ready) {
-    EntryTable::Shard& shard = table_.shard(ino);
+    EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     // An open entry stays parked until its last close, a pinned one until it is unpinned.
     if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
-      candidates_.unpark(*entry);
+      entries_.unpark(*entry);
   }
   MutexLock lock(parked_mutex_);
   --unparking_;
@@ -192,19 +189,19 @@ bool Pool::make_room() {
 }
 
 Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
-  const auto victim = candidates_.next_victim(effort.even_fresh);
+  const auto victim = entries_.next_victim(effort.even_fresh);
   if (!victim) return Attempt::kNothing;
-  EntryTable::Shard& shard = table_.shard(victim->ino);
+  EntryTable::Shard& shard = entries_.shard(victim->ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(victim->ino);
   if (entry == nullptr || entry->removed) return Attempt::kBusy;
   if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
   if (!entry->evictable()) {
-    candidates_.park(*entry);
+    entries_.park(*entry);
     return Attempt::kBusy;
   }
   if (keeps_for_disk(away(), *entry, durability())) {
-    candidates_.park(*entry);
+    entries_.park(*entry);
     return Attempt::kBusy;
   }
   const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
@@ -234,11 +231,9 @@ Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult&
     park(entry, false);
     return Attempt::kBusy;
   }
-  count(counters_.discards);
-  count(counters_.discarded_bytes, entry.charged_bytes);
   ++result.entries;
   result.bytes += entry.charged_bytes;
-  gone(shard, entry, {});
+  gone(shard, entry, RemovalReason::kEvicted);
   return Attempt::kFreed;
 }
 
@@ -301,7 +296,7 @@ EvictResult Pool::evict_now(EvictOrder order) {
     }
     // A client may be about to rename what it has just closed: waiting out the second is better than taking
     // it away.
-    if (!order.patient || !candidates_.has_fresh()) break;
+    if (!order.patient || !entries_.has_fresh()) break;
     std::this_thread::sleep_for(kGrowPause);
     publish_grown();
   }

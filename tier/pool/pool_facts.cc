@@ -9,7 +9,7 @@
 namespace kvcachefs {
 
 Result<Pool::Facts> Pool::facts(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
   if (entry == nullptr) {
@@ -30,19 +30,18 @@ Result<Pool::Facts> Pool::facts(uint64_t ino) {
 
 Result<void> Pool::set_pinned(uint64_t ino, bool pinned) {
   const uint64_t limit = usage().pinned_max_bytes;
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
   if (!entry->is_file()) return fail(EPERM, "only regular files can be pinned");
   if (entry->pinned == pinned) return {};
-  MutexLock pins(pins_mutex_);
-  if (pinned && pinned_bytes_ + entry->charged_bytes > limit)
+  if (!pinned)
+    entries_.unpinned(*entry);
+  else if (!entries_.pinned(*entry, limit))
     return fail(ENOSPC, fmt::format("pool {}: {} are pinned and pinned_max is {}: no room to pin {} more",
-                                    name_, format_size(pinned_bytes_), format_size(limit),
+                                    name_, format_size(entries_.pinned_bytes()), format_size(limit),
                                     format_size(entry->charged_bytes)));
-  Accounted accounted(*this, *entry);
-  entry->pinned = pinned;
   if (auto fd = arena_.open(handle_of(*entry), O_PATH)) {
     if (pinned)
       (void)sys::set_xattr(fd->get(), kPinnedXattr, "1", 0);
@@ -55,18 +54,13 @@ Result<void> Pool::set_pinned(uint64_t ino, bool pinned) {
     if (pinned && entry->tier == Entry::Tier::kCold)
       (void)tier->promoter.request(ino, Promoter::kOpenPriority - 1);
   }
-  if (pinned) {
-    candidates_.park(*entry);
-  } else {
-    candidates_.unpark(*entry);
-  }
   return {};
 }
 
 void Pool::set_priority(uint64_t ino, int priority) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
-  if (Entry* entry = shard.find(ino)) candidates_.reprioritised(*entry, priority);
+  if (Entry* entry = shard.find(ino)) entries_.reprioritised(*entry, priority);
 }
 
 }  // namespace kvcachefs

@@ -54,7 +54,7 @@ Result<UniqueFd> own_descriptor(Pool& pool, const BackingStore& backing, uint64_
 Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk) {
   Opened opened;
   {
-    EntryTable::Shard& shard = table_.shard(ino);
+    EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
@@ -70,21 +70,12 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
       if (disk() == nullptr) return fail(code_of_cold_open(away()));
       if (writer || (!from_disk && entry->direct_count == 0)) return fail(kColdEntry);
       opened.from_disk = true;
-      count_direct(shard, *entry);
+      hold_on_disk(shard, *entry);
     } else if (stays_direct) {
       opened.from_disk = true;
-      ++entry->direct_count;
     } else if (auto backing = back(*entry); !backing) {
       return pass(backing);
     }
-    Accounted accounted(*this, *entry);
-    if (entry->open_count++ == 0) ++open_files_;
-    entry->busy_tries = 0;
-    if (!writer) ++entry->hits;
-    count(counters_.opens_hit);
-    candidates_.opened(*entry);
-    if (std::exchange(entry->prefetched, false)) count(counters_.prefetch_useful);
-    if (DiskTier* const tier = disk()) tier->admission.seen(entry->name_hash);
     if (writer) {
       // This is the last occasion to give back holes; and a file that is updated in place gets no
       // reservation.
@@ -93,17 +84,11 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
         entry->reserved_end = 0;
       }
       became_dirty(*entry);
-      entry->flushed = false;
-    }
-    if (writer) {
       opened.through_daemon = !admit_writer(*entry);
-      // The kernel's attributes are out of date from here on, because it does not see what is written through
-      // a mapping.
-      if (entry->writer_count++ == 0 && entry->lookup_count > 0)
-        surroundings_.listener->changed(number_, ino);
     }
-    if (!writer && entry->tier == Entry::Tier::kDirty && durability() != Durability::kNone)
-      queue_spill(*entry);  // a second access may admit it
+    entries_.opened(*entry, writer, opened.from_disk);
+    if (!writer && entry->tier == Entry::Tier::kDirty)
+      spill_by_itself(*entry);  // a second access may admit it
     opened.backing = entry->backing;
   }
   open_ahead(ino, client);
@@ -121,9 +106,9 @@ Result<void> Pool::back(Entry& entry) {
   return {};
 }
 
-void Pool::count_direct(EntryTable::Shard& shard, Entry& entry) {
+void Pool::hold_on_disk(EntryTable::Shard& shard, const Entry& entry) {
   count(counters_.served_from_disk);
-  if (entry.direct_count++ > 0) return;
+  if (entry.direct_count > 0) return;
   const auto copy = shard.copies.find(entry.policy.ino);
   KVCACHEFS_CHECK(copy != shard.copies.end());
   auto held = shard.held.emplace(entry.policy.ino, copy->second).first;
@@ -131,49 +116,40 @@ void Pool::count_direct(EntryTable::Shard& shard, Entry& entry) {
 }
 
 void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   int32_t backing = -1;
   KeptByDescriptor kept;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry == nullptr || entry->open_count == 0) return;
-    Accounted accounted(*this, *entry);
-    if (from_disk && entry->direct_count > 0 && --entry->direct_count == 0)
+    if (writer && entries_.writer_closed(*entry)) settle(*entry);
+    const bool last = entries_.closed(*entry, from_disk);
+    if (from_disk && entry->direct_count == 0)
       // An adopted entry that had its content in memory holds nothing on the disk.
       if (const auto held = shard.held.extract(ino); held && disk() != nullptr)
         disk()->store->let_go(held.mapped());
-    if (writer && entry->writer_count > 0 && --entry->writer_count == 0) settle(*entry, accounted);
-    if (--entry->open_count > 0) return;
-    --open_files_;
+    if (!last) return;
     backing = std::exchange(entry->backing, -1);
     if (backing >= 0) surroundings_.backing_store->giving_back(backing);
     // The file was made open but never written, by a reader's O_CREAT: it is complete.
-    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry, accounted);
-    if (entry->parked && !entry->pinned) candidates_.unpark(*entry);
+    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
   }
   fault_point("last open ended");
   if (backing >= 0) surroundings_.backing_store->give_back(backing);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return;
-  if (entry->reserved_end > 0 && entry->closed()) {
-    Accounted accounted(*this, *entry);
-    give_back_holes(*entry);
-  }
+  if (entry->reserved_end > 0 && entry->closed()) give_back_holes(*entry);
   if (!entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
   shard.erase(ino);
 }
 
-void Pool::settle(Entry& entry, Accounted& accounted) {
+void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
-  const uint64_t counted_bytes = entry.pins_memory() ? entry.charged_bytes : 0;
-  ++entry.version;
-  // Hits start anew when the writer closes. The kernel tells of a close at once only by FLUSH, where
-  // flushed() has reset them; a reader may have come after it.
-  if (!entry.flushed) entry.hits = 0;
-  entry.stored_ms = now_coarse_ms();
+  const bool was_stored = entry.is_stored();
+  uint64_t charged_bytes = entry.charged_bytes;
   if (auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK)) {
     const uint64_t reserved_end = entry.reserved_end;
     const uint64_t size = trim(entry, fd->get());
@@ -183,39 +159,19 @@ void Pool::settle(Entry& entry, Accounted& accounted) {
     else if (size > 0)
       learner_.closed(size);
     if (auto attributes = sys::stat_of(fd->get()))
-      entry.charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+      charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
   }
-  if (writers_.close(ino, entry.charged_bytes) && arena_.usage().free_bytes < kBlockBytes) report_full(false);
-  if (entry.removed) return;
-  if (entry.pinned) {
-    // The pin came before the size was known, or the entry has grown.
-    const uint64_t limit = usage().pinned_max_bytes;
-    bool unpinned = false;
-    {
-      MutexLock pins(pins_mutex_);
-      unpinned = pinned_bytes_ - counted_bytes + entry.charged_bytes > limit;
-      if (unpinned) entry.pinned = false;
-      accounted.count_pin();
-    }
-    if (unpinned) {
-      static LogLimit log_limit;
-      log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_,
-                        ino);
-      if (auto fd = arena_.open(handle_of(entry), O_PATH)) {
-        keep_ctime(entry.kept, fd->get(), is_supervised());
-        (void)sys::remove_xattr(fd->get(), kPinnedXattr);
-      }
+  const bool unpinned = !entries_.stored(entry, charged_bytes, usage().pinned_max_bytes);
+  if (writers_.close(ino, charged_bytes) && arena_.usage().free_bytes < kBlockBytes) report_full(false);
+  if (unpinned) {
+    static LogLimit log_limit;
+    log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
+    if (auto fd = arena_.open(handle_of(entry), O_PATH)) {
+      keep_ctime(entry.kept, fd->get(), is_supervised());
+      (void)sys::remove_xattr(fd->get(), kPinnedXattr);
     }
   }
-  if (entry.stage != Entry::Stage::kWritten) {
-    if (durability() != Durability::kNone) queue_spill(entry);
-    return;
-  }
-  if (std::exchange(entry.renamed, false)) {
-    publish(entry);
-  } else {
-    candidates_.fresh(entry);
-  }
+  if (was_stored || entry.stage == Entry::Stage::kCandidate) spill_by_itself(entry);
 }
 
 uint64_t Pool::trim(Entry& entry, int fd) {
@@ -260,11 +216,11 @@ void Pool::give_back_holes(Entry& entry) {
   if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
   if (given_back != GivenBack::kMoreToCome) entry.reserved_end = 0;
   if (const auto now = sys::stat_of(fd->get()))
-    entry.charged_bytes = static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes;
+    entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
 }
 
 void Pool::flushed(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return;
@@ -276,7 +232,7 @@ void Pool::flushed(uint64_t ino) {
 }
 
 Result<int> Pool::io_descriptor(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
   if (entry == nullptr || entry->backing < 0) return fail(ESTALE);
@@ -284,7 +240,7 @@ Result<int> Pool::io_descriptor(uint64_t ino) {
 }
 
 void Pool::io_done(uint64_t ino) {
-  MutexLock lock(table_.shard(ino).mutex);
+  MutexLock lock(entries_.shard(ino).mutex);
 }
 
 Result<size_t> Pool::read(uint64_t ino, std::span<char> bytes, uint64_t offset) {
@@ -332,7 +288,7 @@ Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t
 }
 
 Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
@@ -343,7 +299,6 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (entry->promoting || lacks_content) return fail(kColdEntry);
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
-    Accounted accounted(*this, *entry);
     // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
     // Any other is cut after its mark says so.
     const bool cold = entry->tier == Entry::Tier::kCold;
@@ -362,8 +317,8 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
       if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
-        entry->charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
-      if (durability() != Durability::kNone) queue_spill(*entry);
+        entries_.charged(*entry, static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes);
+      spill_by_itself(*entry);
     } else if (size_bytes == 0) {
       entry->reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
     }
@@ -376,7 +331,7 @@ Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t le
   for (int attempt = 0;; ++attempt) {
     Result<void> done;
     {
-      EntryTable::Shard& shard = table_.shard(ino);
+      EntryTable::Shard& shard = entries_.shard(ino);
       MutexLock lock(shard.mutex);
       Entry* entry = shard.find(ino);
       if (entry == nullptr) return fail(ESTALE);

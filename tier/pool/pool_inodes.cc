@@ -51,7 +51,7 @@ void Pool::touched(EntryTable::Shard& shard, Entry& entry) {
 
 Result<void> Pool::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
   if (ino == root_ino()) return sys::change_times(arena_.tree_fd(), times);
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
@@ -78,7 +78,7 @@ Result<Directory> Pool::directory(uint64_t ino) {
 
 Result<UniqueFd> Pool::open_inode(uint64_t ino, int flags) {
   if (ino == root_ino()) return arena_.open(arena_.tree(), flags);
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   sys::Handle handle;
   {
     MutexLock lock(shard.mutex);
@@ -99,28 +99,25 @@ Result<struct stat> Pool::attributes(uint64_t ino) {
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // The shard is held, so that no change of the daemon's own (tier/kept_ctime.h) is seen half done.
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
   // A client that asks for the blocks after its close is told them without holes, also if the kernel had not
   // let go of the file yet when it told of the close.
-  if (entry != nullptr && entry->reserved_end > 0 && entry->may_be_closed()) {
-    Accounted accounted(*this, *entry);
-    give_back_holes(*entry);
-  }
+  if (entry != nullptr && entry->reserved_end > 0 && entry->may_be_closed()) give_back_holes(*entry);
   auto attributes = sys::stat_of(fd->get());
   if (attributes && entry != nullptr) show(shard, *entry, *attributes);
   return attributes;
 }
 
 Result<void> Pool::looked_up(sys::Handle handle, struct stat& attributes) {
-  EntryTable::Shard& shard = table_.shard(handle.ino);
+  EntryTable::Shard& shard = entries_.shard(handle.ino);
   MutexLock lock(shard.mutex);
   return count_lookup(shard, handle, attributes);
 }
 
 Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* name) {
-  EntryTable::Shard& shard = table_.shard(handle.ino);
+  EntryTable::Shard& shard = entries_.shard(handle.ino);
   MutexLock lock(shard.mutex);
   auto attributes = sys::stat_at(directory, name);
   if (!attributes) return pass(attributes);
@@ -130,7 +127,7 @@ Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* na
 }
 
 bool Pool::may_be_written(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* const entry = shard.find(ino);
   if (entry == nullptr || !entry->is_file()) return false;
@@ -171,13 +168,13 @@ Result<void> Pool::count_lookup(EntryTable::Shard& shard, sys::Handle handle, st
 
 void Pool::looked_for_nothing(uint64_t directory_ino) {
   count(counters_.lookups_missed);
-  EntryTable::Shard& shard = table_.shard(directory_ino);
+  EntryTable::Shard& shard = entries_.shard(directory_ino);
   MutexLock lock(shard.mutex);
   if (Entry* const entry = shard.find(directory_ino)) entry->missed_in = true;
 }
 
 void Pool::forget(uint64_t ino, uint64_t lookups) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   KeptByDescriptor kept;  // closed with no lock held: it may be the file's last reference
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
@@ -196,7 +193,7 @@ void Pool::forget(uint64_t ino, uint64_t lookups) {
 }
 
 uint32_t Pool::generation_of(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
   return entry == nullptr ? 0 : entry->generation;

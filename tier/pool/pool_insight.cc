@@ -21,10 +21,10 @@ PoolUsage Pool::usage() const {
   const ArenaUsage arena = arena_.usage();
   const uint64_t size = size_bytes_.load();
   // Bytes that may leave memory.
-  const auto dirty = static_cast<size_t>(Entry::Tier::kDirty);
-  const uint64_t most_evictable = away_ == nullptr                    ? arena.used_bytes()
-                                  : durability() == Durability::kNone ? tier_bytes_[dirty].load()
-                                                                      : 0;
+  const uint64_t most_evictable = away_ == nullptr ? arena.used_bytes()
+                                  : durability() == Durability::kNone
+                                      ? entries_.stored_bytes(Entry::Tier::kDirty)
+                                      : 0;
   unsigned pinned_max_percent;
   {
     MutexLock lock(settings_mutex_);
@@ -33,11 +33,11 @@ PoolUsage Pool::usage() const {
   return {.size_bytes = size,
           .used_bytes = arena.used_bytes(),
           .free_bytes = arena.free_bytes,
-          .evictable_bytes = std::min(evictable_bytes_.load(), most_evictable),
-          .pinned_bytes = pinned_bytes_.load(),
+          .evictable_bytes = std::min(entries_.evictable_bytes(), most_evictable),
+          .pinned_bytes = entries_.pinned_bytes(),
           .pinned_max_bytes = size / 100 * pinned_max_percent + size % 100 * pinned_max_percent / 100,
-          .entries = files_.load(),
-          .open_entries = open_files_.load()};
+          .entries = entries_.files(),
+          .open_entries = entries_.open_files()};
 }
 
 uint64_t Pool::activity() const {
@@ -52,7 +52,7 @@ std::vector<NodeUsage> Pool::numa_usage() {
     get_on(surroundings_.survivors);
     std::vector<sys::Handle> handles;
     {
-      EntryTable::Shard& shard = table_.shard_at(index);
+      EntryTable::Shard& shard = entries_.shard_at(index);
       MutexLock lock(shard.mutex);
       for (const auto& [ino, entry] : shard.entries)
         if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
@@ -82,7 +82,7 @@ std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
   get_on(surroundings_.survivors);
   std::vector<std::pair<sys::Handle, EntryListing>> found;
   {
-    EntryTable::Shard& shard = table_.shard_at(shard_index);
+    EntryTable::Shard& shard = entries_.shard_at(shard_index);
     MutexLock lock(shard.mutex);
     const uint64_t now_ms = now_coarse_ms();  // under the lock: no entry found below is stored later
     for (const auto& [ino, entry] : shard.entries) {

@@ -67,23 +67,9 @@ Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle han
   return kept;
 }
 
-void Pool::gone(EntryTable::Shard& shard, Entry& entry, KeptByDescriptor keep) {
+void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
-  if (DiskTier* const tier = disk()) {
-    tier->names.gone(entry);
-    tier->successors.removed(ino);
-    // The content's extents come back with the transaction that drops the last name.
-    if (auto copy = shard.copies.find(ino); copy != shard.copies.end()) {
-      tier->store->expect_back(copy->second.extents);
-      shard.copies.erase(copy);
-    }
-  }
-  {
-    Accounted accounted(*this, entry);
-    candidates_.removed(entry);
-    entry.removed = true;
-  }
-  if (entry.is_file()) --files_;
+  entries_.removed(shard, entry, reason);
   if (entry.lookup_count == 0 && entry.open_count == 0)
     shard.erase(ino);
   else if (keep)
@@ -97,7 +83,7 @@ bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
 Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
-  EntryTable::Shard& shard = table_.shard(handle->ino);
+  EntryTable::Shard& shard = entries_.shard(handle->ino);
   MutexLock lock(shard.mutex);
   auto attributes = sys::stat_at(directory, name);
   if (!attributes) return pass(attributes);
@@ -116,7 +102,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   }
   if (S_ISREG(attributes->st_mode)) count(counters_.removes);
   if (entry != nullptr && (is_directory || attributes->st_nlink == 1))
-    gone(shard, *entry, std::move(*keep));
+    gone(shard, *entry, RemovalReason::kDeleted, std::move(*keep));
   else if (entry != nullptr)
     tell_attributes(shard, *entry);
   note_if_empty(directory);
@@ -150,7 +136,7 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   }
   if (entry != nullptr) {
     entry->lookup_count = 0;
-    gone(shard, *entry, {});
+    gone(shard, *entry, RemovalReason::kDeleted);
   }
   note_if_empty(found->parent.get());
   return parent->st_ino;
@@ -162,8 +148,8 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   if (!source) return pass(source);
   auto target = sys::handle_at(to, new_name);
   const uint64_t target_ino = target ? target->ino : source->ino;
-  EntryTable::Shard& source_shard = table_.shard(source->ino);
-  EntryTable::Shard& target_shard = table_.shard(target_ino);
+  EntryTable::Shard& source_shard = entries_.shard(source->ino);
+  EntryTable::Shard& target_shard = entries_.shard(target_ino);
   ShardPairLock lock(source_shard, target_shard);
 
   const bool replaces = target && target_ino != source->ino && (flags & RENAME_EXCHANGE) == 0;
@@ -209,7 +195,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     if (victim != nullptr) {
       if (S_ISREG(replaced->st_mode)) count(counters_.removes);
       if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1)
-        gone(target_shard, *victim, std::move(*keep));
+        gone(target_shard, *victim, RemovalReason::kReplaced, std::move(*keep));
       else
         tell_attributes(target_shard, *victim);
     }
@@ -218,10 +204,9 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     Entry* entry = source_shard.find(source->ino);
     if (entry != nullptr) tell_attributes(source_shard, *entry);
     if (entry == nullptr || !entry->is_file()) return;
-    Accounted accounted(*this, *entry);
-    entry->name_hash = hash_of(new_name);
-    if (entry->stage == Entry::Stage::kFresh) publish(*entry);
-    if (entry->stage == Entry::Stage::kWritten) entry->renamed = true;
+    const bool fresh = entry->stage == Entry::Stage::kFresh;
+    entries_.renamed(*entry, hash_of(new_name));
+    if (fresh) spill_by_itself(*entry);
   }();
   note_if_empty(from);
   return {};
@@ -231,7 +216,7 @@ void Pool::made(const sys::Handle& handle, bool is_directory, int directory, con
   if (is_directory) empty_directories_->rests({handle}, now_coarse_ms());
   DiskTier* const tier = disk();
   if (tier == nullptr || durability() == Durability::kNone) return;
-  EntryTable::Shard& shard = table_.shard(handle.ino);
+  EntryTable::Shard& shard = entries_.shard(handle.ino);
   MutexLock lock(shard.mutex);
   if (const Entry* entry = shard.find(handle.ino); entry != nullptr && !entry->is_file())
     tier->names.made(*entry, directory, name);
@@ -243,7 +228,7 @@ void Pool::attributes_changed(uint64_t ino) {
     MutexLock lock(settings_mutex_);
     if (restoring_) changed_meanwhile_.insert(ino);
   }
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
 }
@@ -268,7 +253,7 @@ void Pool::look_again(uint64_t directory_ino, std::string name) {
 Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
@@ -284,12 +269,9 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   }();
   tell_attributes(shard, *entry);
   if (entry->removed) {  // an O_TMPFILE gets its first name
-    Accounted accounted(*this, *entry);
-    entry->removed = false;
     shard.kept.erase(ino);
-    if (entry->is_file()) ++files_;
-    if (entry->open_count == 0 && entry->stage == Entry::Stage::kWritten) publish(*entry);
-    entry->renamed = true;
+    entries_.named(*entry);
+    if (entry->stage == Entry::Stage::kCandidate) spill_by_itself(*entry);
   }
   ++entry->lookup_count;
   return {};
@@ -297,14 +279,12 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
 
 Result<Pool::Opened> Pool::created(const Created& file) {
   count(counters_.creates);
-  EntryTable::Shard& shard = table_.shard(file.ino);
+  EntryTable::Shard& shard = entries_.shard(file.ino);
   MutexLock lock(shard.mutex);
   Entry& entry = shard.find_or_make(file.ino, file.generation);
-  entry.stage = Entry::Stage::kWritten;
   entry.stored_ms = now_coarse_ms();
   entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
   entry.node = static_cast<int8_t>(file.node);
-  entry.removed = !file.named;
   entry.name_hash = hash_of(file.name);
   KeptByDescriptor kept;
   if (!file.named) {
@@ -323,21 +303,12 @@ Result<Pool::Opened> Pool::created(const Created& file) {
       return pass(backing);
     }
     entry.backing = *backing;
-    entry.open_count = 1;
-    entry.writer_count = file.writer ? 1 : 0;
-    ++open_files_;
   }
   entry.lookup_count = 1;
-  if (file.named)
-    ++files_;
-  else
-    shard.kept[file.ino] = std::move(kept);
+  if (!file.named) shard.kept[file.ino] = std::move(kept);
+  entries_.created(entry, file.named, file.open, file.open && file.writer);
   Opened opened{.backing = entry.backing};
   if (file.open && file.writer) opened.through_daemon = !admit_writer(entry);
-  if (!file.open) {
-    Accounted accounted(*this, entry);
-    candidates_.fresh(entry);
-  }
   return opened;
 }
 

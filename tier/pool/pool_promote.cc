@@ -20,7 +20,7 @@ void Pool::promote(uint64_t ino, Waiter waiter, Room::Whose whose) {
 }
 
 Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   auto copy = shard.copies.find(ino);
@@ -37,7 +37,7 @@ Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {
         entry->node, data_bytes_of(copy->second, disk()->store->unit_bytes()));
     if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
   }
-  entry->promoting = true;
+  entries_.promotion_begun(*entry);
   show(shard, *entry, *attributes);
   shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
   begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
@@ -52,12 +52,12 @@ Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {
 void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) {
   fault_point("copied from the disk");
   if (!outcome) (void)arena_.drop_pages(task.fd.get());
-  EntryTable::Shard& shard = table_.shard(task.ino);
+  EntryTable::Shard& shard = entries_.shard(task.ino);
   MutexLock lock(shard.mutex);
   const auto kept = shard.times.extract(task.ino);
   Entry* entry = shard.find(task.ino);
   if (entry == nullptr) return;
-  entry->promoting = false;
+  entries_.promotion_ended(*entry);
   if (entry->removed) return;
   // Allocating and writing the pages counted as changes of the file: the times of before come back.
   if (!kept.empty()) end_unseen(entry->kept, task.fd.get(), kept.mapped().modified, is_supervised());
@@ -65,32 +65,23 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
     count(counters_.promotes);
     count(counters_.promoted_bytes, data_bytes_of(task.content, disk()->store->unit_bytes()));
     counters_.promote_ns.record(now_ns() - task.begun_ns);
-    entry->prefetched = !asked_for;
-    entry->awaited = true;
-    entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // a waiter is about to open it
     (void)mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
     fault_point("marked promoted");
-    Accounted accounted(*this, *entry);
-    candidates_.moved(*entry, Entry::Tier::kClean);
-    // After an open with passthrough the kernel asks anew for the attributes of what it has read. In daemon
-    // I/O it may have the pages in its cache and read nothing.
-    const bool is_read_next = asked_for && !surroundings_.backing_store->needs_write_access();
-    if (entry->lookup_count > 0 && !is_read_next) surroundings_.listener->changed(number_, task.ino);
+    entries_.promoted(*entry, asked_for);
     return;
   }
   const int code = outcome.error().code;
   if (!is_damage(code) && !is_disk_error(code)) return;
   count(counters_.promote_errors);
   report_bad_copy(task.content, code, is_damage(code) ? "is discarded" : "stays as it is");
-  if (is_damage(code)) (void)discard_cold(shard, *entry);
+  if (is_damage(code)) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
 }
 
 void Pool::waiters_told(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
-  if (entry == nullptr || !std::exchange(entry->awaited, false)) return;
-  if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
+  if (entry != nullptr) entries_.waiters_told(*entry);
 }
 
 void Pool::report_bad_copy(const CatalogContent& content, int code, const char* remedy) {
@@ -103,7 +94,7 @@ void Pool::report_bad_copy(const CatalogContent& content, int code, const char* 
 }
 
 void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   std::optional<CatalogContent> cold;
   UniqueFd file;
   {
@@ -130,7 +121,7 @@ void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::
 }
 
 Result<uint64_t> Pool::seek_on_disk(uint64_t ino, uint64_t offset, int whence) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* const entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
@@ -148,7 +139,7 @@ void Pool::open_ahead(uint64_t ino, uint64_t client) {
   DiskTier* const tier = disk();
   if (tier == nullptr || !auto_prefetch_ || client == 0) return;
   for (const uint64_t next : tier->successors.opened(client, ino, now_coarse_ms())) {
-    EntryTable::Shard& shard = table_.shard(next);
+    EntryTable::Shard& shard = entries_.shard(next);
     bool cold = false;
     {
       MutexLock lock(shard.mutex);
@@ -162,7 +153,7 @@ void Pool::open_ahead(uint64_t ino, uint64_t client) {
 Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
   if (disk() == nullptr) return refuse_without_disk(away(), name_);
   const auto is_entry = [this](uint64_t ino) {
-    EntryTable::Shard& shard = table_.shard(ino);
+    EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(ino);
     return entry != nullptr && entry->is_file() && !entry->removed;

@@ -32,7 +32,7 @@ ScrubProgress Pool::scrub_progress() const {
 std::vector<uint64_t> Pool::copied_entries() {
   std::vector<uint64_t> result;
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = table_.shard_at(index);
+    EntryTable::Shard& shard = entries_.shard_at(index);
     MutexLock lock(shard.mutex);
     for (const auto& [ino, content] : shard.copies) {
       const Entry* entry = shard.find(ino);
@@ -43,7 +43,7 @@ std::vector<uint64_t> Pool::copied_entries() {
 }
 
 std::optional<CatalogContent> Pool::begin_verify(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
   auto copy = shard.copies.find(ino);
@@ -56,7 +56,7 @@ std::optional<CatalogContent> Pool::begin_verify(uint64_t ino) {
 bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   disk()->store->let_go(content);
   if (error == 0 || error == ECANCELED) return false;
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   auto copy = shard.copies.find(ino);
@@ -67,7 +67,7 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   if (entry->promoting) return damaged;  // the promotion finds the same, and discards the entry at its end
   if (entry->tier == Entry::Tier::kCold) {
     report_bad_copy(content, error, damaged ? "is discarded" : "stays as it is");
-    if (damaged) (void)discard_cold(shard, *entry);
+    if (damaged) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
     return damaged;
   }
   report_bad_copy(content, error, "is written again");
@@ -75,10 +75,7 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   // agree, and write nothing.
   copy->second.size_bytes = kDamagedSize;
   if (entry->tier == Entry::Tier::kDirty) return damaged;  // it is spilled when its writers have closed it
-  {
-    Accounted accounted(*this, *entry);
-    became_dirty(*entry);
-  }
+  became_dirty(*entry);
   queue_spill(*entry, true);
   return damaged;
 }

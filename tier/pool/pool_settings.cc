@@ -69,7 +69,7 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
 
 Result<void> Pool::set_policy(std::string_view name) {
   if (auto known = check_policy_name(name); !known) return known;
-  candidates_.set_policy(name);
+  entries_.set_policy(name);
   MutexLock lock(settings_mutex_);
   options_.policy = name;
   return {};

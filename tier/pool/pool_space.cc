@@ -70,7 +70,8 @@ int Pool::make_way(int fd, int caller_thread) {
   }
   // The result does not matter: after a failure a write may still find memory that was promised and is not
   // used.
-  if (expected > 0 && promise_bytes() == expected && evictable_bytes_ > 0) (void)wait_for_room(expected, 0);
+  if (expected > 0 && promise_bytes() == expected && entries_.evictable_bytes() > 0)
+    (void)wait_for_room(expected, 0);
   return node;
 }
 
@@ -134,7 +135,7 @@ bool Pool::wait_for_room(uint64_t bytes, uint64_t own_promise_bytes) {
 }
 
 bool Pool::claim(uint64_t ino, int fd, uint64_t bytes) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
     if (!wait_for_room(bytes, writers_.promised_to(ino))) return false;
     MutexLock lock(shard.mutex);
@@ -158,7 +159,7 @@ void Pool::begin_writing(uint64_t ino) {
   if (reserved > 0 && reserved + bytes > size_bytes_ / kReservedShare) return;
   UniqueFd fd;
   {
-    EntryTable::Shard& shard = table_.shard(ino);
+    EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     const Entry* entry = shard.find(ino);
     if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0) return;
@@ -193,7 +194,7 @@ bool Pool::follow_writers() {
 }
 
 uint64_t Pool::follow(uint64_t ino) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr || entry->writer_count == 0) return 0;

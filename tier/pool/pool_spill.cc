@@ -28,9 +28,12 @@ bool lies_ahead(uint32_t until_ms) {
 }  // namespace
 
 void Pool::publish(Entry& entry) {
-  candidates_.publish(entry);
-  if (DiskTier* const tier = disk()) tier->admission.seen(entry.name_hash);
-  if (disk() != nullptr && durability() != Durability::kNone) queue_spill(entry);
+  entries_.published(entry);
+  spill_by_itself(entry);
+}
+
+void Pool::spill_by_itself(Entry& entry) {
+  if (durability() != Durability::kNone) queue_spill(entry);
 }
 
 bool Pool::is_admitted(Entry& entry) {
@@ -60,11 +63,11 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
   const bool promised = durability() != Durability::kNone || entry.node_id != 0;
   if (!disk_takes_more()) {
     // The disk gets the entry when the pool starts again.
-    if (promised) candidates_.park(entry);
+    if (promised) entries_.park(entry);
     return promised;
   }
   if (entry.spill_urgent) {  // a waiter wants to hear that it is durable
-    candidates_.park(entry);
+    entries_.park(entry);
     return true;
   }
   if (lies_ahead(entry.unspillable_until_ms)) return false;
@@ -80,7 +83,7 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
     park(entry, true);
     return true;
   }
-  candidates_.park(entry);
+  entries_.park(entry);
   queue_spill(entry);
   return true;
 }
@@ -113,27 +116,22 @@ void Pool::mark_dirty(Entry& entry) {
 }
 
 void Pool::became_dirty(Entry& entry) {
-  ++entry.content_epoch;
-  if (entry.tier == Entry::Tier::kDirty) return;
   // The mark goes first: a successor must not take what is written from now on for what the disk has.
-  mark_dirty(entry);
-  candidates_.moved(entry, Entry::Tier::kDirty);
+  if (entry.tier != Entry::Tier::kDirty) mark_dirty(entry);
+  entries_.dirtied(entry);
 }
 
 std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, bool urgent) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
   if (entry->spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
-  if (settled && entry->reserved_end > 0) {
-    Accounted accounted(*this, *entry);
-    give_back_holes(*entry);
-  }
+  if (settled && entry->reserved_end > 0) give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_takes_more()) {
     entry->spill_queued = entry->spill_urgent = false;
-    if (entry->parked && entry->evictable()) candidates_.unpark(*entry);
+    entries_.unpark_if_evictable(*entry);
     return std::unexpected(Refusal::kNever);
   }
   auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
@@ -148,8 +146,7 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
   const bool proven = leased || (daemon_writes && settled);
   if (!proven && !urgent) return std::unexpected(Refusal::kLater);
-  Accounted accounted(*this, *entry);
-  entry->spilling = true;
+  entries_.spill_begun(*entry);
   const auto size = static_cast<uint64_t>(attributes->st_size);
   const bool whole = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes >= size;
   SpillTask task{.ino = ino,
@@ -165,14 +162,13 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
 }
 
 bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) {
-  EntryTable::Shard& shard = table_.shard(task.ino);
+  EntryTable::Shard& shard = entries_.shard(task.ino);
   bool taken = false;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(task.ino);
     if (entry == nullptr) return false;
-    Accounted accounted(*this, *entry);
-    entry->spilling = false;
+    entries_.spill_ended(*entry);
     // The spiller itself tries again when it has waited for space.
     if (!content && content.error().code == EAGAIN) return false;
     const int code = content ? 0 : content.error().code;
@@ -183,8 +179,8 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
     if (code == ENOSPC) entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
     if (entry->spill_queued) report_refusal(content.error());
     if (content && !entry->removed) taken = take_copy(shard, *entry, task, std::move(*content), written);
-    if (entry->parked && entry->evictable() && !entry->spill_queued) candidates_.unpark(*entry);
-    if (taken && entry->tier == Entry::Tier::kDirty && durability_ != Durability::kNone) queue_spill(*entry);
+    if (!entry->spill_queued) entries_.unpark_if_evictable(*entry);
+    if (taken && entry->tier == Entry::Tier::kDirty) spill_by_itself(*entry);
   }
   if (room_.wanted_bytes() > 0 || evicting_) surroundings_.evictor->wake();
   return taken;
@@ -227,7 +223,7 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   // A failed mark is harmless: without it a successor takes the entry for dirty, which is allowed.
   (void)mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
   fault_point("marked clean");
-  candidates_.moved(entry, Entry::Tier::kClean);
+  entries_.spilled(entry);
   return true;
 }
 
@@ -259,19 +255,13 @@ Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictRes
     return Attempt::kBusy;
   }
   fault_point("pages dropped");
-  count(counters_.evictions);
-  if (std::exchange(entry.prefetched, false)) count(counters_.prefetch_wasted);
   ++result.entries;
   result.bytes += entry.charged_bytes;
-  Accounted accounted(*this, entry);
-  // A fresh victim was taken out of the fresh list, so it becomes a candidate here.
-  if (entry.stage == Entry::Stage::kFresh) candidates_.publish(entry);
-  candidates_.moved(entry, Entry::Tier::kCold);
-  if (entry.lookup_count > 0) surroundings_.listener->changed(number_, entry.policy.ino);
+  entries_.evicted(entry);
   return Attempt::kFreed;
 }
 
-bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry, unsigned most_names) {
+bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, unsigned most_names) {
   auto fd = arena_.open(handle_of(entry), O_PATH);
   const NamesLeft left = fd ? remove_names(entry, fd->get(), most_names) : NamesLeft::kAll;
   if (left != NamesLeft::kNone) {
@@ -279,10 +269,7 @@ bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry, unsigned most_na
     park(entry, false);
     return false;
   }
-  count(counters_.discards);
-  count(counters_.disk_discards);
-  count(counters_.discarded_bytes, entry.charged_bytes);
-  gone(shard, entry, {});
+  gone(shard, entry, reason);
   return true;
 }
 
@@ -313,16 +300,16 @@ void Pool::make_disk_room() {
 }
 
 bool Pool::discard_coldest() {
-  const auto ino = candidates_.next_cold();
+  const auto ino = entries_.next_cold();
   if (!ino) return false;
-  EntryTable::Shard& shard = table_.shard(*ino);
+  EntryTable::Shard& shard = entries_.shard(*ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(*ino);
   if (entry == nullptr || entry->removed) return true;
   if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
     park(*entry, true);
   else
-    (void)discard_cold(shard, *entry, kNamesAtOnce);
+    (void)discard_cold(shard, *entry, RemovalReason::kDiscarded, kNamesAtOnce);
   return true;
 }
 

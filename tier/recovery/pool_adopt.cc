@@ -132,10 +132,10 @@ class Pool::Adopter {
         adopt_other(handle.ino, handle.generation);
         nameless_directories.push_back(handle.ino);
       }
-      EntryTable::Shard& shard = pool_.table_.shard(kept.inode.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(kept.inode.ino);
       MutexLock lock(shard.mutex);
       Entry* const entry = shard.find(kept.inode.ino);
-      entry->removed = true;
+      pool_.entries_.found_nameless(*entry);
       shard.kept[kept.inode.ino] = std::move(keeper);
     }
   }
@@ -153,7 +153,7 @@ class Pool::Adopter {
 
   void adopt_named(const Child& child, int directory) {
     {
-      EntryTable::Shard& shard = pool_.table_.shard(child.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(child.ino);
       MutexLock lock(shard.mutex);
       if (shard.find(child.ino) != nullptr) return;  // another name of the file
     }
@@ -169,14 +169,12 @@ class Pool::Adopter {
     const Opens opens = found == opens_.end() ? Opens{} : found->second;
     const uint64_t size = static_cast<uint64_t>(attributes.st_size);
     const uint64_t allocated = static_cast<uint64_t>(attributes.st_blocks) * kStatBlockBytes;
-    EntryTable::Shard& shard = pool_.table_.shard(handle.ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
-    Accounted accounted(pool_, entry);
     entry.kept = adopt_ctime(fd, attributes, opens.writers > 0);
     const auto mark = copy_mark_of(fd);
     const bool cold = is_cold(mark, attributes, opens);
-    if (cold) entry.tier = Entry::Tier::kCold;
     entry.synced_nameless = nameless && mark && mark->synced_nameless;
     if (was_cut(mark, attributes)) {
       entry.node_id = mark->node_id;
@@ -184,24 +182,24 @@ class Pool::Adopter {
       pool_.mark_dirty(entry);
       entry.node_id = 0;  // set again from the mark
     }
-    entry.stage = Entry::Stage::kWritten;
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
     const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    entry.charged_bytes = cold ? whole : allocated;
     if (pool_.surroundings_.topology->node_count() > 1)
       entry.node = static_cast<int8_t>(pool_.surroundings_.topology->node_of_file(fd));
-    entry.open_count = opens.all;
-    entry.writer_count = opens.writers;
-    entry.direct_count = opens.from_disk;
+    bool pinned = false;
     if (has_other_xattrs(fd)) {
       entry.policy.priority = number_in(xattr_of(fd, "user.kv.priority"));
-      entry.pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
+      pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
     }
+    pool_.entries_.found(entry, {.open_count = opens.all,
+                                 .writer_count = opens.writers,
+                                 .direct_count = opens.from_disk,
+                                 .charged_bytes = cold ? whole : allocated,
+                                 .cold = cold,
+                                 .pinned = pinned,
+                                 .named = !nameless});
     if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
-    if (opens.all > 0) {
-      ++pool_.open_files_;
-      if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.back(entry);
-    }
+    if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.back(entry);
     if (opens.writers > 0)
       pool_.writers_.open(handle.ino, allocated, !pool_.surroundings_.backing_store->needs_write_access());
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
@@ -211,11 +209,10 @@ class Pool::Adopter {
         if (auto file = pool_.arena_.open(handle, O_RDWR | O_NONBLOCK)) {
           (void)pool_.trim(entry, file->get());
           if (auto now = sys::stat_of(file->get()))
-            entry.charged_bytes = static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes;
+            pool_.entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
         }
     }
     if (nameless) return;
-    ++pool_.files_;
     if (size > 0 && opens.writers == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
       pool_.learner_.closed(size);
     if (opens.writers == 0)
@@ -224,7 +221,7 @@ class Pool::Adopter {
 
   // The kernel may know the inode; nothing tells how many lookups it was told.
   void adopt_other(uint64_t ino, uint32_t generation) {
-    EntryTable::Shard& shard = pool_.table_.shard(ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(ino, generation);
     entry.lookup_count = 1;
@@ -238,13 +235,10 @@ class Pool::Adopter {
     std::ranges::sort(closed_, {}, &Closed::used_ns);
     for (const Closed& closed : closed_) {
       count_step();
-      EntryTable::Shard& shard = pool_.table_.shard(closed.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(closed.ino);
       MutexLock lock(shard.mutex);
       Entry& entry = *shard.find(closed.ino);
-      Accounted accounted(pool_, entry);
-      pool_.candidates_.fresh(entry);
-      pool_.publish(entry);
-      if (entry.pinned) pool_.candidates_.park(entry);
+      pool_.entries_.found_stored(entry);
     }
   }
 
@@ -275,14 +269,14 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
                                     const auto its = left.lock();
                                     if (its && !known) its->forget(ino, UINT64_MAX);
                                   });
-  log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->files_.load(),
+  log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->entries_.files(),
            (now_ns() - begun_ns) / 1'000'000);
   return pool;
 }
 
 Result<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
   if (const int error = injected_error("open again")) return fail(error);
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
   if (entry == nullptr || entry->open_count == 0) return fail(ESTALE);
@@ -300,14 +294,14 @@ Result<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
 void Pool::undo_create(int directory, const char* name) {
   const auto handle = sys::handle_at(directory, name);
   if (!handle) return;
-  EntryTable::Shard& shard = table_.shard(handle->ino);
+  EntryTable::Shard& shard = entries_.shard(handle->ino);
   MutexLock lock(shard.mutex);
   const auto attributes = sys::stat_at(directory, name);
   Entry* const entry = shard.find(handle->ino);
   if (!attributes || attributes->st_ino != handle->ino || !S_ISREG(attributes->st_mode) ||
       attributes->st_size > 0 || attributes->st_nlink > 1 || entry == nullptr || entry->open_count > 0)
     return;
-  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, {});
+  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, RemovalReason::kDeleted);
 }
 
 }  // namespace kvcachefs

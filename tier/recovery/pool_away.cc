@@ -41,11 +41,10 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
 }
 
 void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
-  EntryTable::Shard& shard = table_.shard(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
   if (entry == nullptr || entry->removed || entry->node_id != 0) return;  // another name of the file
-  Accounted accounted(*this, *entry);
   entry->node_id = mark.node_id;
   entry->first_version = mark.first_version;
   if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
@@ -56,8 +55,8 @@ void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
   const uint64_t data_bytes = data_bytes_of(mark.content, options().spill_unit_bytes);
-  if (cold) entry->charged_bytes = (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  candidates_.moved(*entry, cold ? Entry::Tier::kCold : Entry::Tier::kClean);
+  entries_.found_copy(*entry, cold ? std::optional((data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes)
+                                   : std::nullopt);
   if (entry->direct_count > 0) shard.held.emplace(ino, mark.content);
   shard.copies[ino] = std::move(mark.content);
 }

@@ -184,7 +184,7 @@ class Pool::Reconciler final : public CatalogVisitor {
   void claim_kept() {
     for (const auto& [place, inode] : pool_.surroundings_.survivors->kept()) {
       if (inode.inode.pool != pool_.number_) continue;
-      EntryTable::Shard& shard = pool_.table_.shard(inode.inode.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(inode.inode.ino);
       MutexLock lock(shard.mutex);
       const Entry* const entry = shard.find(inode.inode.ino);
       if (entry == nullptr || entry->direct_count == 0 || entry->tier != Entry::Tier::kCold) continue;
@@ -197,7 +197,7 @@ class Pool::Reconciler final : public CatalogVisitor {
 
   void hold_kept() {
     for (auto& [id, kept] : kept_) {
-      EntryTable::Shard& shard = pool_.table_.shard(kept.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(kept.ino);
       MutexLock lock(shard.mutex);
       const CatalogContent& held = shard.held.emplace(kept.ino, std::move(kept.content)).first->second;
       kept.is_named ? tier_.store->hold(held) : tier_.store->hold_dropped(held);
@@ -273,7 +273,7 @@ class Pool::Reconciler final : public CatalogVisitor {
   void discard_lost() {
     for (size_t index = 0; index < EntryTable::kShards; ++index) {
       count_step();
-      EntryTable::Shard& shard = pool_.table_.shard_at(index);
+      EntryTable::Shard& shard = pool_.entries_.shard_at(index);
       MutexLock lock(shard.mutex);
       std::vector<uint64_t> lost;
       for (const auto& [ino, entry] : shard.entries)
@@ -286,7 +286,7 @@ class Pool::Reconciler final : public CatalogVisitor {
         auto fd = pool_.arena_.open(pool_.handle_of(*entry), O_PATH);
         if (!fd || pool_.remove_names(*entry, fd->get()) != NamesLeft::kNone) continue;
         ++lost_;
-        pool_.gone(shard, *entry, {});
+        pool_.gone(shard, *entry, RemovalReason::kDamaged);
       }
     }
   }
@@ -362,14 +362,14 @@ class Pool::Reconciler final : public CatalogVisitor {
   }
 
   KeptCtime adopted_ctime(uint64_t ino) {
-    EntryTable::Shard& shard = pool_.table_.shard(ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(ino);
     return entry == nullptr ? KeptCtime() : entry->kept;
   }
 
   bool is_pinned(const Marked& marked) {
-    EntryTable::Shard& shard = pool_.table_.shard(marked.handle.ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(marked.handle.ino);
     return entry != nullptr && entry->pinned;
@@ -381,7 +381,7 @@ class Pool::Reconciler final : public CatalogVisitor {
 
   void apply(uint64_t id, Marked& marked) {
     count_step();
-    EntryTable::Shard& shard = pool_.table_.shard(marked.handle.ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
@@ -393,7 +393,6 @@ class Pool::Reconciler final : public CatalogVisitor {
         const UnseenChange unseen(entry->kept, file->get(), true);
         (void)pool_.arena_.drop_pages(file->get());
       }
-    Accounted accounted(pool_, *entry);
     entry->node_id = id;
     entry->version = std::max(marked.mark.content.version, marked.mark.first_version);
     entry->first_version = marked.mark.first_version;
@@ -402,8 +401,9 @@ class Pool::Reconciler final : public CatalogVisitor {
         checksum_of(std::as_bytes(std::span(std::string_view(marked.places.front().name)))).low);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
     if (marked.is_dirty()) return;
-    if (cold && !whole) entry->charged_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    pool_.candidates_.moved(*entry, cold && !whole ? Entry::Tier::kCold : Entry::Tier::kClean);
+    pool_.entries_.found_copy(*entry, cold && !whole
+                                          ? std::optional(data_bytes_of(content, tier_.store->unit_bytes()))
+                                          : std::nullopt);
     if (entry->direct_count > 0) {
       const auto held = shard.held.emplace(marked.handle.ino, content).first;
       tier_.store->hold(held->second);

@@ -89,13 +89,13 @@ class Pool::Restorer final : public CatalogVisitor {
     });
     for (const Stored& stored : stored_) {
       count_step();
-      EntryTable::Shard& shard = pool_.table_.shard(stored.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(stored.ino);
       MutexLock lock(shard.mutex);
       Entry* entry = shard.find(stored.ino);
       if (entry == nullptr) continue;
-      pool_.candidates_.publish(*entry);
+      pool_.entries_.published(*entry);
       if (entry->pinned) {
-        pool_.candidates_.park(*entry);
+        pool_.entries_.park(*entry);
         (void)tier_.promoter.request(stored.ino, Promoter::kOpenPriority - 1);
       }
     }
@@ -140,7 +140,7 @@ class Pool::Restorer final : public CatalogVisitor {
     for (; !made_.empty(); made_.pop_back()) {
       count_step();
       const Made& made = made_.back();
-      EntryTable::Shard& shard = pool_.table_.shard(made.handle.ino);
+      EntryTable::Shard& shard = pool_.entries_.shard(made.handle.ino);
       MutexLock lock(shard.mutex);
       Entry* const entry = shard.find(made.handle.ino);
       auto fd = pool_.arena_.open(made.handle, O_PATH | O_NOFOLLOW);
@@ -153,7 +153,7 @@ class Pool::Restorer final : public CatalogVisitor {
                                                                   fd->get()) == NamesLeft::kNone;
       if (!removed || entry == nullptr) continue;
       auto kept = pool_.keep_inode(pool_.handle_of(*entry), std::move(*fd));
-      pool_.gone(shard, *entry, kept ? std::move(*kept) : KeptByDescriptor());
+      pool_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
     }
   }
 
@@ -263,24 +263,18 @@ class Pool::Restorer final : public CatalogVisitor {
   void adopt(const CatalogNode& node, sys::Handle handle, const CatalogContent& content,
              std::string_view name, KeptCtime kept) {
     constexpr uint64_t kBlockBytes = 4096;
-    EntryTable::Shard& shard = pool_.table_.shard(handle.ino);
+    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
-    Accounted accounted(pool_, entry);
-    entry.stage = Entry::Stage::kCandidate;
-    entry.tier = Entry::Tier::kCold;
     entry.node_id = node.id;
     entry.kept = kept;
     entry.name_hash = static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
     entry.version = content.version;
-    entry.pinned = node.pinned;
-    entry.stored_ms = now_coarse_ms();
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    entry.charged_bytes = (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    pool_.entries_.restored(entry, (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes, node.pinned);
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
     shard.copies[handle.ino] = content;
-    ++pool_.files_;
     if (content.size_bytes > 0 && !has_holes(content.extents)) pool_.learner_.closed(content.size_bytes);
     stored_.push_back({node.modified, handle.ino});
   }

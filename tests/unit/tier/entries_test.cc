@@ -1,0 +1,271 @@
+#include "tier/entries/entries.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kNoLimit = UINT64_MAX;
+
+class Listener final : public EntryObserver {
+ public:
+  void opened(const Entry& entry, bool writer) override { say(writer ? "opened to write" : "opened", entry); }
+  void published(const Entry& entry) override { say("published", entry); }
+  void evicted(const Entry& entry) override { say("evicted", entry); }
+  void promoted(const Entry& entry, bool asked_for) override {
+    say(asked_for ? "promoted" : "prefetched", entry);
+  }
+  void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
+    say("removed " + std::to_string(static_cast<int>(reason)), entry);
+  }
+  std::vector<std::string> heard() { return std::exchange(heard_, {}); }
+
+ private:
+  void say(const std::string& event, const Entry& entry) {
+    heard_.push_back(event + " " + std::to_string(entry.policy.ino));
+  }
+  std::vector<std::string> heard_;
+};
+
+using Heard = std::vector<std::string>;
+
+class EntriesTest : public ::testing::Test {
+ protected:
+  EntriesTest() { entries_.observe(listener_); }
+  // Nobody else uses the entries, so no shard is locked.
+  Entry& make(uint64_t ino, bool open = true) NO_THREAD_SAFETY_ANALYSIS {
+    Entry& entry = entries_.shard(ino).find_or_make(ino, 1);
+    entries_.created(entry, true, open, open);
+    return entry;
+  }
+  Entry& store(uint64_t ino, uint64_t bytes) {
+    Entry& entry = make(ino);
+    entry.renamed = true;
+    close_writer(entry, bytes);
+    return entry;
+  }
+  void close_writer(Entry& entry, uint64_t bytes) {
+    ASSERT_TRUE(entries_.writer_closed(entry));
+    ASSERT_TRUE(entries_.stored(entry, bytes, kNoLimit));
+    ASSERT_TRUE(entries_.closed(entry, false));
+  }
+  void remove(Entry& entry, RemovalReason reason) NO_THREAD_SAFETY_ANALYSIS {
+    entries_.removed(entries_.shard(entry.policy.ino), entry, reason);
+  }
+  void erase(Entry& entry) NO_THREAD_SAFETY_ANALYSIS {
+    const uint64_t ino = entry.policy.ino;
+    entries_.shard(ino).erase(ino);
+  }
+  std::optional<uint64_t> victim() {
+    const auto next = entries_.next_victim(false);
+    return next ? std::optional(next->ino) : std::nullopt;
+  }
+
+  Entries entries_{"lru"};
+  Listener listener_;
+};
+
+TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
+  Entry& entry = make(7);
+  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.open_files(), 1u);
+  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u) << "it is being written";
+  close_writer(entry, 4096);
+  EXPECT_EQ(listener_.heard(), Heard()) << "its name may be a temporary one";
+  entries_.renamed(entry, 5);
+  EXPECT_EQ(listener_.heard(), Heard{"published 7"});
+  EXPECT_EQ(entries_.evictable_bytes(), 4096u);
+  entries_.spilled(entry);
+  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kClean), 4096u);
+  entries_.evicted(entry);
+  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kCold), 4096u);
+  EXPECT_EQ(entries_.evictable_bytes(), 0u);
+  entries_.promotion_begun(entry);
+  entries_.promotion_ended(entry);
+  entries_.promoted(entry, false);
+  entries_.waiters_told(entry);
+  entries_.opened(entry, false, false);
+  EXPECT_EQ(entries_.evictable_bytes(), 0u) << "it is open";
+  EXPECT_TRUE(entries_.closed(entry, false));
+  remove(entry, RemovalReason::kEvicted);
+  EXPECT_EQ(listener_.heard(), (Heard{"evicted 7", "prefetched 7", "opened 7", "removed 2 7"}));
+  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.evictable_bytes(), 0u);
+  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
+}
+
+TEST_F(EntriesTest, WhatIsOpenedToWriteHasNoTrueCopy) {
+  Entry& entry = store(7, 4096);
+  entries_.spilled(entry);
+  const uint32_t before = entry.content_epoch;
+  entries_.dirtied(entry);
+  entries_.opened(entry, true, false);
+  EXPECT_NE(entry.content_epoch, before);
+  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 1u);
+  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
+}
+
+TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
+  Entry& small = store(7, 4096);
+  Entry& large = store(8, 8192);
+  EXPECT_TRUE(entries_.pinned(small, 8192));
+  EXPECT_FALSE(entries_.pinned(large, 8192));
+  EXPECT_FALSE(large.pinned);
+  EXPECT_EQ(entries_.pinned_bytes(), 4096u);
+  EXPECT_EQ(victim(), 8u);
+  EXPECT_EQ(victim(), std::nullopt) << "a pinned entry is no victim";
+  entries_.dirtied(small);
+  entries_.opened(small, true, false);
+  EXPECT_TRUE(entries_.writer_closed(small));
+  EXPECT_FALSE(entries_.stored(small, 16384, 8192)) << "it has grown";
+  EXPECT_EQ(entries_.pinned_bytes(), 0u);
+  entries_.closed(small, false);
+}
+
+TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
+  Entry& entry = entries_.shard_at(7).entries[7];
+  entry.policy.ino = 7;
+  entries_.created(entry, false, true, true);
+  EXPECT_EQ(entries_.files(), 0u);
+  ASSERT_TRUE(entries_.writer_closed(entry));
+  EXPECT_TRUE(entries_.stored(entry, 4096, kNoLimit));
+  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u);
+  entries_.named(entry);
+  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_TRUE(entries_.closed(entry, false));
+}
+
+// What other processes have left: one entry is open, one closed and cold, one only on the disk.
+TEST_F(EntriesTest, WhatIsFoundIsCounted) {
+  Entry& open = entries_.shard(1).entries[1];
+  Entry& cold = entries_.shard(2).entries[2];
+  Entry& restored = entries_.shard(3).entries[3];
+  open.policy.ino = 1, cold.policy.ino = 2, restored.policy.ino = 3;
+  entries_.found(open, {.open_count = 2, .writer_count = 1, .charged_bytes = 100});
+  entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
+  entries_.found_stored(cold);
+  entries_.restored(restored, 400, false);
+  entries_.published(restored);
+  EXPECT_EQ(entries_.files(), 3u);
+  EXPECT_EQ(entries_.open_files(), 1u);
+  EXPECT_EQ(entries_.pinned_bytes(), 200u);
+  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kCold), 600u);
+  EXPECT_EQ(entries_.next_cold(), 3u) << "the other is pinned";
+  EXPECT_EQ(entries_.next_cold(), std::nullopt);
+}
+
+TEST_F(EntriesTest, EveryObserverHears) {
+  Listener other;
+  entries_.observe(other);
+  store(7, 4096);
+  EXPECT_EQ(other.heard(), Heard{"published 7"});
+  EXPECT_EQ(listener_.heard(), Heard{"published 7"});
+}
+
+// Random lives: after each event the sums are those of a count over all entries.
+class EntriesModel : public EntriesTest {
+ protected:
+  using Tier = Entry::Tier;
+  void expect_sums() {
+    uint64_t evictable = 0, pinned = 0, files = 0, open = 0;
+    std::map<Tier, std::pair<uint64_t, uint64_t>> stored;
+    for (const Entry* entry : alive_) {
+      const bool counts = entry->stage >= Entry::Stage::kFresh;
+      if (entry->open_count == 0 && counts && !entry->pinned && entry->tier != Tier::kCold)
+        evictable += entry->charged_bytes;
+      if (entry->pinned) pinned += entry->charged_bytes;
+      if (counts) ++stored[entry->tier].first, stored[entry->tier].second += entry->charged_bytes;
+      ++files;
+      if (entry->open_count > 0) ++open;
+    }
+    EXPECT_EQ(entries_.evictable_bytes(), evictable);
+    EXPECT_EQ(entries_.pinned_bytes(), pinned);
+    EXPECT_EQ(entries_.files(), files);
+    EXPECT_EQ(entries_.open_files(), open);
+    for (const Tier tier : {Tier::kDirty, Tier::kClean, Tier::kCold}) {
+      EXPECT_EQ(entries_.stored_entries(tier), stored[tier].first) << tier_name(tier);
+      EXPECT_EQ(entries_.stored_bytes(tier), stored[tier].second) << tier_name(tier);
+    }
+  }
+  void step(std::mt19937_64& random) {
+    if (alive_.size() < 8) return alive_.push_back(&make(++last_ino_, random() % 4 != 0));
+    const size_t which = random() % alive_.size();
+    Entry& entry = *alive_[which];
+    const bool idle = entry.open_count == 0 && !entry.promoting;
+    const uint64_t bytes = random() % 16 * 4096;
+    switch (random() % 10) {
+      case 0:
+        return entry.tier != Tier::kCold ? open(entry, random() % 2 == 0) : void();
+      case 1:
+        return entry.open_count > 0 ? close(entry, bytes) : void();
+      case 2:
+        return entries_.renamed(entry, static_cast<uint32_t>(random()));
+      case 3:
+        return idle && entry.is_stored() && entry.tier == Tier::kDirty ? entries_.spilled(entry) : void();
+      case 4:
+        return idle && entry.tier == Tier::kClean ? entries_.evicted(entry) : void();
+      case 5:
+        return entry.tier == Tier::kCold ? promote(entry, random() % 2 == 0) : void();
+      case 6:
+        return entry.pinned ? entries_.unpinned(entry) : (void)entries_.pinned(entry, 10 * 4096);
+      case 7:
+        return idle ? remove_one(which) : void();
+      case 8:
+        return entry.tier != Tier::kCold ? entries_.charged(entry, bytes) : void();
+      default:
+        return entry.tier != Tier::kCold ? entries_.dirtied(entry) : void();
+    }
+  }
+
+ private:
+  void open(Entry& entry, bool writer) {
+    if (writer) entries_.dirtied(entry);
+    entries_.opened(entry, writer, false);
+  }
+  void close(Entry& entry, uint64_t bytes) {
+    const bool writes = entry.writer_count == entry.open_count;
+    if (writes && entries_.writer_closed(entry)) (void)entries_.stored(entry, bytes, 10 * 4096);
+    if (entries_.closed(entry, false) && entry.stage == Entry::Stage::kWritten)
+      (void)entries_.stored(entry, bytes, 10 * 4096);
+  }
+  void promote(Entry& entry, bool asked_for) {
+    entries_.promotion_begun(entry);
+    entries_.promotion_ended(entry);
+    entries_.promoted(entry, asked_for);
+    entries_.waiters_told(entry);
+  }
+  void remove_one(size_t which) {
+    Entry& entry = *alive_[which];
+    alive_.erase(alive_.begin() + static_cast<ptrdiff_t>(which));
+    remove(entry, RemovalReason::kDeleted);
+    erase(entry);
+  }
+  std::vector<Entry*> alive_;
+  uint64_t last_ino_ = 0;
+};
+
+TEST_F(EntriesModel, TheSumsAreTrueAfterEveryEvent) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20'000 && !HasFailure(); ++i) {
+    step(random);
+    expect_sums();
+  }
+  EXPECT_GT(listener_.heard().size(), 1000u);
+}
+
+#ifndef NDEBUG
+TEST_F(EntriesTest, AnImpossibleStateStopsTheProcess) {
+  Entry& entry = store(7, 4096);
+  entries_.spilled(entry);
+  EXPECT_DEATH(entries_.opened(entry, true, false), "a copy of what is being written");
+}
+#endif
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,295 @@
+#include "tier/entries/entries.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+uint64_t if_true(bool counts, uint64_t bytes) {
+  return counts ? bytes : 0;
+}
+
+#ifndef NDEBUG
+void check_state(const Entry& entry) {
+  const char* wrong = nullptr;
+  if (entry.writer_count > entry.open_count) wrong = "more writers than opens";
+  if (entry.direct_count > entry.open_count) wrong = "more opens from the disk than opens";
+  if (entry.writer_count > 0 && entry.tier != Entry::Tier::kDirty) wrong = "a copy of what is being written";
+  if (entry.is_stored() && entry.promoting && entry.tier != Entry::Tier::kCold) wrong = "promoted in memory";
+  if (entry.promoting && entry.spilling) wrong = "promoted and spilled at once";
+  if (entry.spilling && entry.tier == Entry::Tier::kCold) wrong = "spilled without memory";
+  if (wrong == nullptr) return;
+  fmt::print(
+      stderr,
+      "<2>entry {}: {}: stage {} tier {} opens {} writers {} from disk {} pinned {} removed {} spilling {} "
+      "promoting {} parked {}\n",
+      entry.policy.ino, wrong, static_cast<int>(entry.stage), tier_name(entry.tier), entry.open_count,
+      entry.writer_count, entry.direct_count, entry.pinned, entry.removed, entry.spilling, entry.promoting,
+      entry.parked);
+  KVCACHEFS_CHECK(wrong == nullptr);
+}
+#else
+void check_state(const Entry&) {}
+#endif
+
+}  // namespace
+
+// Takes what the entry contributed to the sums away when it ends, and adds what the entry contributes then.
+class Entries::Change {
+ public:
+  Change(Entries& entries, const Entry& entry)
+      : entries_(entries),
+        entry_(entry),
+        evictable_(if_true(entry.holds_evictable_memory(), entry.charged_bytes)),
+        pinned_(if_true(entry.pins_memory(), entry.charged_bytes)),
+        bytes_(entry.charged_bytes),
+        tier_(static_cast<size_t>(entry.tier)),
+        stored_(entry.is_stored()) {}
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+  ~Change() {
+    // Unsigned differences wrap around to the right sum.
+    entries_.evictable_bytes_ += if_true(entry_.holds_evictable_memory(), entry_.charged_bytes) - evictable_;
+    entries_.pinned_bytes_ += if_true(entry_.pins_memory(), entry_.charged_bytes) - pinned_;
+    if (stored_) {
+      --entries_.tier_entries_[tier_];
+      entries_.tier_bytes_[tier_] -= bytes_;
+    }
+    if (entry_.is_stored()) {
+      ++entries_.tier_entries_[static_cast<size_t>(entry_.tier)];
+      entries_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.charged_bytes;
+    }
+    check_state(entry_);
+  }
+
+ private:
+  Entries& entries_;
+  const Entry& entry_;
+  const uint64_t evictable_, pinned_, bytes_;
+  const size_t tier_;
+  const bool stored_;
+};
+
+void Entries::observe(EntryObserver& observer) {
+  for (auto& place : observers_) {
+    EntryObserver* none = nullptr;
+    if (place.compare_exchange_strong(none, &observer, std::memory_order_release)) return;
+  }
+  KVCACHEFS_CHECK(!"there is a place for each observer");
+}
+
+void Entries::created(Entry& entry, bool is_named, bool is_open, bool is_writer) {
+  const Change change(*this, entry);
+  entry.stage = Entry::Stage::kWritten;
+  entry.removed = !is_named;
+  if (is_named) ++files_;
+  if (!is_open) return candidates_.fresh(entry);
+  entry.open_count = 1;
+  entry.writer_count = is_writer ? 1 : 0;
+  ++open_files_;
+}
+
+void Entries::opened(Entry& entry, bool writer, bool from_disk) {
+  {
+    const Change change(*this, entry);
+    if (entry.open_count++ == 0) ++open_files_;
+    if (from_disk) ++entry.direct_count;
+    if (writer) {
+      ++entry.writer_count;
+      entry.flushed = false;
+    } else {
+      ++entry.hits;
+    }
+    entry.busy_tries = 0;
+    candidates_.opened(entry);
+  }
+  tell([&](EntryObserver& its) { its.opened(entry, writer); });
+  entry.prefetched = false;
+}
+
+bool Entries::writer_closed(Entry& entry) {
+  const Change change(*this, entry);
+  return entry.writer_count > 0 && --entry.writer_count == 0;
+}
+
+bool Entries::closed(Entry& entry, bool from_disk) {
+  const Change change(*this, entry);
+  if (from_disk && entry.direct_count > 0) --entry.direct_count;
+  if (--entry.open_count > 0) return false;
+  --open_files_;
+  if (entry.parked && !entry.pinned) candidates_.unpark(entry);
+  return true;
+}
+
+bool Entries::stored(Entry& entry, uint64_t charged_bytes, uint64_t pinned_max_bytes) {
+  ++entry.version;
+  // Hits start anew when the writer closes. The kernel tells of a close at once only by FLUSH, where they
+  // have been reset; a reader may have come after it.
+  if (!entry.flushed) entry.hits = 0;
+  entry.stored_ms = now_coarse_ms();
+  bool stays_pinned = true;
+  {
+    MutexLock pins(pins_mutex_);
+    const Change change(*this, entry);
+    // The pin came before the size was known, or the entry has grown.
+    const uint64_t others = pinned_bytes_ - if_true(entry.pins_memory(), entry.charged_bytes);
+    entry.charged_bytes = charged_bytes;
+    if (entry.pins_memory() && others + charged_bytes > pinned_max_bytes) entry.pinned = stays_pinned = false;
+  }
+  if (entry.removed || entry.stage != Entry::Stage::kWritten) return stays_pinned;
+  if (std::exchange(entry.renamed, false)) {
+    published(entry);
+  } else {
+    const Change change(*this, entry);
+    candidates_.fresh(entry);
+  }
+  return stays_pinned;
+}
+
+void Entries::published(Entry& entry) {
+  {
+    const Change change(*this, entry);
+    candidates_.publish(entry);
+  }
+  tell([&](EntryObserver& its) { its.published(entry); });
+}
+
+void Entries::renamed(Entry& entry, uint32_t name_hash) {
+  entry.name_hash = name_hash;
+  if (entry.stage == Entry::Stage::kFresh) published(entry);
+  if (entry.stage == Entry::Stage::kWritten) entry.renamed = true;
+}
+
+void Entries::named(Entry& entry) {
+  {
+    const Change change(*this, entry);
+    entry.removed = false;
+    if (entry.is_file()) ++files_;
+  }
+  if (entry.open_count == 0 && entry.stage == Entry::Stage::kWritten) published(entry);
+  entry.renamed = true;
+}
+
+void Entries::removed(Shard& shard, Entry& entry, RemovalReason reason) {
+  {
+    const Change change(*this, entry);
+    candidates_.removed(entry);
+    entry.removed = true;
+  }
+  if (entry.is_file()) --files_;
+  for (const auto& observer : observers_)
+    if (EntryObserver* const its = observer.load(std::memory_order_acquire))
+      its->removed(shard, entry, reason);
+}
+
+void Entries::charged(Entry& entry, uint64_t bytes) {
+  const Change change(*this, entry);
+  entry.charged_bytes = bytes;
+}
+
+void Entries::dirtied(Entry& entry) {
+  ++entry.content_epoch;
+  if (entry.tier == Entry::Tier::kDirty) return;
+  const Change change(*this, entry);
+  candidates_.moved(entry, Entry::Tier::kDirty);
+}
+
+void Entries::spilled(Entry& entry) {
+  const Change change(*this, entry);
+  candidates_.moved(entry, Entry::Tier::kClean);
+}
+
+void Entries::evicted(Entry& entry) {
+  {
+    const Change change(*this, entry);
+    // A fresh victim was taken out of the fresh list, so it becomes a candidate here.
+    if (entry.stage == Entry::Stage::kFresh) candidates_.publish(entry);
+    candidates_.moved(entry, Entry::Tier::kCold);
+  }
+  tell([&](EntryObserver& its) { its.evicted(entry); });
+  entry.prefetched = false;
+}
+
+void Entries::promoted(Entry& entry, bool asked_for) {
+  {
+    const Change change(*this, entry);
+    entry.prefetched = !asked_for;
+    entry.awaited = true;
+    entry.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // a waiter is about to open it
+    candidates_.moved(entry, Entry::Tier::kClean);
+  }
+  tell([&](EntryObserver& its) { its.promoted(entry, asked_for); });
+}
+
+void Entries::waiters_told(Entry& entry) {
+  if (std::exchange(entry.awaited, false)) unpark_if_evictable(entry);
+}
+
+void Entries::unpark_if_evictable(Entry& entry) {
+  if (entry.parked && entry.evictable()) candidates_.unpark(entry);
+}
+
+bool Entries::pinned(Entry& entry, uint64_t pinned_max_bytes) {
+  {
+    MutexLock pins(pins_mutex_);
+    if (pinned_bytes_ + entry.charged_bytes > pinned_max_bytes) return false;
+    const Change change(*this, entry);
+    entry.pinned = true;
+  }
+  candidates_.park(entry);
+  return true;
+}
+
+void Entries::unpinned(Entry& entry) {
+  {
+    MutexLock pins(pins_mutex_);
+    const Change change(*this, entry);
+    entry.pinned = false;
+  }
+  candidates_.unpark(entry);
+}
+
+void Entries::found(Entry& entry, const Found& facts) {
+  const Change change(*this, entry);
+  entry.stage = Entry::Stage::kWritten;
+  if (facts.cold) entry.tier = Entry::Tier::kCold;
+  entry.open_count = facts.open_count;
+  entry.writer_count = facts.writer_count;
+  entry.direct_count = facts.direct_count;
+  entry.charged_bytes = facts.charged_bytes;
+  entry.pinned = facts.pinned;
+  if (facts.open_count > 0) ++open_files_;
+  if (facts.named) ++files_;
+}
+
+void Entries::found_stored(Entry& entry) {
+  {
+    const Change change(*this, entry);
+    candidates_.fresh(entry);
+  }
+  published(entry);
+  if (entry.pinned) candidates_.park(entry);
+}
+
+void Entries::restored(Entry& entry, uint64_t charged_bytes, bool is_pinned) {
+  const Change change(*this, entry);
+  entry.stage = Entry::Stage::kCandidate;
+  entry.tier = Entry::Tier::kCold;
+  entry.charged_bytes = charged_bytes;
+  entry.pinned = is_pinned;
+  entry.stored_ms = now_coarse_ms();
+  ++files_;
+}
+
+void Entries::found_copy(Entry& entry, std::optional<uint64_t> cold_bytes) {
+  const Change change(*this, entry);
+  if (cold_bytes) entry.charged_bytes = *cold_bytes;
+  candidates_.moved(entry, cold_bytes ? Entry::Tier::kCold : Entry::Tier::kClean);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,129 @@
+// Entries: all entries of a pool, and the only code that changes what state an entry is in: whether it is
+// stored, open, pinned or gone, and where its bytes are (tier/entries/entry.h). Each verb below is an event
+// in an entry's life. It changes the entry, keeps the pool's sums true, tells Candidates, and then every
+// EntryObserver. Any thread; the caller of a verb holds the entry's shard. Verbs never fail, unless they say
+// so. A build without NDEBUG stops after a verb that leaves an entry in an impossible state, and prints it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "tier/entries/candidates.h"
+#include "tier/entries/entry_observer.h"
+#include "tier/entries/entry_table.h"
+
+namespace kvcachefs {
+
+class Entries {
+ public:
+  using Shard = EntryTable::Shard;
+  static constexpr size_t kShards = EntryTable::kShards;
+
+  explicit Entries(std::string_view policy) : candidates_(policy) {}
+
+  Shard& shard(uint64_t ino) { return table_.shard(ino); }
+  Shard& shard_at(size_t index) { return table_.shard_at(index); }
+  // The observer stays until the Entries go. Events that are under way in other threads may pass it by.
+  void observe(EntryObserver& observer);
+
+  // --- sums over the entries; each is exact by itself ---
+  uint64_t files() const { return files_; }
+  uint64_t open_files() const { return open_files_; }
+  uint64_t evictable_bytes() const { return evictable_bytes_; }
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
+  uint64_t stored_entries(Entry::Tier tier) const { return tier_entries_[static_cast<size_t>(tier)]; }
+  uint64_t stored_bytes(Entry::Tier tier) const { return tier_bytes_[static_cast<size_t>(tier)]; }
+
+  // --- a client's opens and closes ---
+  // A client has made the file. One that is not open (mknod) is stored at once.
+  void created(Entry& entry, bool is_named, bool is_open, bool is_writer);
+  void opened(Entry& entry, bool writer, bool from_disk);
+  // True: it was the entry's last writer, and the caller says that it is stored before its close ends.
+  bool writer_closed(Entry& entry);
+  bool closed(Entry& entry, bool from_disk);  // true: nobody has it open any more
+  // The last writer has closed the entry, whose file takes `charged_bytes`. False: it was pinned, and is not
+  // any more, because more than `pinned_max_bytes` would be pinned.
+  bool stored(Entry& entry, uint64_t charged_bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
+  void published(Entry& entry);
+  void renamed(Entry& entry, uint32_t name_hash);  // a stored entry is published by it
+  void named(Entry& entry);                        // a nameless file got its first name
+  // removed(): its last name is gone. The caller erases the entry if nobody knows or uses it.
+  void removed(Shard& shard, Entry& entry, RemovalReason reason) REQUIRES(shard.mutex);
+
+  // --- where its bytes are ---
+  void charged(Entry& entry, uint64_t bytes);  // its file takes this much memory now
+  void dirtied(Entry& entry);                  // a process may write it from now on: no copy is true any more
+  void spill_begun(Entry& entry) { entry.spilling = true; }
+  void spill_ended(Entry& entry) { entry.spilling = false; }
+  void spilled(Entry& entry);  // the disk has what the memory has
+  void evicted(Entry& entry);  // only the disk has it
+  void promotion_begun(Entry& entry) { entry.promoting = true; }
+  void promotion_ended(Entry& entry) { entry.promoting = false; }
+  // Memory has it again. It cannot be evicted before waiters_told().
+  void promoted(Entry& entry, bool asked_for);
+  void waiters_told(Entry& entry);
+
+  // --- what its users want ---
+  // False: with it more than `pinned_max_bytes` would be pinned, and it is not.
+  bool pinned(Entry& entry, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
+  void unpinned(Entry& entry) EXCLUDES(pins_mutex_);
+  void reprioritised(Entry& entry, int priority) { candidates_.reprioritised(entry, priority); }
+
+  // --- entries that another process has left ---
+  struct Found {
+    uint32_t open_count = 0;
+    uint32_t writer_count = 0;
+    uint32_t direct_count = 0;
+    uint64_t charged_bytes = 0;
+    bool cold = false;
+    bool pinned = false;
+    bool named = true;
+  };
+  // A file in memory, or its cold remains; one that is not open is published afterwards (found_stored).
+  void found(Entry& entry, const Found& facts);
+  void found_stored(Entry& entry);
+  void found_nameless(Entry& entry) { entry.removed = true; }
+  // A file that the disk has, made anew as a cold one.
+  void restored(Entry& entry, uint64_t charged_bytes, bool is_pinned);
+  // What the disk has of a found file: it is clean, or cold with these bytes.
+  void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);
+
+  // --- candidates for eviction ---
+  void park(Entry& entry) { candidates_.park(entry); }
+  void unpark(Entry& entry) { candidates_.unpark(entry); }
+  void unpark_if_evictable(Entry& entry);
+  std::optional<Candidates::Victim> next_victim(bool even_fresh) {
+    return candidates_.next_victim(even_fresh);
+  }
+  std::optional<uint64_t> next_cold() { return candidates_.next_cold(); }
+  std::optional<uint64_t> next_grown(uint64_t now_ms) { return candidates_.next_grown(now_ms); }
+  bool has_fresh() const { return candidates_.has_fresh(); }
+  void set_policy(std::string_view name) { candidates_.set_policy(name); }
+
+ private:
+  class Change;
+
+  template <class Event>
+  void tell(Event event) const {
+    for (const auto& observer : observers_)
+      if (EntryObserver* const its = observer.load(std::memory_order_acquire)) event(*its);
+  }
+
+  EntryTable table_;
+  Candidates candidates_;
+  std::array<std::atomic<EntryObserver*>, 4> observers_{};
+  std::atomic<uint64_t> files_{0};
+  std::atomic<uint64_t> open_files_{0};
+  std::atomic<uint64_t> evictable_bytes_{0};
+  std::atomic<uint64_t> pinned_bytes_{0};
+  std::array<std::atomic<uint64_t>, 3> tier_entries_{};
+  std::array<std::atomic<uint64_t>, 3> tier_bytes_{};
+  Mutex pins_mutex_;  // held from the look at pinned_bytes_ until a new pin is in it
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,59 @@
+// What follows from the events in an entry's life (tier/entries/entry_observer.h) outside of the pool: its
+// counters, and what the kernel has to hear. Threads and failure: as EntryObserver.
+#pragma once
+
+#include "tier/counters.h"
+#include "tier/entries/entry_observer.h"
+#include "tier/pool/kernel_side.h"
+
+namespace kvcachefs {
+
+class CountingObserver final : public EntryObserver {
+ public:
+  explicit CountingObserver(PoolCounters& counters) : counters_(counters) {}
+  void opened(const Entry& entry, bool) override {
+    count(counters_.opens_hit);
+    if (entry.prefetched) count(counters_.prefetch_useful);
+  }
+  void evicted(const Entry& entry) override {
+    count(counters_.evictions);
+    if (entry.prefetched) count(counters_.prefetch_wasted);
+  }
+  void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
+    if (reason == RemovalReason::kDeleted || reason == RemovalReason::kReplaced) return;
+    count(counters_.discards);
+    count(counters_.discarded_bytes, entry.charged_bytes);
+    if (reason != RemovalReason::kEvicted) count(counters_.disk_discards);
+  }
+
+ private:
+  PoolCounters& counters_;
+};
+
+// The kernel's attributes of an inode are out of date when its blocks went or came, and while a process may
+// write it through a mapping.
+class KernelObserver final : public EntryObserver {
+ public:
+  // `reads_ask`: after an open with passthrough the kernel asks anew for the attributes of what it has read.
+  // In daemon I/O it may have the pages in its cache and read nothing.
+  KernelObserver(DiscardListener& listener, uint16_t pool, bool reads_ask)
+      : listener_(listener), pool_(pool), reads_ask_(reads_ask) {}
+  void opened(const Entry& entry, bool writer) override {
+    if (writer && entry.writer_count == 1) changed(entry);
+  }
+  void evicted(const Entry& entry) override { changed(entry); }
+  void promoted(const Entry& entry, bool asked_for) override {
+    if (!asked_for || !reads_ask_) changed(entry);
+  }
+
+ private:
+  void changed(const Entry& entry) {
+    if (entry.lookup_count > 0) listener_.changed(pool_, entry.policy.ino);
+  }
+
+  DiscardListener& listener_;
+  const uint16_t pool_;
+  const bool reads_ask_;
+};
+
+}  // namespace kvcachefs
