@@ -229,7 +229,7 @@ void Workers::evict() {
     uint64_t activity = 0;
     for (const auto& pool : pools_.list()) {
       busy |= pool->tidy();
-      activity += pool->activity();
+      activity += pool->capacity().activity();
     }
     // The turn counts as not due during this, because freeing a removed pool's memory takes as long as the
     // kernel takes.

@@ -26,7 +26,7 @@ class PoolAdapter final : public ControlledPool {
   Authority authority() override { return authority_; }
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
-  uint64_t learned_entry_bytes() override { return pool_->learned_entry_bytes(); }
+  uint64_t learned_entry_bytes() override { return pool_->capacity().learned_entry_bytes(); }
   std::vector<NodeUsage> numa_usage() override { return pool_->numa_survey().recent(); }
   EvictResult last_evict() override { return pool_->last_evict(); }
   size_t listing_shards() override { return Pool::kListingShards; }

@@ -48,6 +48,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/sys.h"
 #include "tier/kept_ctime.h"
 #include "tier/policies/policy.h"
 
@@ -119,6 +120,10 @@ struct Entry {
   bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
   bool evictable() const { return holds_evictable_memory() && !spilling && !awaited; }
 };
+
+inline sys::Handle handle_of(const Entry& entry) {
+  return {entry.policy.ino, entry.generation};
+}
 
 inline std::string_view tier_name(Entry::Tier tier) {
   return tier == Entry::Tier::kDirty ? "dirty" : tier == Entry::Tier::kClean ? "clean" : "cold";

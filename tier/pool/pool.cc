@@ -31,7 +31,7 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       surroundings_(surroundings),
       arena_(std::move(arena)),
       entries_(options.policy),
-      size_bytes_(options.size_bytes),
+      capacity_(options, surroundings_, arena_, counters_),
       options_(options) {
   // size_max_bytes is also 0 in options that a version without this limit has left.
   if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
@@ -69,7 +69,7 @@ Result<void> Pool::retire() {
       root->removed = true;
       if (keep) shard.kept[root_ino()] = std::move(keep);
     }
-    retired_.store(true, std::memory_order_release);
+    capacity_.close();
   }
   // Other pools may get the memory from now on, but for what is open.
   const ArenaUsage now = arena_.usage();

@@ -36,14 +36,15 @@
 #include "tier/disk/residency.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/entries/entries.h"
+#include "tier/pool/capacity.h"
 #include "tier/pool/empty_directories.h"
-#include "tier/pool/entry_size.h"
 #include "tier/pool/kernel_side.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/opened.h"
 #include "tier/pool/pool_observers.h"
 #include "tier/pool/pool_reports.h"
-#include "tier/pool/writers.h"
+#include "tier/pool/reservations.h"
+#include "tier/pool/surroundings.h"
 #include "tier/pool_options.h"
 #include "tier/room.h"
 
@@ -57,17 +58,7 @@ struct Directory {
 
 class Pool final : private Residency {
  public:
-  struct Surroundings {
-    std::string arena_path;
-    const NumaTopology* topology = nullptr;
-    BackingStore* backing_store = nullptr;
-    DiscardListener* listener = nullptr;
-    Wakeup* evictor = nullptr;
-    unsigned cores = 1;
-    Survivors* survivors = nullptr;  // none: nothing outlives this process
-    // Called when the pool's options have changed, to write them down for a successor.
-    std::function<Result<void>()> options_changed = [] { return Result<void>(); };
-  };
+  using Surroundings = PoolSurroundings;
 
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
                                               const Surroundings& surroundings);
@@ -95,8 +86,7 @@ class Pool final : private Residency {
   Result<void> set_watermarks(Watermarks watermarks);
   Result<void> set_entry_size(uint64_t entry_size_bytes);
   Result<void> set_pinned_max(unsigned percent, Authority authority);  // EPERM for an owner that raises it
-  uint64_t expected_entry_bytes() const;
-  uint64_t learned_entry_bytes() const;  // limited to what a wrong guess may cost; 0: nothing learned
+  Capacity& capacity() { return capacity_; }
 
   // --- insight (pool_insight.cc) ---
   PoolUsage usage() const;
@@ -214,8 +204,8 @@ class Pool final : private Residency {
   // Places a new file on the caller's node, or the nearest with room, and answers the node. Makes an entry's
   // room if its writer will be promised that. Waits without a lock.
   int make_way(int fd, int caller_thread);
-  void begin_writing(uint64_t ino);  // a first write comes: a file without memory gets an entry's
-  void report_full(bool told);       // `told`: the daemon answered ENOSPC; else the tmpfs may have
+  void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
+  void report_full(bool told);  // `told`: the daemon answered ENOSPC; else the tmpfs may have
   // A long target takes a page: in a full pool it waits for room as a write does.
   Result<void> make_symlink(const char* target, int directory, const char* name);
   // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page, and says
@@ -223,15 +213,13 @@ class Pool final : private Residency {
   bool wait_to_make(uint64_t begun_ns);
   // One round of background work; true if the next should come at once or within a millisecond.
   bool tidy();
-  // Changes when memory is taken or freed or a file is made: tells writers at work from merely open files.
-  uint64_t activity() const;
   EvictResult evict_now(EvictOrder order);
   EvictResult last_evict() const EXCLUDES(settings_mutex_);
 
   // --- life ---
   Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
   bool serves_from_disk();  // some client reads an entry that is not in memory
-  bool retired() const { return retired_.load(std::memory_order_acquire); }
+  bool retired() const { return capacity_.closed(); }
   bool forgotten();  // the kernel knows none of its inodes any more
 
  private:
@@ -255,16 +243,10 @@ class Pool final : private Residency {
   Result<void> back(Entry& entry);  // gives the entry a backing if it has none
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
-  sys::Handle handle_of(const Entry& entry) const { return {entry.policy.ino, entry.generation}; }
   // The descriptor that daemon I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino);
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   void settle(Entry& entry);   // called when its last writer has closed it
-  // Gives back what is reserved beyond the end; answers the size. Only while no process can write: a write
-  // after the look at the size would be lost. (The kernel sends none while it asks for an fallocate.)
-  uint64_t trim(Entry& entry, int fd);
-  // Gives back reserved memory that became holes, once no process can write.
-  void give_back_holes(Entry& entry);
   // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
   Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
@@ -286,6 +268,7 @@ class Pool final : private Residency {
   Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                          uint64_t unit_bytes, const PoolOptions& spill);
   void use_disk(const PoolOptions& spill);
+  Durability exchange_durability(Durability durability);  // answers what it was
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
   void name_disk(const PoolOptions& spill);
   Result<void> begin_restoring(const PoolOptions& spill);
@@ -303,9 +286,7 @@ class Pool final : private Residency {
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();
   void publish(Entry& entry);
-  bool is_supervised() const {
-    return surroundings_.survivors != nullptr && surroundings_.survivors->supervised();
-  }
+  bool is_supervised() const { return surroundings_.is_supervised(); }
   // Marks for a successor what is true of the entry's copy on the disk. Without a supervisor, does nothing.
   Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
   void mark_dirty(Entry& entry);
@@ -333,8 +314,9 @@ class Pool final : private Residency {
   bool end_verify(uint64_t ino, const CatalogContent& content, int error) override;
   void report_bad_copy(const CatalogContent& content, int code, const char* remedy);
   void report_refusal(const Error& error);
-  Room& memory_room() override { return room_; }
-  uint64_t memory_bytes() const override { return size_bytes_; }
+  Room& memory_room() override { return capacity_.room(); }
+  bool has_room(uint64_t bytes) const override { return capacity_.has_room(bytes); }
+  uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
   void wake_evictor() override { surroundings_.evictor->wake(); }
   // What remove_names() leaves of a file: it removes `most` names at once, because the shard is held and
   // users make as many links as there are inodes.
@@ -351,41 +333,24 @@ class Pool final : private Residency {
   bool make_inodes_of_entries(uint64_t free_inodes);
   bool discard_coldest();  // discards a cold entry; false: there is none
   bool disk_is_busy(uint64_t pressure_bytes);
-  bool make_room();           // true: there is more to do
-  uint64_t pressure_bytes();  // bytes that must leave now; 0: none
+  bool make_room();  // true: there is more to do
   void publish_grown();
   void retry_parked(bool even_recent);
-  uint64_t promise_bytes() const;         // what a writer must be promised for passthrough
-  bool admit_writer(const Entry& entry);  // shard held; false: writes come to the daemon
-  bool has_room(uint64_t bytes) const override { return has_room(bytes, 0); }
-  bool has_room(uint64_t bytes, uint64_t own_promise_bytes) const;
-  // Waits for the evictor or for other writers, with no lock held. False: there is no room.
-  bool wait_for_room(uint64_t bytes, uint64_t own_promise_bytes);
-  bool claim(uint64_t ino, int fd, uint64_t bytes);
-  bool follow_writers();
-  bool writer_outruns() const;
-  uint64_t follow(uint64_t ino);  // what it may grow by before the next round
 
   const uint16_t number_;
   const std::string name_;
   const Surroundings surroundings_;
   MemoryArena arena_;
   Entries entries_;
-  EntrySizeLearner learner_;
   PoolCounters counters_;
   CountingObserver counting_{counters_};
   KernelObserver kernel_{*surroundings_.listener, number_,
                          !surroundings_.backing_store->needs_write_access()};
-  Room room_;
+  Capacity capacity_;
+  Reservations reservations_{capacity_, entries_, arena_, counters_, surroundings_, number_};
   Room inode_room_;  // counts inodes, not bytes
   const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
   bool reclaiming_ = false;  // evictor's thread only: true between the two marks of free inodes
-
-  std::atomic<uint64_t> size_bytes_;
-  std::atomic<bool> retired_{false};
-  std::atomic<bool> evicting_{false};  // between the high and the low watermark
-  // Bytes that writers which outgrew their reservation may write before the evictor looks again.
-  std::atomic<uint64_t> growth_bytes_{0};
 
   // The disk tier:
   std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
@@ -408,8 +373,6 @@ class Pool final : private Residency {
   EvictResult last_evict_ GUARDED_BY(settings_mutex_);
   // Inodes that had mode, owner, times or xattrs changed while restoring_.
   std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(settings_mutex_);
-
-  Writers writers_;
 
   // Victims that were in use or just looked up, to be tried again a little later.
   struct Parked {

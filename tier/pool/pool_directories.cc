@@ -283,10 +283,10 @@ bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
 
 bool Pool::wait_to_make(uint64_t begun_ns) {
   const bool lacks_inode = arena_.usage().free_inodes == 0;
-  Room& room = lacks_inode ? inode_room_ : room_;
+  Room& room = lacks_inode ? inode_room_ : capacity_.room();
   if (!retired() && now_ns() - begun_ns < kWaitNs && inode_room_.wanted_bytes() < kMostWaiting) {
     const Room::Ticket ticket = room.ticket();
-    if (surroundings_.survivors != nullptr) surroundings_.survivors->still_at_it();
+    surroundings_.still_at_it();
     const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
     if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return true;

@@ -123,7 +123,7 @@ void Pool::name_disk(const PoolOptions& spill) {
 }
 
 void Pool::use_disk(const PoolOptions& spill) {
-  durability_ = durability_of(spill);
+  (void)exchange_durability(durability_of(spill));
   auto_prefetch_ = spill.prefetch;
   name_disk(spill);
   fault_point("all restored");
@@ -145,7 +145,7 @@ void Pool::tell_names(bool with_links) {
   CatalogNames& names = owned_disk_->names;
   walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
     // An fsync of the pool may make a server thread look at every name.
-    if (surroundings_.survivors != nullptr) surroundings_.survivors->still_at_it();
+    surroundings_.still_at_it();
     fault_point("looked at a name");
     if (!child.is_regular) return names.keep(directory, child.name);
     if (!with_links) return;
@@ -297,6 +297,11 @@ SpillUsage Pool::spill_usage() const {
   return usage;
 }
 
+Durability Pool::exchange_durability(Durability durability) {
+  capacity_.set_durability(durability);
+  return durability_.exchange(durability);
+}
+
 Result<void> Pool::set_durability(Durability durability) {
   if (disk() == nullptr) return refuse_without_disk(away(), name_);
   {
@@ -304,7 +309,7 @@ Result<void> Pool::set_durability(Durability durability) {
     options_.durability = durability;
   }
   // Without durability the catalog has not been told of inodes without content.
-  if (durability_.exchange(durability) == Durability::kNone && durability != Durability::kNone)
+  if (exchange_durability(durability) == Durability::kNone && durability != Durability::kNone)
     tell_names(false);
   spill_all();
   return {};

@@ -31,16 +31,13 @@ constexpr auto kSpillPause = std::chrono::milliseconds(2);
 // limits. More would only make the oldest wait longer.
 constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
 constexpr uint64_t kSpillAheadMostBytes = uint64_t{256} << 20;
-// At most this share of a small pool stays empty for the sake of writers.
-constexpr uint64_t kHeadroomShare = 16;
-constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
 
 }  // namespace
 
 bool Pool::tidy() {
   publish_grown();
   retry_parked(false);
-  const bool writing = follow_writers();
+  const bool writing = reservations_.follow_writers();
   const bool more = make_room();
   const bool more_inodes = make_inode_room();
   make_disk_room();
@@ -54,7 +51,7 @@ void Pool::publish_grown() {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(*ino);
     if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
-    if (entry->reserved_end > 0 && entry->closed()) give_back_holes(*entry);
+    if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
     publish(*entry);
   }
 }
@@ -100,52 +97,18 @@ void Pool::retry_parked(bool even_recent) {
   --unparking_;
 }
 
-uint64_t Pool::pressure_bytes() {
-  const ArenaUsage now = arena_.usage();
-  Watermarks marks;
-  {
-    MutexLock lock(settings_mutex_);
-    marks = options_.watermarks;
-  }
-  // Because free space must be there before writers need it, room for a few entries is kept beyond the
-  // watermarks.
-  const uint64_t expected = expected_entry_bytes();
-  const uint64_t headroom =
-      std::min(now.size_bytes / kHeadroomShare, 4 * expected) +
-      std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed));
-  const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
-  const uint64_t low =
-      std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));
-  const uint64_t used = now.used_bytes();
-  if (used > high) evicting_ = true;
-  if (used <= low) evicting_ = false;
-  uint64_t pressure = evicting_ ? used - low : 0;
-  // Room for one waiting writer is not taken from what another writer was promised.
-  if (uint64_t wanted = room_.wanted_bytes(); wanted > 0) {
-    wanted += writers_.promised_bytes();
-    if (wanted > now.free_bytes) pressure = std::max(pressure, wanted - now.free_bytes);
-  }
-  return pressure;
-}
-
-// True if the free memory may not last for the writers with passthrough until the next round: they cannot
-// wait and get ENOSPC.
-bool Pool::writer_outruns() const {
-  return arena_.usage().free_bytes < growth_bytes_.load(std::memory_order_relaxed);
-}
-
 // The limit is at most half of the pool: what the spiller has queued can leave only by the disk, which may
 // stand still. The caller asks before each try, because each entry more in a full queue is one more that
 // cannot be discarded.
 bool Pool::disk_is_busy(uint64_t pressure_bytes) {
   const uint64_t ahead = std::clamp(pressure_bytes, kSpillAheadBytes, kSpillAheadMostBytes);
-  return disk() != nullptr && disk()->spiller.backlog_bytes() >= std::min(ahead, size_bytes_ / 2);
+  return disk() != nullptr && disk()->spiller.backlog_bytes() >= std::min(ahead, capacity_.size_bytes() / 2);
 }
 
 bool Pool::make_room() {
-  uint64_t pressure = pressure_bytes();
+  uint64_t pressure = capacity_.pressure_bytes();
   if (pressure == 0) {
-    if (room_.wanted_bytes() > 0) room_.room_made();
+    if (capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
     return false;
   }
   const uint64_t begun_ns = now_ns();
@@ -153,7 +116,8 @@ bool Pool::make_room() {
   EvictResult evicted;
   while (pressure > 0) {
     if (now_ns() - begun_ns > kRoundNs) return true;
-    const bool writer_waits = room_.wanted_bytes(Room::Whose::kWriter) > 0 || writer_outruns();
+    const bool writer_waits =
+        capacity_.room().wanted_bytes(Room::Whose::kWriter) > 0 || capacity_.writer_outruns();
     effort.disk_is_busy = disk_is_busy(pressure);
     // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
     if (effort.disk_is_busy && durability() == Durability::kNone && writer_waits)
@@ -175,16 +139,16 @@ bool Pool::make_room() {
       }
       // Writers hear of it only after everything was tried: one that asks meanwhile must not take the end of
       // an easier round for that.
-      room_.nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
+      capacity_.room().nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
       return false;
     }
-    if (attempt == Attempt::kFreed && room_.wanted_bytes() > 0) room_.room_made();
+    if (attempt == Attempt::kFreed && capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
     if (evicted.bytes >= pressure || evicted.entries % 16 == 0) {
       evicted.bytes = 0;
-      pressure = pressure_bytes();
+      pressure = capacity_.pressure_bytes();
     }
   }
-  room_.room_made();
+  capacity_.room().room_made();
   return false;
 }
 

@@ -16,7 +16,6 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint64_t kStatBlockBytes = 512;
-constexpr uint64_t kNothingReserved = 1;  // no reservation, but the file may have holes that take memory
 
 // A write or an allocation in a full pool tries again at most this often, after a wait each time.
 constexpr int kRoomAttempts = 20;
@@ -80,11 +79,11 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
       // This is the last occasion to give back holes; and a file that is updated in place gets no
       // reservation.
       if (entry->reserved_end > 0 && entry->is_stored() && entry->writer_count == 0) {
-        give_back_holes(*entry);
+        reservations_.give_back_holes(*entry);
         entry->reserved_end = 0;
       }
       became_dirty(*entry);
-      opened.through_daemon = !admit_writer(*entry);
+      opened.through_daemon = !capacity_.admit_writer(ino, entry->charged_bytes);
     }
     entries_.opened(*entry, writer, opened.from_disk);
     if (!writer && entry->tier == Entry::Tier::kDirty)
@@ -140,7 +139,7 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return;
-  if (entry->reserved_end > 0 && entry->closed()) give_back_holes(*entry);
+  if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
   if (!entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
   shard.erase(ino);
@@ -149,20 +148,10 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
 void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
-  uint64_t charged_bytes = entry.charged_bytes;
-  if (auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK)) {
-    const uint64_t reserved_end = entry.reserved_end;
-    const uint64_t size = trim(entry, fd->get());
-    // A file with holes says nothing of the memory that the next entry needs.
-    if (size > 0 && may_have_unwritten(fd->get(), reserved_end, size))
-      entry.reserved_end = std::max(reserved_end, kNothingReserved);
-    else if (size > 0)
-      learner_.closed(size);
-    if (auto attributes = sys::stat_of(fd->get()))
-      charged_bytes = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
-  }
+  const uint64_t charged_bytes = reservations_.settle(entry);
   const bool unpinned = !entries_.stored(entry, charged_bytes, usage().pinned_max_bytes);
-  if (writers_.close(ino, charged_bytes) && arena_.usage().free_bytes < kBlockBytes) report_full(false);
+  if (capacity_.writers().close(ino, charged_bytes) && arena_.usage().free_bytes < kBlockBytes)
+    report_full(false);
   if (unpinned) {
     static LogLimit log_limit;
     log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
@@ -174,51 +163,6 @@ void Pool::settle(Entry& entry) {
   if (was_stored || entry.stage == Entry::Stage::kCandidate) spill_by_itself(entry);
 }
 
-uint64_t Pool::trim(Entry& entry, int fd) {
-  auto attributes = sys::stat_of(fd);
-  if (!attributes) return 0;
-  const auto size = static_cast<uint64_t>(attributes->st_size);
-  const uint64_t keep = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  // The end is rounded up to a block, because punching a part of a block zeroes the bytes and frees no
-  // memory.
-  const uint64_t end = (entry.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  if (end > keep) {
-    const UnseenChange unseen(entry.kept, fd, is_supervised());
-    (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, end - keep);
-  }
-  entry.reserved_end = 0;
-  return size;
-}
-
-void Pool::give_back_holes(Entry& entry) {
-  if (entry.tier == Entry::Tier::kCold) return;  // its file has no blocks
-  // The daemon may write for one of the writers, and a lease tells nothing of that between two writes.
-  if (entry.writer_count > 0 && entry.direct_count > 0) return;
-  const bool daemon_writes = surroundings_.backing_store->needs_write_access();
-  {
-    // The lease proves, as in begin_spill(), that from here on a writer has to come by begin_open().
-    const auto reader = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
-    if (!reader) return;
-    const bool leased = sys::set_lease(reader->get(), F_RDLCK).has_value();
-    if (leased) (void)sys::set_lease(reader->get(), F_UNLCK);
-    if (!leased && !(daemon_writes && entry.writer_count == 0)) return;
-  }
-  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK | O_NOATIME);
-  const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
-  if (!attributes) return;
-  const auto size = static_cast<uint64_t>(attributes->st_size);
-  const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
-  const uint64_t reserved_end =
-      entry.reserved_end == kNothingReserved ? 0 : std::min(entry.reserved_end, size);
-  const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
-  if (given_back != GivenBack::kNothing && entry.lookup_count > 0)
-    surroundings_.listener->changed(number_, entry.policy.ino);
-  if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
-  if (given_back != GivenBack::kMoreToCome) entry.reserved_end = 0;
-  if (const auto now = sys::stat_of(fd->get()))
-    entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
-}
-
 void Pool::flushed(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
@@ -226,7 +170,7 @@ void Pool::flushed(uint64_t ino) {
   if (entry == nullptr) return;
   entry->flushed = true;
   entry->hits = 0;
-  writers_.flushed(ino);
+  capacity_.writers().flushed(ino);
   // The reservation stays until the last close: the closed descriptor may be a copy, as a fork makes one, and
   // the original may be written this moment.
 }
@@ -258,11 +202,11 @@ Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t o
   if (!own) return pass(own);
   auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
   if (!fd) return pass(fd);
-  if (offset == 0) begin_writing(ino);
+  if (offset == 0) reservations_.begin_writing(ino);
   size_t total = 0;
   uint64_t missing = missing_bytes(*fd, offset + bytes.size());
   for (int attempt = 0;; ++attempt) {
-    const bool room = wait_for_room(std::min<uint64_t>(missing, bytes.size() - total), 0);
+    const bool room = capacity_.wait_for_room(std::min<uint64_t>(missing, bytes.size() - total));
     auto count = sys::write_at(*fd, bytes.subspan(total), offset + total);
     if (count) total += *count;
     const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
@@ -280,7 +224,7 @@ Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t
   for (int attempt = 0;; ++attempt) {
     auto copied = sys::copy_range(from, from_offset, to, to_offset, bytes);
     if (copied || copied.error().code != ENOSPC) return copied;
-    if (!wait_for_room(std::min<uint64_t>(bytes, kCopyDemandBytes), 0) || attempt == kRoomAttempts) {
+    if (!capacity_.wait_for_room(std::min<uint64_t>(bytes, kCopyDemandBytes)) || attempt == kRoomAttempts) {
       report_full(true);
       return copied;
     }
@@ -338,15 +282,15 @@ Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t le
       auto fd = arena_.open(handle_of(*entry), O_RDWR);
       if (!fd) return pass(fd);
       // From here on what lies beyond the end belongs to the client, and stays when the client closes.
-      if ((mode & FALLOC_FL_PUNCH_HOLE) == 0) (void)trim(*entry, fd->get());
+      if ((mode & FALLOC_FL_PUNCH_HOLE) == 0) (void)reservations_.trim(*entry, fd->get());
       done = sys::allocate(fd->get(), mode, offset, length);
       if (done && (mode & FALLOC_FL_PUNCH_HOLE) == 0 &&
-          length >= std::max(expected_entry_bytes(), kWholeBytes))
-        preallocated(writers_, ino, fd->get());
+          length >= std::max(capacity_.expected_entry_bytes(), kWholeBytes))
+        preallocated(capacity_.writers(), ino, fd->get());
       // A length beyond the pool's size evicts nothing, because no eviction can make room for it.
-      if (done || done.error().code != ENOSPC || length > size_bytes_) return done;
+      if (done || done.error().code != ENOSPC || length > capacity_.size_bytes()) return done;
     }
-    if (!wait_for_room(length, 0) || attempt == kRoomAttempts) {
+    if (!capacity_.wait_for_room(length) || attempt == kRoomAttempts) {
       report_full(true);
       return done;
     }

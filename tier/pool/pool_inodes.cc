@@ -104,7 +104,8 @@ Result<struct stat> Pool::attributes(uint64_t ino) {
   Entry* const entry = shard.find(ino);
   // A client that asks for the blocks after its close is told them without holes, also if the kernel had not
   // let go of the file yet when it told of the close.
-  if (entry != nullptr && entry->reserved_end > 0 && entry->may_be_closed()) give_back_holes(*entry);
+  if (entry != nullptr && entry->reserved_end > 0 && entry->may_be_closed())
+    reservations_.give_back_holes(*entry);
   auto attributes = sys::stat_of(fd->get());
   if (attributes && entry != nullptr) show(shard, *entry, *attributes);
   return attributes;

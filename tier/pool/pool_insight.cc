@@ -8,18 +8,9 @@
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
-namespace {
-
-// Called by threads that look at many entries: however long that takes, it is no hang.
-void get_on(Survivors* survivors) {
-  if (survivors != nullptr) survivors->still_at_it();
-}
-
-}  // namespace
-
 PoolUsage Pool::usage() const {
   const ArenaUsage arena = arena_.usage();
-  const uint64_t size = size_bytes_.load();
+  const uint64_t size = capacity_.size_bytes();
   // Bytes that may leave memory.
   const uint64_t most_evictable = away_ == nullptr ? arena.used_bytes()
                                   : durability() == Durability::kNone
@@ -40,16 +31,12 @@ PoolUsage Pool::usage() const {
           .open_entries = entries_.open_files()};
 }
 
-uint64_t Pool::activity() const {
-  return arena_.usage().free_bytes + counters_.creates.load(std::memory_order_relaxed);
-}
-
 std::vector<NodeUsage> Pool::numa_usage() {
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
     fault_point("survey");
-    get_on(surroundings_.survivors);
+    surroundings_.still_at_it();
     std::vector<sys::Handle> handles;
     {
       EntryTable::Shard& shard = entries_.shard_at(index);
@@ -58,7 +45,7 @@ std::vector<NodeUsage> Pool::numa_usage() {
         if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
     }
     for (const sys::Handle handle : handles) {
-      get_on(surroundings_.survivors);
+      surroundings_.still_at_it();
       // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
       auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
       if (!fd) continue;
@@ -79,7 +66,7 @@ std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
   std::vector<EntryListing> result;
   if (shard_index >= EntryTable::kShards) return result;
   fault_point("survey");
-  get_on(surroundings_.survivors);
+  surroundings_.still_at_it();
   std::vector<std::pair<sys::Handle, EntryListing>> found;
   {
     EntryTable::Shard& shard = entries_.shard_at(shard_index);
@@ -98,7 +85,7 @@ std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
     }
   }
   for (auto& [handle, listing] : found) {
-    get_on(surroundings_.survivors);
+    surroundings_.still_at_it();
     auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
     if (!fd) continue;
     auto name = arena_.name_of(fd->get());

@@ -308,7 +308,8 @@ Result<Pool::Opened> Pool::created(const Created& file) {
   if (!file.named) shard.kept[file.ino] = std::move(kept);
   entries_.created(entry, file.named, file.open, file.open && file.writer);
   Opened opened{.backing = entry.backing};
-  if (file.open && file.writer) opened.through_daemon = !admit_writer(entry);
+  if (file.open && file.writer)
+    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.charged_bytes);
   return opened;
 }
 

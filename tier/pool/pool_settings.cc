@@ -17,12 +17,6 @@ constexpr uint64_t kResizeWaitNs = 10'000'000'000;
 constexpr auto kSpillPause = std::chrono::milliseconds(2);
 constexpr auto kTellingTime = std::chrono::milliseconds(50);
 
-// Wrong guesses must cost little. What is learned stays below an eighth of the pool, and below the size for
-// which fallocate takes half a millisecond (54 us for 32 MiB, docs/facts.md "tmpfs with huge=within_size").
-// Larger entries grow into what is kept free.
-constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
-constexpr uint64_t kLearnedShare = 8;
-
 }  // namespace
 
 PoolOptions Pool::options() const {
@@ -31,13 +25,13 @@ PoolOptions Pool::options() const {
 }
 
 Result<void> Pool::set_size(uint64_t size_bytes) {
-  const uint64_t before = size_bytes_.load();
+  const uint64_t before = capacity_.size_bytes();
   if (size_bytes > before) {
     if (auto resized = arena_.resize(size_bytes); !resized) return resized;
-    size_bytes_.store(size_bytes);
+    capacity_.set_size(size_bytes);
   } else {
     // New bytes may arrive while old ones leave: evict and try, until it fits or nothing more will go.
-    size_bytes_.store(size_bytes);
+    capacity_.set_size(size_bytes);
     const uint64_t deadline_ns = now_ns() + kResizeWaitNs;
     for (;;) {
       EvictResult evicted;
@@ -54,7 +48,7 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
       auto resized = arena_.resize(size_bytes);
       if (resized) break;
       if (resized.error().code != EINVAL || evicted.entries == 0 || now_ns() > deadline_ns) {
-        size_bytes_.store(before);
+        capacity_.set_size(before);
         return fail(EBUSY,
                     fmt::format("pool {}: {} are pinned or in use, more than the size {} asked for", name_,
                                 format_size(arena_.usage().used_bytes()), format_size(size_bytes)));
@@ -80,6 +74,7 @@ Result<void> Pool::set_watermarks(Watermarks watermarks) {
     MutexLock lock(settings_mutex_);
     options_.watermarks = watermarks;
   }
+  capacity_.set_watermarks(watermarks);
   surroundings_.evictor->wake();
   return {};
 }
@@ -91,6 +86,7 @@ Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
                                     format_size(entry_size_bytes), format_size(options_.size_bytes)));
   }
   options_.entry_size_bytes = entry_size_bytes;
+  capacity_.set_entry_size(entry_size_bytes);
   return {};
 }
 
@@ -113,18 +109,6 @@ Result<void> Pool::set_pinned_max(unsigned percent, Authority authority) {
   }
   options_.pinned_max_percent = percent;
   return {};
-}
-
-uint64_t Pool::expected_entry_bytes() const {
-  {
-    MutexLock lock(settings_mutex_);
-    if (options_.entry_size_bytes > 0) return options_.entry_size_bytes;
-  }
-  return learned_entry_bytes();
-}
-
-uint64_t Pool::learned_entry_bytes() const {
-  return std::min({learner_.expected_bytes(), size_bytes_ / kLearnedShare, kLearnedMaxBytes});
 }
 
 }  // namespace kvcachefs

@@ -128,7 +128,7 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
   if (entry->spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
-  if (settled && entry->reserved_end > 0) give_back_holes(*entry);
+  if (settled && entry->reserved_end > 0) reservations_.give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_takes_more()) {
     entry->spill_queued = entry->spill_urgent = false;
     entries_.unpark_if_evictable(*entry);
@@ -182,7 +182,7 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
     if (!entry->spill_queued) entries_.unpark_if_evictable(*entry);
     if (taken && entry->tier == Entry::Tier::kDirty) spill_by_itself(*entry);
   }
-  if (room_.wanted_bytes() > 0 || evicting_) surroundings_.evictor->wake();
+  if (capacity_.wants_eviction()) surroundings_.evictor->wake();
   return taken;
 }
 
@@ -280,7 +280,8 @@ void Pool::make_disk_room() {
   // Because space comes back only with a transaction, some is kept for what is on its way to the disk
   // meanwhile.
   const uint64_t size = store.space().units() * store.unit_bytes();
-  const uint64_t ahead = std::min(size / 32, 4 * expected_entry_bytes() + tier->spiller.backlog_bytes());
+  const uint64_t ahead =
+      std::min(size / 32, 4 * capacity_.expected_entry_bytes() + tier->spiller.backlog_bytes());
   const uint64_t wanted = std::min(std::max(disk_wanted_bytes_.exchange(0), ahead), size);
   EvictResult evicted;
   const auto short_of_room = [&] {

@@ -201,20 +201,21 @@ class Pool::Adopter {
     if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
     if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.back(entry);
     if (opens.writers > 0)
-      pool_.writers_.open(handle.ino, allocated, !pool_.surroundings_.backing_store->needs_write_access());
+      pool_.capacity_.writers().open(handle.ino, allocated,
+                                     !pool_.surroundings_.backing_store->needs_write_access());
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
       entry.reserved_end = size + allocated;
       if (opens.writers == 0)
         if (auto file = pool_.arena_.open(handle, O_RDWR | O_NONBLOCK)) {
-          (void)pool_.trim(entry, file->get());
+          (void)pool_.reservations_.trim(entry, file->get());
           if (auto now = sys::stat_of(file->get()))
             pool_.entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
         }
     }
     if (nameless) return;
     if (size > 0 && opens.writers == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
-      pool_.learner_.closed(size);
+      pool_.capacity_.stored(size);
     if (opens.writers == 0)
       closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
   }
@@ -258,7 +259,7 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
   if (!arena) return pass(arena);
   const bool removed = arena->tree_is_removed();
   auto pool = std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
-  pool->retired_ = removed;
+  if (removed) pool->capacity_.close();
   const uint64_t begun_ns = now_ns();
   Adopter adopter(*pool);
   adopter.run();

@@ -20,7 +20,7 @@ constexpr uint64_t kBlockBytes = 4096;
 
 void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
   away_ = std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience);
-  durability_ = durability_of(spill);
+  (void)exchange_durability(durability_of(spill));
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
   restoring_ = is_restoring(arena_.tree_fd());

@@ -283,7 +283,7 @@ class Pool::Reconciler final : public CatalogVisitor {
       for (const uint64_t ino : lost) {
         count_step();
         Entry* const entry = shard.find(ino);
-        auto fd = pool_.arena_.open(pool_.handle_of(*entry), O_PATH);
+        auto fd = pool_.arena_.open(handle_of(*entry), O_PATH);
         if (!fd || pool_.remove_names(*entry, fd->get()) != NamesLeft::kNone) continue;
         ++lost_;
         pool_.gone(shard, *entry, RemovalReason::kDamaged);

@@ -152,7 +152,7 @@ class Pool::Restorer final : public CatalogVisitor {
                                              : pool_.remove_names(entry != nullptr ? *entry : nameless,
                                                                   fd->get()) == NamesLeft::kNone;
       if (!removed || entry == nullptr) continue;
-      auto kept = pool_.keep_inode(pool_.handle_of(*entry), std::move(*fd));
+      auto kept = pool_.keep_inode(handle_of(*entry), std::move(*fd));
       pool_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
     }
   }
@@ -275,7 +275,7 @@ class Pool::Restorer final : public CatalogVisitor {
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
     shard.copies[handle.ino] = content;
-    if (content.size_bytes > 0 && !has_holes(content.extents)) pool_.learner_.closed(content.size_bytes);
+    if (content.size_bytes > 0 && !has_holes(content.extents)) pool_.capacity_.stored(content.size_bytes);
     stored_.push_back({node.modified, handle.ino});
   }
 

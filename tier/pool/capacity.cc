@@ -1,0 +1,146 @@
+#include "tier/pool/capacity.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+// A caller that has waited this long for room goes on without it.
+constexpr uint64_t kRoomWaitNs = 2'000'000'000;
+// The wait in a pool with durability, which discards nothing that the disk has not got yet.
+constexpr uint64_t kSpillWaitNs = 30'000'000'000;
+constexpr auto kPatience = std::chrono::milliseconds(50);
+// A writer that closes gives back its promise sooner than an entry can be evicted instead.
+constexpr uint64_t kClosingNs = 10'000'000;
+constexpr auto kClosingPause = std::chrono::milliseconds(1);
+// While other writers are at work, a full pool need not stay full.
+constexpr auto kOthersPatience = std::chrono::milliseconds(20);
+
+// The watermarks keep 50 MiB free in a pool of kSmallPoolBytes: at one writer's 5 GB/s, enough for an evictor
+// that is 10 ms late. In a smaller pool a writer gets passthrough only if half of the pool can be promised to
+// it. In a larger one the promise is the expected size; where that is unknown or may be wrong, it is
+// kUnknownBytes, which last for at least 50 ms.
+constexpr uint64_t kSmallPoolBytes = uint64_t{1} << 30;
+constexpr uint64_t kUnknownBytes = uint64_t{512} << 20;
+
+// Wrong guesses must cost little. What is learned stays below an eighth of the pool, and below the size for
+// which fallocate takes half a millisecond (54 us for 32 MiB, docs/facts.md "tmpfs with huge=within_size").
+// Larger entries grow into what is kept free.
+constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
+constexpr uint64_t kLearnedShare = 8;
+
+// At most this share of a small pool stays empty for the sake of writers.
+constexpr uint64_t kHeadroomShare = 16;
+constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
+
+}  // namespace
+
+uint64_t Capacity::expected_entry_bytes() const {
+  const uint64_t given = entry_size_bytes_;
+  return given > 0 ? given : learned_entry_bytes();
+}
+
+uint64_t Capacity::learned_entry_bytes() const {
+  return std::min({learner_.expected_bytes(), size_bytes() / kLearnedShare, kLearnedMaxBytes});
+}
+
+uint64_t Capacity::promise_bytes() const {
+  const uint64_t expected = expected_entry_bytes();
+  if (size_bytes_ >= kSmallPoolBytes && expected > 0 && learner_.largest_bytes() <= expected) return expected;
+  return std::min<uint64_t>(size_bytes_ / 2, kUnknownBytes);
+}
+
+bool Capacity::admit_writer(uint64_t ino, uint64_t charged_bytes) {
+  bool admitted = true;
+  if (surroundings_.backing_store->needs_write_access())
+    writers_.open(ino, charged_bytes, false);
+  else
+    // Promises take at most half of the pool, because what writers through the daemon must leave free for
+    // them is no reason to evict from a pool that is nearly empty.
+    admitted = writers_.open(ino, charged_bytes, promise_bytes(),
+                             std::min<uint64_t>(arena_.usage().free_bytes, size_bytes_ / 2));
+  surroundings_.evictor->wake_if_idle();
+  return admitted;
+}
+
+bool Capacity::has_room(uint64_t bytes, uint64_t own_promise_bytes) const {
+  return arena_.usage().free_bytes + own_promise_bytes >= writers_.promised_bytes() + bytes;
+}
+
+bool Capacity::wait_for_room(uint64_t bytes, uint64_t own_promise_bytes) {
+  if (bytes == 0 || has_room(bytes, own_promise_bytes)) return true;
+  if (closed()) return arena_.usage().free_bytes >= bytes;
+  if (bytes > size_bytes_) return false;
+  const uint64_t begun_ns = now_ns();
+  const uint64_t patience_ns = loses_nothing_ ? kSpillWaitNs : kRoomWaitNs;
+  uint64_t activity_before = UINT64_MAX;
+  bool found = false;
+  for (;;) {
+    const Room::Ticket ticket = room_.ticket();
+    found = has_room(bytes, own_promise_bytes);
+    const uint64_t waited_ns = now_ns() - begun_ns;
+    if (found || waited_ns > patience_ns) break;
+    // This wait may be longer than a request may take before it counts as hung (hang_after).
+    surroundings_.still_at_it();
+    const uint64_t free_bytes = arena_.usage().free_bytes;
+    if (waited_ns < kClosingNs && free_bytes >= bytes) {
+      (void)room_.wait(Room::Whose::kWriter, ticket, kClosingPause);
+      continue;
+    }
+    // Free memory that is promised to others is taken: nothing is evicted for the sake of promises, which may
+    // never be used.
+    found = free_bytes >= bytes + kCountingSlackBytes;
+    if (found) break;
+    Room::Answer answer;
+    {
+      Room::Demand demand(room_, Room::Whose::kWriter, bytes + kCountingSlackBytes);
+      surroundings_.evictor->wake();
+      answer = room_.wait(Room::Whose::kWriter, ticket, kPatience);
+    }
+    if (answer == Room::Answer::kTryAgain) continue;
+    const uint64_t activity_now = activity();
+    if (activity_now == activity_before || writers_.count() < 2) break;
+    activity_before = activity_now;
+    (void)room_.wait(Room::Whose::kWriter, room_.ticket(), kOthersPatience);
+  }
+  count(counters_.reservation_waits);
+  count(counters_.reservation_wait_ns, now_ns() - begun_ns);
+  return found;
+}
+
+uint64_t Capacity::pressure_bytes() {
+  const ArenaUsage now = arena_.usage();
+  const Watermarks marks = watermarks_;
+  // Because free space must be there before writers need it, room for a few entries is kept beyond the
+  // watermarks.
+  const uint64_t expected = expected_entry_bytes();
+  const uint64_t headroom =
+      std::min(now.size_bytes / kHeadroomShare, 4 * expected) +
+      std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed));
+  const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
+  const uint64_t low =
+      std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));
+  const uint64_t used = now.used_bytes();
+  if (used > high) evicting_ = true;
+  if (used <= low) evicting_ = false;
+  uint64_t pressure = evicting_ ? used - low : 0;
+  // Room for one waiting writer is not taken from what another writer was promised.
+  if (uint64_t wanted = room_.wanted_bytes(); wanted > 0) {
+    wanted += writers_.promised_bytes();
+    if (wanted > now.free_bytes) pressure = std::max(pressure, wanted - now.free_bytes);
+  }
+  return pressure;
+}
+
+bool Capacity::writer_outruns() const {
+  return arena_.usage().free_bytes < growth_bytes_.load(std::memory_order_relaxed);
+}
+
+uint64_t Capacity::activity() const {
+  return arena_.usage().free_bytes + counters_.creates.load(std::memory_order_relaxed);
+}
+
+}  // namespace kvcachefs

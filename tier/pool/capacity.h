@@ -1,0 +1,92 @@
+// Capacity: how much memory a pool may have, what of it is promised to writers, and how a caller that needs
+// room waits for the evictor. It moves no bytes and evicts nothing. Any thread; a leaf among the locks.
+// wait_for_room() holds none while it waits, and every wait is bounded. Never fails.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "alloc/memory_arena.h"
+#include "tier/counters.h"
+#include "tier/pool/entry_size.h"
+#include "tier/pool/surroundings.h"
+#include "tier/pool/writers.h"
+#include "tier/pool_options.h"
+#include "tier/room.h"
+
+namespace kvcachefs {
+
+class Capacity {
+ public:
+  // Bytes that a writer which has outgrown its reservation may add before the evictor looks again. A tmpfs
+  // takes 26 GB/s with huge pages (docs/facts.md "tmpfs with huge=within_size"), so 64 MiB last 2.5 ms, and a
+  // round comes every millisecond.
+  static constexpr uint64_t kGrowthBytes = uint64_t{64} << 20;
+  // The kernel counts a tmpfs's blocks in batches per processor (lib/percpu_counter.c): not all that looks
+  // free can be had.
+  static constexpr uint64_t kCountingSlackBytes = 256 << 10;
+
+  Capacity(const PoolOptions& options, const PoolSurroundings& surroundings, const MemoryArena& arena,
+           PoolCounters& counters)
+      : surroundings_(surroundings),
+        arena_(arena),
+        counters_(counters),
+        size_bytes_(options.size_bytes),
+        entry_size_bytes_(options.entry_size_bytes),
+        watermarks_(options.watermarks) {}
+
+  // --- settings ---
+  uint64_t size_bytes() const { return size_bytes_; }
+  void set_size(uint64_t bytes) { size_bytes_ = bytes; }
+  void set_entry_size(uint64_t bytes) { entry_size_bytes_ = bytes; }  // 0: it is learned
+  void set_watermarks(Watermarks marks) { watermarks_ = marks; }
+  // While nothing is lost for room, because the disk gets it first, a caller waits longer for it.
+  void set_durability(Durability durability) { loses_nothing_ = durability != Durability::kNone; }
+  void close() { closed_.store(true, std::memory_order_release); }  // no entry will be evicted any more
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  // --- what writers need ---
+  void stored(uint64_t entry_bytes) { learner_.closed(entry_bytes); }
+  uint64_t expected_entry_bytes() const;
+  uint64_t learned_entry_bytes() const;  // limited to what a wrong guess may cost; 0: nothing learned
+  bool promises_expected_size() const { return promise_bytes() == expected_entry_bytes(); }
+  // A writer opens a file that takes `charged_bytes`. False: it was promised no memory, and its writes come
+  // to the daemon.
+  bool admit_writer(uint64_t ino, uint64_t charged_bytes);
+  Writers& writers() { return writers_; }
+  // Bytes that writers which outgrew their reservation may write before the evictor looks again.
+  void expect_growth(uint64_t bytes) { growth_bytes_.store(bytes, std::memory_order_relaxed); }
+  // True if the free memory may not last for the writers with passthrough until the next round: they cannot
+  // wait and get ENOSPC.
+  bool writer_outruns() const;
+  // Changes when memory is taken or freed or a file is made: tells writers at work from merely open files.
+  uint64_t activity() const;
+
+  // --- room ---
+  Room& room() { return room_; }
+  // True if this many bytes are free that were promised to no other writer.
+  bool has_room(uint64_t bytes, uint64_t own_promise_bytes = 0) const;
+  // Waits for the evictor or for other writers. False: there is no room.
+  bool wait_for_room(uint64_t bytes, uint64_t own_promise_bytes = 0);
+  uint64_t pressure_bytes();  // bytes that must leave now; 0: none
+  bool wants_eviction() const { return evicting_ || room_.wanted_bytes() > 0; }
+
+ private:
+  uint64_t promise_bytes() const;  // what a writer must be promised for passthrough
+
+  const PoolSurroundings& surroundings_;
+  const MemoryArena& arena_;
+  PoolCounters& counters_;
+  Room room_;
+  Writers writers_;
+  EntrySizeLearner learner_;
+  std::atomic<uint64_t> size_bytes_;
+  std::atomic<uint64_t> entry_size_bytes_;
+  std::atomic<Watermarks> watermarks_;
+  std::atomic<uint64_t> growth_bytes_{0};
+  std::atomic<bool> loses_nothing_{false};
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> evicting_{false};  // between the high and the low watermark
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,167 @@
+#include "tier/pool/reservations.h"
+
+#include <linux/falloc.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "alloc/unwritten.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kStatBlockBytes = 512;
+constexpr uint64_t kNothingReserved = 1;  // no reservation, but the file may have holes that take memory
+constexpr uint64_t kGrowthShare = 8;      // a small pool lets a writer grow by this share of itself
+
+// Memory that is allocated to a file and not written cannot be taken back while a process may write the file,
+// because the file may grow between the look at its size and the punch. So at most this share of a pool is in
+// that state.
+constexpr uint64_t kReservedShare = 4;
+constexpr int kClaimAttempts = 3;
+
+}  // namespace
+
+bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
+    if (!capacity_.wait_for_room(bytes, capacity_.writers().promised_to(ino))) return false;
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    const auto before = sys::stat_of(fd);
+    if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0 || !before) return true;
+    const UnseenChange unseen(entry->kept, fd, surroundings_.is_supervised());
+    if (!sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes)) continue;
+    entry->reserved_end = bytes;
+    const uint64_t size = std::min(static_cast<uint64_t>(before->st_size), bytes);
+    (void)capacity_.writers().seen(ino, size, bytes, bytes - size);
+    return true;
+  }
+  return false;
+}
+
+void Reservations::begin_writing(uint64_t ino) {
+  const uint64_t bytes = capacity_.expected_entry_bytes();
+  if (bytes == 0) return;
+  const uint64_t reserved = capacity_.writers().reserved_bytes();
+  if (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare) return;
+  UniqueFd fd;
+  {
+    EntryTable::Shard& shard = entries_.shard(ino);
+    MutexLock lock(shard.mutex);
+    const Entry* entry = shard.find(ino);
+    if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0) return;
+    auto opened = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
+    if (!opened) return;
+    fd = std::move(*opened);
+  }
+  const auto before = sys::stat_of(fd.get());
+  if (!before || before->st_blocks > 0) return;
+  count(counters_.reservations);
+  if (!claim(ino, fd.get(), bytes)) count(counters_.reservation_failures);
+}
+
+bool Reservations::follow_writers() {
+  const std::vector<uint64_t> writers = capacity_.writers().inodes();
+  uint64_t growth_bytes = 0;
+  for (const uint64_t ino : writers) growth_bytes += follow(ino);
+  capacity_.expect_growth(growth_bytes);
+  return !writers.empty();
+}
+
+uint64_t Reservations::follow(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr || entry->writer_count == 0) return 0;
+  auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
+  if (!fd) return 0;
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return 0;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const uint64_t allocated = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+  const uint64_t reserved = entry->reserved_end - std::min(entry->reserved_end, size);
+  const Writers::Seen seen = capacity_.writers().seen(ino, size, allocated, reserved);
+  if (!seen.active || !seen.passes) return 0;
+  const uint64_t expected = capacity_.expected_entry_bytes();
+  const uint64_t ahead = reserved + seen.promised_bytes;
+  const uint64_t growth = std::min(Capacity::kGrowthBytes, capacity_.size_bytes() / kGrowthShare);
+  // A file that will end within its reservation and promise needs no more.
+  if (ahead >= growth || (size <= expected && size + ahead >= expected)) return 0;
+  const uint64_t free = arena_.usage().free_bytes;
+  capacity_.writers().raise(ino, growth);
+  const uint64_t from = std::max(size, entry->reserved_end);
+  const uint64_t to = size + 2 * growth;
+  const uint64_t reserved_bytes = capacity_.writers().reserved_bytes() + to - from;
+  if (entry->reserved_end == 0 || free <= 2 * (to - from) ||
+      reserved_bytes > capacity_.size_bytes() / kReservedShare)
+    return growth;
+  const UnseenChange unseen(entry->kept, fd->get(), surroundings_.is_supervised());
+  if (sys::allocate(fd->get(), FALLOC_FL_KEEP_SIZE, from, to - from)) {
+    entry->reserved_end = to;
+    (void)capacity_.writers().seen(ino, size, allocated + (to - from), to - size);
+  }
+  return growth;
+}
+
+uint64_t Reservations::trim(Entry& entry, int fd) {
+  auto attributes = sys::stat_of(fd);
+  if (!attributes) return 0;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const uint64_t keep = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  // The end is rounded up to a block, because punching a part of a block zeroes the bytes and frees no
+  // memory.
+  const uint64_t end = (entry.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  if (end > keep) {
+    const UnseenChange unseen(entry.kept, fd, surroundings_.is_supervised());
+    (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, end - keep);
+  }
+  entry.reserved_end = 0;
+  return size;
+}
+
+uint64_t Reservations::settle(Entry& entry) {
+  const auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
+  if (!fd) return entry.charged_bytes;
+  const uint64_t reserved_end = entry.reserved_end;
+  const uint64_t size = trim(entry, fd->get());
+  // A file with holes says nothing of the memory that the next entry needs.
+  if (size > 0 && may_have_unwritten(fd->get(), reserved_end, size))
+    entry.reserved_end = std::max(reserved_end, kNothingReserved);
+  else if (size > 0)
+    capacity_.stored(size);
+  const auto attributes = sys::stat_of(fd->get());
+  return attributes ? static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes : entry.charged_bytes;
+}
+
+void Reservations::give_back_holes(Entry& entry) {
+  if (entry.tier == Entry::Tier::kCold) return;  // its file has no blocks
+  // The daemon may write for one of the writers, and a lease tells nothing of that between two writes.
+  if (entry.writer_count > 0 && entry.direct_count > 0) return;
+  const bool daemon_writes = surroundings_.backing_store->needs_write_access();
+  {
+    // The lease proves, as in begin_spill(), that from here on a writer has to come by begin_open().
+    const auto reader = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+    if (!reader) return;
+    const bool leased = sys::set_lease(reader->get(), F_RDLCK).has_value();
+    if (leased) (void)sys::set_lease(reader->get(), F_UNLCK);
+    if (!leased && !(daemon_writes && entry.writer_count == 0)) return;
+  }
+  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK | O_NOATIME);
+  const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
+  if (!attributes) return;
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const UnseenChange unseen(entry.kept, fd->get(), surroundings_.is_supervised());
+  const uint64_t reserved_end =
+      entry.reserved_end == kNothingReserved ? 0 : std::min(entry.reserved_end, size);
+  const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
+  if (given_back != GivenBack::kNothing && entry.lookup_count > 0)
+    surroundings_.listener->changed(pool_, entry.policy.ino);
+  if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
+  if (given_back != GivenBack::kMoreToCome) entry.reserved_end = 0;
+  if (const auto now = sys::stat_of(fd->get()))
+    entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
+}
+
+}  // namespace kvcachefs

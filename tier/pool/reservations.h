@@ -1,0 +1,52 @@
+// Reservations: memory that is allocated to a file before its writer has filled it, so that it comes in huge
+// pages and is charged to the daemon, and given back when the writer needs it no more. Any thread; functions
+// that take an Entry are called with its shard held. Failures make a write slower, never wrong.
+#pragma once
+
+#include <cstdint>
+
+#include "alloc/memory_arena.h"
+#include "tier/counters.h"
+#include "tier/entries/entries.h"
+#include "tier/pool/capacity.h"
+#include "tier/pool/surroundings.h"
+
+namespace kvcachefs {
+
+class Reservations {
+ public:
+  Reservations(Capacity& capacity, Entries& entries, const MemoryArena& arena, PoolCounters& counters,
+               const PoolSurroundings& surroundings, uint16_t pool)
+      : capacity_(capacity),
+        entries_(entries),
+        arena_(arena),
+        counters_(counters),
+        surroundings_(surroundings),
+        pool_(pool) {}
+
+  // A first write comes: a file without memory gets an entry's. Waits without a lock.
+  void begin_writing(uint64_t ino);
+  // Looks at what the writers have written, and reserves ahead of those that outgrow what they have. True
+  // while there are writers.
+  bool follow_writers();
+  // Gives back what is reserved beyond the end; answers the size. Only while no process can write: a write
+  // after the look at the size would be lost. (The kernel sends none while it asks for an fallocate.)
+  uint64_t trim(Entry& entry, int fd);
+  // Trims a file that its last writer has closed; answers the memory that it takes.
+  uint64_t settle(Entry& entry);
+  // Gives back reserved memory that became holes, once no process can write.
+  void give_back_holes(Entry& entry);
+
+ private:
+  bool claim(uint64_t ino, int fd, uint64_t bytes);
+  uint64_t follow(uint64_t ino);  // what it may grow by before the next round
+
+  Capacity& capacity_;
+  Entries& entries_;
+  const MemoryArena& arena_;
+  PoolCounters& counters_;
+  const PoolSurroundings& surroundings_;
+  const uint16_t pool_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,34 @@
+// What a pool and its parts use of the process around them. A plain value; what it points to outlives the
+// pool.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "alloc/numa_topology.h"
+#include "base/result.h"
+#include "tier/pool/kernel_side.h"
+#include "tier/room.h"
+#include "tier/survivors.h"
+
+namespace kvcachefs {
+
+struct PoolSurroundings {
+  std::string arena_path;
+  const NumaTopology* topology = nullptr;
+  BackingStore* backing_store = nullptr;
+  DiscardListener* listener = nullptr;
+  Wakeup* evictor = nullptr;
+  unsigned cores = 1;
+  Survivors* survivors = nullptr;  // none: nothing outlives this process
+  // Called when the pool's options have changed, to write them down for a successor.
+  std::function<Result<void>()> options_changed = [] { return Result<void>(); };
+
+  bool is_supervised() const { return survivors != nullptr && survivors->supervised(); }
+  // A thread that works long for one request says so: it does not hang.
+  void still_at_it() const {
+    if (survivors != nullptr) survivors->still_at_it();
+  }
+};
+
+}  // namespace kvcachefs
