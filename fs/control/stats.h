@@ -43,10 +43,7 @@ struct ServerInfo {
 struct PoolReport {
   std::string name;
   Stats stats;
-  HistogramSnapshot open_ns;
-  HistogramSnapshot create_ns;
-  HistogramSnapshot promote_ns;
-  SpillUsage spill;
+  std::vector<HistogramSnapshot> histograms;  // those of fs/control/pool_stats.h
   std::vector<NodeUsage> nodes;
 };
 

@@ -1,5 +1,6 @@
 // The control files: .pool/ of each pool and .kvcachefs/ of the mount.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/control/pool_stats.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -19,61 +21,6 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-const std::vector<std::string> kPoolStats = {"size_bytes",
-                                             "used_bytes",
-                                             "free_bytes",
-                                             "evictable_bytes",
-                                             "pinned_bytes",
-                                             "pinned_max_bytes",
-                                             "entries",
-                                             "open_entries",
-                                             "policy",
-                                             "opens_hit",
-                                             "lookups_missed",
-                                             "creates",
-                                             "removes",
-                                             "evictions",
-                                             "discards",
-                                             "discarded_bytes",
-                                             "directories_reclaimed",
-                                             "reservations",
-                                             "reservation_waits",
-                                             "reservation_wait_ns",
-                                             "reservation_failures",
-                                             "no_space_errors",
-                                             "evict_orders",
-                                             "entry_size_bytes",
-                                             "huge_bytes",
-                                             "spill_size_bytes",
-                                             "spill_used_bytes",
-                                             "spill_free_bytes",
-                                             "spill_largest_free_run_bytes",
-                                             "dirty_entries",
-                                             "dirty_bytes",
-                                             "clean_entries",
-                                             "clean_bytes",
-                                             "cold_entries",
-                                             "cold_bytes",
-                                             "spills",
-                                             "spilled_bytes",
-                                             "spill_errors",
-                                             "promotes",
-                                             "promoted_bytes",
-                                             "promote_errors",
-                                             "promote_waits",
-                                             "served_from_disk",
-                                             "checksum_errors",
-                                             "disk_discards",
-                                             "overrun_discards",
-                                             "admitted_bytes",
-                                             "refused_bytes",
-                                             "prefetch_useful",
-                                             "prefetch_wasted",
-                                             "catalog_commits",
-                                             "catalog_errors",
-                                             "disk_failed",
-                                             "disk_away",
-                                             "io_mode"};
 const std::vector<std::string> kWritable = {"size",      "policy",        "watermarks", "entry_size",
                                             "evict",     "pinned_max",    "spill",      "durability",
                                             "admission", "auto_prefetch", "prefetch",   "scrub"};
@@ -290,7 +237,7 @@ TEST_F(ControlTest, PiecesOfAReadFitTogether) {
       EXPECT_EQ(pieces, "64M\n");
     }
     if (name == "stats") {
-      EXPECT_GE(parse_stats(pieces).size(), kPoolStats.size());
+      EXPECT_EQ(parse_stats(pieces).size(), std::size(kPoolStats));
     }
     EXPECT_EQ(read_at(file.fd(), 1, 2), pieces.substr(1, 2)) << name;
     EXPECT_EQ(read_at(file.fd(), 1 << 20, 10), "") << name;
@@ -311,7 +258,7 @@ TEST_F(ControlTest, LookingIsNoAccess) {
 TEST_F(ControlTest, StatsCount) {
   mount().stop_squeezing();
   const auto before = mount().stats();
-  for (const std::string& name : kPoolStats) EXPECT_TRUE(before.contains(name)) << name;
+  for (const PoolStat& stat : kPoolStats) EXPECT_TRUE(before.contains(std::string(stat.name))) << stat.name;
   EXPECT_EQ(before.at("io_mode"), mode() == Mode::kDaemonIo ? "daemon" : "passthrough");
   ASSERT_EQ(store(path("one"), pattern(1, kMiB)), 0);
   ASSERT_EQ(store(path("two"), pattern(2, kMiB)), 0);
@@ -341,8 +288,8 @@ TEST_F(ControlTest, StatsCount) {
 
 TEST_F(ControlTest, JsonSaysTheSame) {
   const std::string pool = read_file(control("stats.json"));
-  for (const std::string& name : kPoolStats)
-    EXPECT_NE(pool.find("\"" + name + "\":"), std::string::npos) << name;
+  for (const PoolStat& stat : kPoolStats)
+    EXPECT_NE(pool.find(fmt::format("\"{}\":", stat.name)), std::string::npos) << stat.name;
   EXPECT_EQ(pool.front(), '{');
   const std::string all = read_file(global("stats.json"));
   EXPECT_NE(all.find("\"pools\":"), std::string::npos);
