@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string_view>
 
@@ -52,7 +53,8 @@ void declare(CLI::App& app, Arguments& arguments) {
   // A running daemon passes this option to the program that it is to become; the help does not show it.
   app.add_option("--can-succeed", arguments.can_succeed)->group("");
   app.add_option("MOUNTPOINT", arguments.mountpoint, "Where to mount");
-  app.footer(fmt::format("Keys of a pool: {}. See kvcachefsd(8).", fmt::join(pool_option_keys(), " ")));
+  app.footer(fmt::format("Keys of a pool: {}. See kvcachefsd(8).",
+                         fmt::join(std::views::transform(pool_settings(), &PoolSetting::key), " ")));
 }
 
 Result<std::filesystem::path> absolute_path(std::string_view option, const std::string& text) {

@@ -101,9 +101,9 @@ std::string format_config(const Config& config) {
   out += fmt::format("give_up_after = {}\n", config.give_up_after_s);
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
-    for (const std::string_view key : pool_option_keys()) {
-      const std::string value = pool_option_text(pool, key);
-      if (!value.empty()) out += fmt::format("{} = {}\n", key, toml_string(value));
+    for (const PoolSetting& setting : pool_settings()) {
+      const std::string value = setting.get(pool);
+      if (!value.empty()) out += fmt::format("{} = {}\n", setting.key, toml_string(value));
     }
   }
   return out;

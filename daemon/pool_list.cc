@@ -15,9 +15,9 @@ std::string format_pool_list(const Pools& pools) {
     PoolOptions options = pool->options();
     if (pool->retired()) options.spill_path.clear();  // other pools may use its disk
     text += fmt::format("pool {} {}\n", pool->number(), pool->name());
-    for (const std::string_view key : pool_option_keys())
-      if (const std::string value = pool_option_text(options, key); !value.empty())
-        text += fmt::format("{} {}\n", key, value);
+    for (const PoolSetting& setting : pool_settings())
+      if (const std::string value = setting.get(options); !value.empty())
+        text += fmt::format("{} {}\n", setting.key, value);
   }
   return text;
 }

@@ -74,20 +74,19 @@ constexpr std::array<std::pair<std::string_view, Admission>, 3> kAdmissions{
      {"tinylfu", Admission::kTinyLfu}}};
 constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitches{{{"on", true}, {"off", false}}};
 
-template <class T, size_t N>
-Result<T> parse_word(std::string_view text, const std::array<std::pair<std::string_view, T>, N>& words) {
+template <const auto& kWords>
+auto parse_word(std::string_view text) -> Result<std::remove_cvref_t<decltype(kWords[0].second)>> {
   std::string names;
-  for (const auto& [name, value] : words) {
+  for (const auto& [name, value] : kWords) {
     if (name == text) return value;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
   }
   return fail(EINVAL, fmt::format("'{}' is none of {}", text, names));
 }
 
-template <class T, size_t N>
-std::string_view word_of(T value, const std::array<std::pair<std::string_view, T>, N>& words) {
-  const auto found = std::ranges::find(words, value, [](const auto& word) { return word.second; });
-  return found == words.end() ? std::string_view{} : found->first;
+template <const auto& kWords>
+std::string_view word_of(decltype(kWords[0].second) value) {
+  return std::ranges::find(kWords, value, [](const auto& word) { return word.second; })->first;
 }
 
 Result<std::string> parse_path(std::string_view text) {
@@ -117,16 +116,40 @@ Result<uint64_t> parse_spill_size(std::string_view text) {
   return size;
 }
 
-template <class T, class Field>
-Result<void> assign(Field& field, Result<T> value) {
+Result<unsigned> parse_pinned_max(std::string_view text) {
+  return parse_percent(text, 0);
+}
+
+// A size of 0 is not set.
+std::string format_given_size(uint64_t bytes) {
+  return bytes == 0 ? std::string() : format_size_exact(bytes);
+}
+
+std::string format_durability(const std::optional<Durability>& durability) {
+  return durability ? std::string(durability_name(*durability)) : std::string();
+}
+
+template <auto kField, auto kParse>
+Result<void> set(PoolOptions& options, std::string_view text, uint64_t memory_bytes) {
+  auto value = [&] {
+    if constexpr (requires { kParse(text, memory_bytes); })
+      return kParse(text, memory_bytes);
+    else
+      return kParse(text);
+  }();
   if (!value) return pass(value);
-  field = std::move(*value);
+  options.*kField = std::move(*value);
   return {};
 }
 
+template <auto kField, auto kFormat>
+std::string get(const PoolOptions& options) {
+  return std::string(kFormat(options.*kField));
+}
+
 // `none` also takes back every other disk tier option, so that the command line can undo a file's disk tier.
-Result<void> set_spill(PoolOptions& options, std::string_view value) {
-  if (value != "none") return assign(options.spill_path, parse_path(value));
+Result<void> set_spill(PoolOptions& options, std::string_view value, uint64_t memory_bytes) {
+  if (value != "none") return set<&PoolOptions::spill_path, parse_path>(options, value, memory_bytes);
   options.spill_path.clear();
   options.spill_size_bytes = 0;
   options.spill_unit_bytes = kDefaultSpillUnitBytes;
@@ -138,93 +161,43 @@ Result<void> set_spill(PoolOptions& options, std::string_view value) {
   return {};
 }
 
-struct OptionKey {
-  std::string_view name;
-  Result<void> (*set)(PoolOptions& options, std::string_view value, uint64_t memory_bytes);
-  std::string (*get)(const PoolOptions& options);
+using O = PoolOptions;
+using Kind = PoolSetting::Kind;
+
+constexpr PoolSetting kSettings[] = {
+    {"size", set<&O::size_bytes, parse_pool_size>, get<&O::size_bytes, format_size_exact>, "size",
+     "512K, 16G, 1.5T, or 25% of the memory"},
+    {"size_max", set<&O::size_max_bytes, parse_pool_size>, get<&O::size_max_bytes, format_given_size>,
+     "size_max", "What the pool's owner may make of it; default: the size"},
+    {"policy", set<&O::policy, parse_policy>, [](const O& o) { return o.policy; }, "policy",
+     "What leaves first (see: kvcachefs policies)"},
+    {"watermarks", set<&O::watermarks, parse_watermarks>, get<&O::watermarks, format_watermarks>,
+     "watermarks", "LOW:HIGH in percent: evict above HIGH, down to LOW"},
+    {"entry_size", set<&O::entry_size_bytes, parse_entry_size>, get<&O::entry_size_bytes, format_entry_size>,
+     "entry_size", "Expected size of an entry, or auto"},
+    {"pinned_max", set<&O::pinned_max_percent, parse_pinned_max>,
+     [](const O& o) { return fmt::format("{}%", o.pinned_max_percent); }, "pinned_max",
+     "Most that may be pinned, in percent of the size"},
+    {"mode", set<&O::mode, parse_mode>, [](const O& o) { return fmt::format("{:04o}", o.mode); }},
+    {"uid", set<&O::uid, parse_id>, [](const O& o) { return std::to_string(o.uid); }},
+    {"gid", set<&O::gid, parse_id>, [](const O& o) { return std::to_string(o.gid); }},
+    {"spill", set_spill, [](const O& o) { return o.spill_path.empty() ? "none" : o.spill_path; }, kSpillFile,
+     "Disk tier: a block device or a file"},
+    {"spill_size", set<&O::spill_size_bytes, parse_spill_size>, get<&O::spill_size_bytes, format_given_size>,
+     kSpillFile, "How much of it; a device's default is all", Kind::kDisk},
+    {"spill_unit", set<&O::spill_unit_bytes, parse_spill_unit>, get<&O::spill_unit_bytes, format_size_exact>,
+     kSpillFile, "Grain of its space, 4K to 4M (64K)", Kind::kDiskOrder},
+    {"catalog", set<&O::catalog_path, parse_path>, [](const O& o) { return o.catalog_path; }, kSpillFile,
+     "Where to keep what is where on it", Kind::kDiskOrder},
+    {"durability", set<&O::durability, parse_word<kDurabilities>>, get<&O::durability, format_durability>,
+     "durability", "none, writeback or sync", Kind::kDisk},
+    {"admission", set<&O::admission, parse_word<kAdmissions>>, get<&O::admission, admission_name>,
+     "admission", "What may go to disk: all, second_access or tinylfu", Kind::kDisk},
+    {"prefetch", set<&O::prefetch, parse_word<kSwitches>>, get<&O::prefetch, word_of<kSwitches>>,
+     "auto_prefetch", "", Kind::kDisk},
+    {"spill_force", set<&O::spill_force, parse_word<kSwitches>>, get<&O::spill_force, word_of<kSwitches>>,
+     kSpillFile, "", Kind::kDiskOrder},
 };
-
-constexpr std::array<OptionKey, 17> kKeys{{
-    {"size",
-     [](PoolOptions& o, std::string_view v, uint64_t memory_bytes) {
-       return assign(o.size_bytes, parse_pool_size(v, memory_bytes));
-     },
-     [](const PoolOptions& o) { return format_size_exact(o.size_bytes); }},
-    {"size_max",
-     [](PoolOptions& o, std::string_view v, uint64_t memory_bytes) {
-       return assign(o.size_max_bytes, parse_pool_size(v, memory_bytes));
-     },
-     [](const PoolOptions& o) {
-       return o.size_max_bytes == 0 ? std::string() : format_size_exact(o.size_max_bytes);
-     }},
-    {"policy", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.policy, parse_policy(v)); },
-     [](const PoolOptions& o) { return o.policy; }},
-    {"watermarks",
-     [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.watermarks, parse_watermarks(v)); },
-     [](const PoolOptions& o) { return format_watermarks(o.watermarks); }},
-    {"entry_size",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.entry_size_bytes, parse_entry_size(v));
-     },
-     [](const PoolOptions& o) { return format_entry_size(o.entry_size_bytes); }},
-    {"pinned_max",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.pinned_max_percent, parse_percent(v, 0));
-     },
-     [](const PoolOptions& o) { return fmt::format("{}%", o.pinned_max_percent); }},
-    {"mode", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.mode, parse_mode(v)); },
-     [](const PoolOptions& o) { return fmt::format("{:04o}", o.mode); }},
-    {"uid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.uid, parse_id(v)); },
-     [](const PoolOptions& o) { return std::to_string(o.uid); }},
-    {"gid", [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.gid, parse_id(v)); },
-     [](const PoolOptions& o) { return std::to_string(o.gid); }},
-    {"spill", [](PoolOptions& o, std::string_view v, uint64_t) { return set_spill(o, v); },
-     [](const PoolOptions& o) { return o.spill_path.empty() ? std::string("none") : o.spill_path; }},
-    {"spill_size",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.spill_size_bytes, parse_spill_size(v));
-     },
-     [](const PoolOptions& o) {
-       return o.spill_size_bytes == 0 ? std::string() : format_size_exact(o.spill_size_bytes);
-     }},
-    {"spill_unit",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.spill_unit_bytes, parse_spill_unit(v));
-     },
-     [](const PoolOptions& o) { return format_size_exact(o.spill_unit_bytes); }},
-    {"catalog",
-     [](PoolOptions& o, std::string_view v, uint64_t) { return assign(o.catalog_path, parse_path(v)); },
-     [](const PoolOptions& o) { return o.catalog_path; }},
-    {"durability",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.durability, parse_word(v, kDurabilities));
-     },
-     [](const PoolOptions& o) {
-       return o.durability ? std::string(durability_name(*o.durability)) : std::string();
-     }},
-    {"admission",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.admission, parse_word(v, kAdmissions));
-     },
-     [](const PoolOptions& o) { return std::string(admission_name(o.admission)); }},
-    {"prefetch",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.prefetch, parse_word(v, kSwitches));
-     },
-     [](const PoolOptions& o) { return std::string(word_of(o.prefetch, kSwitches)); }},
-    {"spill_force",
-     [](PoolOptions& o, std::string_view v, uint64_t) {
-       return assign(o.spill_force, parse_word(v, kSwitches));
-     },
-     [](const PoolOptions& o) { return std::string(word_of(o.spill_force, kSwitches)); }},
-}};
-
-constexpr auto kKeyNames = [] {
-  std::array<std::string_view, kKeys.size()> names;
-  for (size_t i = 0; i < kKeys.size(); ++i) names[i] = kKeys[i].name;
-  return names;
-}();
-
 }  // namespace
 
 Result<void> check_pool_name(std::string_view name) {
@@ -248,11 +221,20 @@ Result<void> check_policy_name(std::string_view policy) {
   return fail(EINVAL, fmt::format("'{}' is not a policy (there are {})", policy, names));
 }
 
+std::span<const PoolSetting> pool_settings() {
+  return kSettings;
+}
+
+const PoolSetting* find_pool_setting(std::string_view key) {
+  const auto* const found = std::ranges::find(kSettings, key, &PoolSetting::key);
+  return found == std::end(kSettings) ? nullptr : found;
+}
+
 Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::string_view value,
                              uint64_t memory_bytes) {
-  const auto found = std::ranges::find(kKeys, key, &OptionKey::name);
-  if (found == kKeys.end()) return fail(EINVAL, fmt::format("unknown pool option '{}'", key));
-  Result<void> done = found->set(options, value, memory_bytes);
+  const PoolSetting* const setting = find_pool_setting(key);
+  if (setting == nullptr) return fail(EINVAL, fmt::format("unknown pool option '{}'", key));
+  Result<void> done = setting->set(options, value, memory_bytes);
   if (!done) return fail(EINVAL, fmt::format("{}: {}", key, done.error().message));
   return {};
 }
@@ -260,11 +242,10 @@ Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::st
 Result<void> check_spill_options(const PoolOptions& options) {
   if (options.spill_path.empty()) {
     const PoolOptions defaults;
-    for (const std::string_view key :
-         {"spill_size", "spill_unit", "catalog", "durability", "admission", "prefetch", "spill_force"}) {
-      const std::string value = pool_option_text(options, key);
-      if (value == pool_option_text(defaults, key)) continue;
-      return fail(EINVAL, fmt::format("{}={} needs a disk tier: spill=PATH", key, value));
+    for (const PoolSetting& setting : kSettings) {
+      if (!setting.needs_disk() || setting.get(options) == setting.get(defaults)) continue;
+      return fail(EINVAL,
+                  fmt::format("{}={} needs a disk tier: spill=PATH", setting.key, setting.get(options)));
     }
     return {};
   }
@@ -296,28 +277,21 @@ std::string default_catalog_path(const PoolOptions& options, bool spill_is_devic
 }
 
 std::string_view durability_name(Durability durability) {
-  return word_of(durability, kDurabilities);
+  return word_of<kDurabilities>(durability);
 }
 
 std::string_view admission_name(Admission admission) {
-  return word_of(admission, kAdmissions);
+  return word_of<kAdmissions>(admission);
 }
 
 bool is_pool_switch(std::string_view key) {
-  return key == "prefetch" || key == "spill_force";
-}
-
-std::span<const std::string_view> pool_option_keys() {
-  return kKeyNames;
-}
-
-bool is_pool_option(std::string_view key) {
-  return std::ranges::find(kKeyNames, key) != kKeyNames.end();
+  PoolOptions scratch;
+  return set_pool_option(scratch, key, "on", 0).has_value();
 }
 
 std::string pool_option_text(const PoolOptions& options, std::string_view key) {
-  const auto found = std::ranges::find(kKeys, key, &OptionKey::name);
-  return found == kKeys.end() ? std::string() : found->get(options);
+  const PoolSetting* const setting = find_pool_setting(key);
+  return setting == nullptr ? std::string() : setting->get(options);
 }
 
 PoolOptions default_pool(std::string name, uint64_t memory_bytes) {

@@ -1,6 +1,6 @@
-// A pool's settings and their text forms. This file alone knows the keys, for --pool, the configuration file,
-// the mount helper and the control files. Any thread. Failure: EINVAL and a sentence; the options are then
-// unchanged.
+// A pool's settings and their text forms. The table of settings serves --pool, the configuration file, the
+// mount helper, the kvcachefs tool and the control files. Any thread. Failure: EINVAL and a sentence; the
+// options are then unchanged.
 #pragma once
 
 #include <sys/types.h>
@@ -64,6 +64,28 @@ struct PoolOptions {
   bool spill_force = false;  // take a device that carries content of others
 };
 
+inline constexpr std::string_view kSpillFile = "spill";  // one order to it sets the place of the disk tier
+
+// A new setting is a member of PoolOptions, a row of this table, its file in fs/control/pool_files.cc and its
+// effect in fs/control/pool_adapter.cc.
+struct PoolSetting {
+  std::string_view key;
+  Result<void> (*set)(PoolOptions& options, std::string_view text, uint64_t memory_bytes);
+  std::string (*get)(const PoolOptions& options);  // empty for a value that is not set
+  // The control file that changes it while the pool serves. A setting that has none is an attribute of the
+  // pool's root directory.
+  std::string_view file = {};
+  std::string_view help = {};  // of the option of `kvcachefs create`, which a setting without help lacks
+  enum class Kind : uint8_t { kPool, kDisk, kDiskOrder } kind = Kind::kPool;
+
+  bool is_live() const { return !file.empty(); }
+  bool needs_disk() const { return kind != Kind::kPool; }
+  bool is_shown() const { return is_live() && kind != Kind::kDiskOrder; }  // its control file has the value
+};
+
+std::span<const PoolSetting> pool_settings();
+const PoolSetting* find_pool_setting(std::string_view key);  // nullptr: there is no such setting
+
 // A smaller pool holds no useful entry beside its directories.
 inline constexpr uint64_t kMinimumPoolBytes = uint64_t{1} << 20;
 // The size of a pool for which none is given, in percent of the memory.
@@ -83,9 +105,7 @@ Result<void> set_pool_option(PoolOptions& options, std::string_view key, std::st
 // catalog is not the spill path, and the disk holds at least two units.
 Result<void> check_spill_options(const PoolOptions& options);
 Result<void> check_size_max(const PoolOptions& options);  // not less than the size
-bool is_pool_option(std::string_view key);
-bool is_pool_switch(std::string_view key);  // `on` or `off`
-std::span<const std::string_view> pool_option_keys();
+bool is_pool_switch(std::string_view key);                // `on` or `off`
 // The text that set_pool_option() turns into the same value; empty for a value that is not set and for an
 // unknown key.
 std::string pool_option_text(const PoolOptions& options, std::string_view key);

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
+#include <map>
+#include <ranges>
 
 #include "base/size.h"
 #include "fs/control/orders.h"
@@ -17,8 +20,7 @@ using Command = CliArguments::Command;
 constexpr double kShortestIntervalS = 0.1;
 
 struct Raw {
-  std::string size, size_max, policy, watermarks, entry_size, pinned_max;
-  std::string spill, spill_size, spill_unit, catalog, durability, admission;
+  std::map<std::string_view, std::string> settings;
   std::string percent, bytes, entries;
   std::string rate;
   bool stop = false;
@@ -29,21 +31,22 @@ std::unexpected<Error> usage(std::string message) {
   return fail(EINVAL, std::move(message));
 }
 
+std::string option_of(std::string_view key) {
+  std::string option = fmt::format("--{}", key);
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
+
 void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   CLI::App* create = app.add_subcommand("create", "Create a pool");
   create->add_option("NAME", arguments.pool, "The pool")->required();
-  create->add_option("--size", raw.size, "512K, 16G, 1.5T, or 25% of the memory")->required();
-  create->add_option("--size-max", raw.size_max, "What the pool's owner may make of it; default: the size");
-  create->add_option("--policy", raw.policy, "What leaves first (see: kvcachefs policies)");
-  create->add_option("--watermarks", raw.watermarks, "LOW:HIGH in percent: evict above HIGH, down to LOW");
-  create->add_option("--entry-size", raw.entry_size, "Expected size of an entry, or auto");
-  create->add_option("--pinned-max", raw.pinned_max, "Most that may be pinned, in percent of the size");
-  create->add_option("--spill", raw.spill, "Disk tier: a block device or a file")->type_name("PATH");
-  create->add_option("--spill-size", raw.spill_size, "How much of it; a device's default is all");
-  create->add_option("--spill-unit", raw.spill_unit, "Grain of its space, 4K to 4M (64K)");
-  create->add_option("--catalog", raw.catalog, "Where to keep what is where on it")->type_name("DIR");
-  create->add_option("--durability", raw.durability, "none, writeback or sync");
-  create->add_option("--admission", raw.admission, "What may go to disk: all, second_access or tinylfu");
+  for (const PoolSetting& setting : pool_settings()) {
+    if (setting.help.empty()) continue;
+    create->add_option(option_of(setting.key), raw.settings[setting.key], std::string(setting.help));
+  }
+  create->get_option("--size")->required();
+  create->get_option("--spill")->type_name("PATH");
+  create->get_option("--catalog")->type_name("DIR");
   create->add_flag("--force", arguments.force, "Take the device whatever it carries");
 
   CLI::App* status = app.add_subcommand("status", "Show all pools, or one in full");
@@ -61,9 +64,9 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
   set->add_option("NAME", arguments.pool, "The pool")->required();
   // CLI11 2.4 takes no `=` in an option's name.
+  auto shown = pool_settings() | std::views::filter(&PoolSetting::is_shown);
   set->add_option("SETTING", raw.pairs,
-                  "size size_max policy watermarks entry_size pinned_max spill spill_size durability "
-                  "admission prefetch")
+                  fmt::format("{}", fmt::join(std::views::transform(shown, &PoolSetting::key), " ")))
       ->required()
       ->type_name("KEY=VALUE");
 
@@ -113,9 +116,10 @@ void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   check->add_option("POOL", arguments.pool, "The pool")->required();
   CLI::Option_group* place = check->add_option_group("place");
   place->add_option("--config", arguments.config_file, "The daemon's configuration")->type_name("FILE");
-  CLI::Option* spill = place->add_option("--spill", raw.spill, "The block device or file")->type_name("PATH");
+  CLI::Option* spill =
+      place->add_option("--spill", raw.settings["spill"], "The block device or file")->type_name("PATH");
   place->require_option(1);
-  check->add_option("--catalog", raw.catalog, "Its catalog, if it is elsewhere than by default")
+  check->add_option("--catalog", raw.settings["catalog"], "Its catalog, if it is elsewhere than by default")
       ->type_name("DIR")
       ->needs(spill);
   check->add_flag("--data", arguments.data, "Read all entries and verify their checksums");
@@ -135,7 +139,7 @@ Command command_named(const std::string& name) {
 
 // The tool checks a setting because its message names the mistake, and the daemon could only answer EINVAL.
 // Only the daemon knows how much memory there is, so a percentage is not resolved here.
-Result<void> add_setting(PoolSettings& settings, std::string_view option, std::string_view key,
+Result<void> add_setting(GivenSettings& settings, std::string_view option, std::string_view key,
                          std::string_view value) {
   constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
   PoolOptions scratch;
@@ -148,7 +152,7 @@ Result<void> add_setting(PoolSettings& settings, std::string_view option, std::s
 
 // The check refuses settings that are only parts of a disk tier, for a pool that has none yet as far as the
 // settings tell.
-Result<void> check_disk(const PoolSettings& settings) {
+Result<void> check_disk(const GivenSettings& settings) {
   PoolOptions scratch;
   for (const auto& [key, value] : settings) {
     if (key != "size") (void)set_pool_option(scratch, key, value, 0);
@@ -158,36 +162,24 @@ Result<void> check_disk(const PoolSettings& settings) {
   return {};
 }
 
-Result<void> create_settings(const Raw& raw, bool force, PoolSettings& settings) {
-  const std::string forced = force ? "on" : "";
+Result<void> create_settings(const Raw& raw, bool force, GivenSettings& settings) {
   // The size comes first, because settings that are relative to it are checked against the pool's own size.
-  const std::tuple<const char*, const char*, const std::string*> given[] = {
-      {"--size", "size", &raw.size},
-      {"--size-max", "size_max", &raw.size_max},
-      {"--policy", "policy", &raw.policy},
-      {"--watermarks", "watermarks", &raw.watermarks},
-      {"--entry-size", "entry_size", &raw.entry_size},
-      {"--pinned-max", "pinned_max", &raw.pinned_max},
-      {"--spill", "spill", &raw.spill},
-      {"--spill-size", "spill_size", &raw.spill_size},
-      {"--spill-unit", "spill_unit", &raw.spill_unit},
-      {"--catalog", "catalog", &raw.catalog},
-      {"--force", "spill_force", &forced},
-      {"--durability", "durability", &raw.durability},
-      {"--admission", "admission", &raw.admission}};
-  for (const auto& [option, key, value] : given) {
-    if (value->empty()) continue;
-    if (Result<void> added = add_setting(settings, option, key, *value); !added) return added;
+  for (const PoolSetting& setting : pool_settings()) {
+    const auto given = raw.settings.find(setting.key);
+    if (given == raw.settings.end() || given->second.empty()) continue;
+    Result<void> added = add_setting(settings, option_of(setting.key), setting.key, given->second);
+    if (!added) return added;
   }
+  if (force) settings.emplace_back("spill_force", "on");
   return check_disk(settings);
 }
 
-Result<void> set_settings(const Raw& raw, PoolSettings& settings) {
+Result<void> set_settings(const Raw& raw, GivenSettings& settings) {
   for (const std::string& pair : raw.pairs) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos) return usage(fmt::format("'{}' is not key=value", pair));
     const std::string key = pair.substr(0, equals);
-    if (is_pool_option(key) && !is_live_setting(key)) {
+    if (const PoolSetting* setting = find_pool_setting(key); setting != nullptr && !setting->is_live()) {
       return usage(fmt::format("{} is the pool directory's own: chmod and chown change it", key));
     }
     if (Result<void> added = add_setting(settings, key, key, pair.substr(equals + 1)); !added) return added;

@@ -32,7 +32,7 @@ struct CliArguments {
   Command command = Command::kHelp;
   std::string mount;               // empty: the only kvcachefs that is mounted
   std::string pool;                // empty: all pools (status)
-  PoolSettings settings;           // of create, set, check
+  GivenSettings settings;          // of create, set, check
   std::string evict;               // as the control file takes it: `25%`, `10G`, `1000 entries`
   std::string scrub;               // as the control file takes it: `start 200M`, `start`, `stop`
   std::vector<std::string> paths;  // of pin, unpin, stat, prefetch

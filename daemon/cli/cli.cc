@@ -23,6 +23,7 @@
 #include "daemon/cli/views.h"
 #include "fs/virtual_xattrs.h"
 #include "tier/policies/policy.h"
+#include "tier/pool_options.h"
 
 namespace kvcachefs {
 namespace {
@@ -106,13 +107,9 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
   Result<StatsReading> stats = tree.pool_stats(arguments.pool);
   if (!stats) return failed(stats);
   PoolDetails details;
-  details.watermarks = without_newline(tree.read_control(arguments.pool, "watermarks").value_or(""));
-  details.entry_size = without_newline(tree.read_control(arguments.pool, "entry_size").value_or(""));
-  for (const auto& [file, text] :
-       {std::pair{"spill", &details.spill}, std::pair{"durability", &details.durability},
-        std::pair{"admission", &details.admission}}) {
-    *text = without_newline(tree.read_control(arguments.pool, file).value_or(""));
-  }
+  for (const PoolSetting& setting : pool_settings())
+    if (setting.is_shown())
+      details[setting.file] = without_newline(tree.read_control(arguments.pool, setting.file).value_or(""));
   environment.out << pool_view({arguments.pool, std::move(*stats)}, details);
   return {};
 }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 
@@ -16,38 +15,6 @@
 
 namespace kvcachefs {
 namespace {
-
-struct LiveSetting {
-  std::string_view key;
-  std::string_view file;
-  bool shown;  // the file shows this setting
-};
-
-constexpr std::string_view kSpillFile = "spill";
-constexpr std::array<LiveSetting, 14> kLiveSettings{{{"size", "size", true},
-                                                     {"size_max", "size_max", true},
-                                                     {"policy", "policy", true},
-                                                     {"watermarks", "watermarks", true},
-                                                     {"entry_size", "entry_size", true},
-                                                     {"pinned_max", "pinned_max", true},
-                                                     {"spill", kSpillFile, true},
-                                                     {"spill_size", kSpillFile, true},
-                                                     {"spill_unit", kSpillFile, false},
-                                                     {"catalog", kSpillFile, false},
-                                                     {"spill_force", kSpillFile, false},
-                                                     {"durability", "durability", true},
-                                                     {"admission", "admission", true},
-                                                     {"prefetch", "auto_prefetch", true}}};
-
-const LiveSetting* live_setting(std::string_view key) {
-  const auto found = std::ranges::find(kLiveSettings, key, &LiveSetting::key);
-  return found == kLiveSettings.end() ? nullptr : &*found;
-}
-
-bool is_spill_setting(std::string_view key) {
-  const LiveSetting* setting = live_setting(key);
-  return setting != nullptr && setting->file == kSpillFile;
-}
 
 std::unexpected<Error> failed(int code, std::string_view what) {
   return fail(code, fmt::format("{}: {}", what, error_text(code)));
@@ -77,10 +44,6 @@ Result<void> write_file(const std::filesystem::path& path, Result<UniqueFd> file
 
 std::string error_text(int code) {
   return std::generic_category().message(code);
-}
-
-bool is_live_setting(std::string_view key) {
-  return live_setting(key) != nullptr;
 }
 
 StatsReading StatsReading::parse(std::string_view text) {
@@ -167,8 +130,8 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
 }
 
 Result<std::string> MountTree::read_setting(std::string_view pool, std::string_view key) const {
-  const LiveSetting* setting = live_setting(key);
-  if (setting == nullptr || !setting->shown) return fail(EINVAL, fmt::format("{} is not shown", key));
+  const PoolSetting* setting = find_pool_setting(key);
+  if (setting == nullptr || !setting->is_shown()) return fail(EINVAL, fmt::format("{} is not shown", key));
   Result<std::string> text = read_control(pool, setting->file);
   if (!text) return text;
   if (setting->file != kSpillFile) {
@@ -180,38 +143,37 @@ Result<std::string> MountTree::read_setting(std::string_view pool, std::string_v
   return pool_option_text(options, key);
 }
 
-Result<void> MountTree::order_spill(std::string_view pool, const PoolSettings& settings) const {
+Result<void> MountTree::order_spill(std::string_view pool, const GivenSettings& settings) const {
   Result<std::string> present = read_control(pool, kSpillFile);
   if (!present) return pass(present);
   PoolOptions options;
   if (Result<void> set = set_spill_order(options, *present); !set) return set;
   for (const auto& [key, value] : settings) {
-    if (!is_spill_setting(key)) continue;
+    const PoolSetting* setting = find_pool_setting(key);
+    if (setting == nullptr || setting->file != kSpillFile) continue;
     if (Result<void> set = set_pool_option(options, key, value, 0); !set) return set;
   }
   if (Result<void> good = check_spill_options(options); !good) return good;
   return write_control(pool, kSpillFile, spill_order_text(options));
 }
 
-Result<void> MountTree::write_settings(std::string_view pool, const PoolSettings& settings) const {
-  // Settings that only a disk tier has are written after the tier is made.
-  const auto depends_on_spill = [](std::string_view key) {
-    return key == "durability" || key == "admission" || key == "prefetch";
+Result<void> MountTree::write_settings(std::string_view pool, const GivenSettings& settings) const {
+  enum class Turn { kFirst, kSecond, kSpill, kLast };
+  const auto turn_of = [](std::string_view key) {
+    const PoolSetting* setting = find_pool_setting(key);
+    // The size goes first, because an entry size beyond the pool's size at that moment is refused.
+    if (key == "size" || setting == nullptr || !setting->is_live()) return Turn::kFirst;
+    if (setting->file == kSpillFile) return Turn::kSpill;
+    // Settings that only a disk tier has are written after the tier is made.
+    return setting->needs_disk() ? Turn::kLast : Turn::kSecond;
   };
-  // The size goes first, because an entry size beyond the pool's size at that moment is refused.
-  const auto goes_first = [](std::string_view key) { return key == "size" || !is_live_setting(key); };
-  for (const bool first : {true, false}) {
+  for (const Turn turn : {Turn::kFirst, Turn::kSecond, Turn::kSpill, Turn::kLast}) {
     for (const auto& [key, value] : settings) {
-      if (is_spill_setting(key) || depends_on_spill(key) || goes_first(key) != first) continue;
-      if (Result<void> made = make_setting(pool, key, value); !made) return made;
+      if (turn_of(key) != turn) continue;
+      Result<void> made = turn == Turn::kSpill ? order_spill(pool, settings) : make_setting(pool, key, value);
+      if (!made) return made;
+      if (turn == Turn::kSpill) break;  // one order has all of them
     }
-  }
-  if (std::ranges::any_of(settings, [](const auto& setting) { return is_spill_setting(setting.first); })) {
-    if (Result<void> ordered = order_spill(pool, settings); !ordered) return ordered;
-  }
-  for (const auto& [key, value] : settings) {
-    if (!depends_on_spill(key)) continue;
-    if (Result<void> made = make_setting(pool, key, value); !made) return made;
   }
   return {};
 }
@@ -230,7 +192,8 @@ Result<StatsReading> MountTree::pool_stats(std::string_view pool) const {
 
 Result<void> MountTree::make_setting(std::string_view pool, std::string_view key,
                                      std::string_view value) const {
-  if (const LiveSetting* live = live_setting(key)) return write_control(pool, live->file, value);
+  const PoolSetting* setting = find_pool_setting(key);
+  if (setting != nullptr && setting->is_live()) return write_control(pool, setting->file, value);
   // The remaining settings are attributes of the pool's root directory. The caller has checked the value, so
   // the memory that a percentage refers to does not matter.
   PoolOptions options;
@@ -246,14 +209,14 @@ Result<void> MountTree::make_setting(std::string_view pool, std::string_view key
   return {};
 }
 
-Result<void> MountTree::create_pool(std::string_view pool, const PoolSettings& settings) const {
+Result<void> MountTree::create_pool(std::string_view pool, const GivenSettings& settings) const {
   const std::filesystem::path path = pool_path(pool);
   Result<void> made = sys::make_directory_at(AT_FDCWD, path.c_str(), 0777);
   if (!made && made.error().code == EEXIST) return fail(EEXIST, fmt::format("pool '{}' exists", pool));
   if (!made) return failed(made.error().code, fmt::format("pool '{}' cannot be created", pool));
   // The default mode goes first, so that the settings decide who may use the pool, not the umask of the
   // process that creates it. A mode among the settings replaces the default.
-  PoolSettings all = settings;
+  GivenSettings all = settings;
   all.insert(all.begin(), {"mode", pool_option_text(PoolOptions{}, "mode")});
   Result<void> set = write_settings(pool, all);
   if (!set) (void)sys::remove_directory(path.c_str());

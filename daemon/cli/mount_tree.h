@@ -33,8 +33,8 @@ class StatsReading {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-// The settings of a pool, each a pair of a key and a value: `size`, `16G`.
-using PoolSettings = std::vector<std::pair<std::string, std::string>>;
+// The settings that are given for a pool, each a pair of a key and a value: `size`, `16G`.
+using GivenSettings = std::vector<std::pair<std::string, std::string>>;
 
 class MountTree {
  public:
@@ -59,15 +59,15 @@ class MountTree {
   Result<std::string> read_setting(std::string_view pool, std::string_view key) const;
   // The settings are written in this order: the size and the root directory's own attributes, all others as
   // they are listed, the disk tier's as one order, and last what depends on the tier.
-  Result<void> write_settings(std::string_view pool, const PoolSettings& settings) const;
+  Result<void> write_settings(std::string_view pool, const GivenSettings& settings) const;
 
   // The error is EEXIST if the pool exists. A pool whose settings are refused is removed again.
-  Result<void> create_pool(std::string_view pool, const PoolSettings& settings) const;
+  Result<void> create_pool(std::string_view pool, const GivenSettings& settings) const;
   // The error is ENOTEMPTY if the pool has content and `with_content` is false.
   Result<void> delete_pool(std::string_view pool, bool with_content) const;
 
  private:
-  Result<void> order_spill(std::string_view pool, const PoolSettings& settings) const;
+  Result<void> order_spill(std::string_view pool, const GivenSettings& settings) const;
   Result<void> make_setting(std::string_view pool, std::string_view key, std::string_view value) const;
 
   std::filesystem::path root_;
@@ -75,8 +75,5 @@ class MountTree {
 
 // The text says what an errno means, without the errno's name.
 std::string error_text(int code);
-// True for a setting that can be changed through a control file while the pool serves, by itself or with
-// others.
-bool is_live_setting(std::string_view key);
 
 }  // namespace kvcachefs

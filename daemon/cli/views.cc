@@ -65,12 +65,12 @@ Lines disk_lines(const StatsReading& stats, const PoolDetails& details) {
     return fmt::format("{} {} ({})", count(stats, state + "_entries"), state, size(stats, state + "_bytes"));
   };
   return {
-      {"disk", details.spill},
+      {"disk", details.at("spill")},
       {"disk used", fmt::format("{} ({}), largest free run {}", size(stats, "spill_used_bytes"),
                                 percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
                                 size(stats, "spill_largest_free_run_bytes"))},
-      {"durability", details.durability},
-      {"admission", fmt::format("{}: {} admitted, {} refused", details.admission,
+      {"durability", details.at("durability")},
+      {"admission", fmt::format("{}: {} admitted, {} refused", details.at("admission"),
                                 size(stats, "admitted_bytes"), size(stats, "refused_bytes"))},
       {"copies", fmt::format("{}, {}, {}", kind("dirty"), kind("clean"), kind("cold"))},
       {"spills", fmt::format("{} ({}), {} errors", count(stats, "spills"), size(stats, "spilled_bytes"),
@@ -165,7 +165,7 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
   Lines lines = {
       {"pool", pool.name},
       {"policy", stats.text("policy")},
-      {"watermarks", details.watermarks},
+      {"watermarks", details.at("watermarks")},
       {"size", size(stats, "size_bytes")},
       {"used", fmt::format("{} ({})", size(stats, "used_bytes"),
                            percent(stats.number("used_bytes"), stats.number("size_bytes")))},
@@ -175,7 +175,7 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
        fmt::format("{} of at most {}", size(stats, "pinned_bytes"), size(stats, "pinned_max_bytes"))},
       {"huge pages", size(stats, "huge_bytes")},
       {"entries", fmt::format("{}, {} open", count(stats, "entries"), count(stats, "open_entries"))},
-      {"entry size", details.entry_size},
+      {"entry size", details.at("entry_size")},
       {"opens",
        fmt::format("{} hits, {} misses ({} hits)", count(stats, "opens_hit"), count(stats, "lookups_missed"),
                    hit_percent(stats.number("opens_hit"), stats.number("lookups_missed")))},

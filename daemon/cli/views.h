@@ -2,8 +2,10 @@
 // newline. Any thread; never fails.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/cli/mount_tree.h"
@@ -22,14 +24,8 @@ struct Sample {
   std::vector<PoolSample> pools;
 };
 
-// Settings that are not among the counters, as the control files show them.
-struct PoolDetails {
-  std::string watermarks;
-  std::string entry_size;
-  std::string spill;
-  std::string durability;
-  std::string admission;
-};
+// Settings as their control files show them, by the file's name.
+using PoolDetails = std::map<std::string_view, std::string>;
 
 std::string daemon_view(const Sample& sample);
 std::string status_view(const Sample& sample);

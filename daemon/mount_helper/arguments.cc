@@ -66,7 +66,7 @@ struct Parser {
     const std::string_view key = option.substr(0, equals);
     const std::string_view value =
         equals == std::string_view::npos ? std::string_view{} : option.substr(equals + 1);
-    if (is_pool_option(key)) {
+    if (find_pool_setting(key) != nullptr) {
       PoolOptions scratch;
       if (Result<void> good = set_pool_option(scratch, key, value, memory_bytes); !good) return good;
       arguments.settings.emplace_back(key, value);

@@ -16,7 +16,7 @@ struct MountArguments {
   std::filesystem::path base;       // where the daemon mounts all pools
   std::filesystem::path runtime_dir = "/run/kvcachefs";
   std::string config_file;                  // for a daemon that is started; empty: none
-  PoolSettings settings;                    // of the pool
+  GivenSettings settings;                   // of the pool
   std::vector<std::string> daemon_options;  // for a daemon that is started
   bool read_only = false;
   bool no_exec = false;

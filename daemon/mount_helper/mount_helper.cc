@@ -202,7 +202,7 @@ std::vector<std::string> differing_settings(const MountTree& tree, const MountAr
     present.mode = attributes.st_mode & 07777;
     present.uid = attributes.st_uid;
     present.gid = attributes.st_gid;
-    if (is_live_setting(key)) {
+    if (find_pool_setting(key)->is_live()) {
       Result<std::string> text = tree.read_setting(arguments.pool, key);
       if (!text || !set_pool_option(present, key, *text, memory_bytes)) continue;
     }

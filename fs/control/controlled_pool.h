@@ -32,21 +32,13 @@ class ControlledPool {
   // The memory that a size in percent refers to.
   virtual uint64_t memory_bytes() = 0;
 
-  virtual Result<void> set_size(uint64_t size_bytes) = 0;  // EPERM beyond what its authority allows
-  virtual Result<void> set_size_max(uint64_t size_max_bytes) = 0;
-  virtual Result<void> set_policy(std::string_view name) = 0;
-  virtual Result<void> set_watermarks(Watermarks watermarks) = 0;
-  virtual Result<void> set_entry_size(uint64_t entry_size_bytes) = 0;
-  virtual Result<void> set_pinned_max(unsigned percent) = 0;
+  // Puts one setting (tier/pool_options.h) of `wanted` into effect. EPERM: it is beyond what its authority
+  // allows. `spill` attaches the disk tier that the options describe or, if only the size differs, resizes
+  // the present one.
+  virtual Result<void> apply(std::string_view key, const PoolOptions& wanted) = 0;
   virtual EvictResult evict_now(EvictOrder order) = 0;
 
-  // The disk tier. Without one all but set_spill() and the two functions that report progress fail with
-  // EOPNOTSUPP. set_spill() attaches the tier that the options describe or, if only the size differs, resizes
-  // the present one.
-  virtual Result<void> set_spill(const PoolOptions& wanted) = 0;
-  virtual Result<void> set_durability(Durability durability) = 0;
-  virtual Result<void> set_admission(Admission admission) = 0;
-  virtual Result<void> set_auto_prefetch(bool on) = 0;
+  // The disk tier. Without one all but the two functions that report progress fail with EOPNOTSUPP.
   virtual Result<void> prefetch(std::span<const PrefetchOrder> orders) = 0;  // queues them
   virtual PrefetchProgress prefetch_progress() = 0;
   virtual Result<void> start_scrub(uint64_t rate_bytes_per_s) = 0;  // EBUSY if one runs

@@ -1,5 +1,9 @@
 #include "fs/control/pool_adapter.h"
 
+#include <fmt/format.h>
+
+#include <cerrno>
+
 namespace kvcachefs {
 
 PoolReport PoolAdapter::report() {
@@ -8,40 +12,18 @@ PoolReport PoolAdapter::report() {
                           pool_->numa_survey().known(usage.entries), pool_->spill_usage(), io_mode_);
 }
 
-Result<void> PoolAdapter::set_spill(const PoolOptions& wanted) {
-  return pools_.set_spill(pool_, wanted);
-}
-
-Result<void> PoolAdapter::set_durability(Durability durability) {
-  return pool_->set_durability(durability);
-}
-
-Result<void> PoolAdapter::set_admission(Admission admission) {
-  return pool_->set_admission(admission);
-}
-
-Result<void> PoolAdapter::set_auto_prefetch(bool on) {
-  return pool_->set_auto_prefetch(on);
-}
-
-Result<void> PoolAdapter::prefetch(std::span<const PrefetchOrder> orders) {
-  return pool_->prefetch(orders);
-}
-
-PrefetchProgress PoolAdapter::prefetch_progress() {
-  return pool_->prefetch_progress();
-}
-
-Result<void> PoolAdapter::start_scrub(uint64_t rate_bytes_per_s) {
-  return pool_->start_scrub(rate_bytes_per_s);
-}
-
-Result<void> PoolAdapter::stop_scrub() {
-  return pool_->stop_scrub();
-}
-
-ScrubProgress PoolAdapter::scrub_progress() {
-  return pool_->scrub_progress();
+Result<void> PoolAdapter::apply(std::string_view key, const PoolOptions& wanted) {
+  if (key == "size") return pools_.resize(*pool_, wanted.size_bytes, authority_);
+  if (key == "size_max") return pools_.set_size_max(*pool_, wanted.size_max_bytes);
+  if (key == "policy") return pool_->set_policy(wanted.policy);
+  if (key == "watermarks") return pool_->set_watermarks(wanted.watermarks);
+  if (key == "entry_size") return pool_->set_entry_size(wanted.entry_size_bytes);
+  if (key == "pinned_max") return pool_->set_pinned_max(wanted.pinned_max_percent, authority_);
+  if (key == "spill") return pools_.set_spill(pool_, wanted);
+  if (key == "durability") return pool_->set_durability(durability_of(wanted));
+  if (key == "admission") return pool_->set_admission(wanted.admission);
+  if (key == "prefetch") return pool_->set_auto_prefetch(wanted.prefetch);
+  return fail(EOPNOTSUPP, fmt::format("pool {}: {} cannot be changed here", pool_->name(), key));
 }
 
 std::vector<PoolReport> report_pools(Pools& pools, const std::string& io_mode) {

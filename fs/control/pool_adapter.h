@@ -33,20 +33,7 @@ class PoolAdapter final : public ControlledPool {
   std::vector<EntryListing> list_entries(size_t shard) override { return pool_->list_entries(shard); }
   uint64_t memory_bytes() override { return pools_.memory_bytes(); }
 
-  Result<void> set_size(uint64_t size_bytes) override {
-    return pools_.resize(*pool_, size_bytes, authority_);
-  }
-  Result<void> set_size_max(uint64_t size_max_bytes) override {
-    return pools_.set_size_max(*pool_, size_max_bytes);
-  }
-  Result<void> set_policy(std::string_view name) override { return pool_->set_policy(name); }
-  Result<void> set_watermarks(Watermarks watermarks) override { return pool_->set_watermarks(watermarks); }
-  Result<void> set_entry_size(uint64_t entry_size_bytes) override {
-    return pool_->set_entry_size(entry_size_bytes);
-  }
-  Result<void> set_pinned_max(unsigned percent) override {
-    return pool_->set_pinned_max(percent, authority_);
-  }
+  Result<void> apply(std::string_view key, const PoolOptions& wanted) override;
   EvictResult evict_now(EvictOrder order) override {
     // Over io_uring this thread answers all requests of its processor, so an order that waits would hold up
     // all callers there.
@@ -54,15 +41,13 @@ class PoolAdapter final : public ControlledPool {
     return pool_->evict_now(order);
   }
 
-  Result<void> set_spill(const PoolOptions& wanted) override;
-  Result<void> set_durability(Durability durability) override;
-  Result<void> set_admission(Admission admission) override;
-  Result<void> set_auto_prefetch(bool on) override;
-  Result<void> prefetch(std::span<const PrefetchOrder> orders) override;
-  PrefetchProgress prefetch_progress() override;
-  Result<void> start_scrub(uint64_t rate_bytes_per_s) override;
-  Result<void> stop_scrub() override;
-  ScrubProgress scrub_progress() override;
+  Result<void> prefetch(std::span<const PrefetchOrder> orders) override { return pool_->prefetch(orders); }
+  PrefetchProgress prefetch_progress() override { return pool_->prefetch_progress(); }
+  Result<void> start_scrub(uint64_t rate_bytes_per_s) override {
+    return pool_->start_scrub(rate_bytes_per_s);
+  }
+  Result<void> stop_scrub() override { return pool_->stop_scrub(); }
+  ScrubProgress scrub_progress() override { return pool_->scrub_progress(); }
 
  private:
   const std::shared_ptr<Pool> pool_;

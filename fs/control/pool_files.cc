@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <iterator>
@@ -16,83 +17,54 @@
 namespace kvcachefs {
 namespace {
 
-using Setter = Result<void> (*)(ControlledPool&, const PoolOptions& wanted);
-
 std::unexpected<Error> wrong_text(ControlledPool& pool, std::string message) {
   return fail(EINVAL, fmt::format("pool {}: {}", pool.options().name, message));
 }
 
-// The keys and texts are those of the command line; `setter` puts a parsed option into effect.
-Result<void> set_option(ControlledPool& pool, std::string_view key, std::string_view text, Setter setter) {
-  PoolOptions wanted = pool.options();
-  if (Result<void> parsed = set_pool_option(wanted, key, trimmed(text), pool.memory_bytes()); !parsed) {
+Result<void> need_disk(ControlledPool& pool) {
+  if (!pool.options().spill_path.empty()) return {};
+  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool.options().name));
+}
+
+// The key of a setting, as a template argument.
+template <size_t kSize>
+struct Key {
+  consteval Key(const char (&literal)[kSize]) { std::ranges::copy(literal, text); }
+
+  char text[kSize];
+};
+
+// A durability that nobody has set is shown as what it is.
+PoolOptions present_options(ControlledPool& pool) {
+  PoolOptions options = pool.options();
+  options.durability = durability_of(options);
+  return options;
+}
+
+template <Key kKey>
+Result<std::string> show(ControlledPool& pool) {
+  return pool_option_text(present_options(pool), kKey.text) + "\n";
+}
+
+// The keys and texts are those of the command line.
+template <Key kKey>
+Result<void> write(ControlledPool& pool, std::string_view text) {
+  const PoolOptions present = present_options(pool);
+  PoolOptions wanted = present;
+  if (Result<void> parsed = set_pool_option(wanted, kKey.text, trimmed(text), pool.memory_bytes()); !parsed)
     return wrong_text(pool, parsed.error().message);
+  if (const PoolSetting& setting = *find_pool_setting(kKey.text); setting.needs_disk()) {
+    // A pool without a disk tier may be told what it has already.
+    if (setting.get(wanted) == setting.get(present)) return {};
+    if (Result<void> disk = need_disk(pool); !disk) return disk;
   }
-  return setter(pool, wanted);
-}
-
-Result<std::string> show_size(ControlledPool& pool) {
-  return format_size_exact(pool.options().size_bytes) + "\n";
-}
-
-Result<void> write_size(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "size", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    return target.set_size(wanted.size_bytes);
-  });
-}
-
-Result<std::string> show_size_max(ControlledPool& pool) {
-  return format_size_exact(pool.options().size_max_bytes) + "\n";
-}
-
-Result<void> write_size_max(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "size_max", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    return target.set_size_max(wanted.size_max_bytes);
-  });
-}
-
-Result<std::string> show_policy(ControlledPool& pool) {
-  return pool.options().policy + "\n";
-}
-
-Result<void> write_policy(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "policy", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    return target.set_policy(wanted.policy);
-  });
-}
-
-Result<std::string> show_watermarks(ControlledPool& pool) {
-  return format_watermarks(pool.options().watermarks) + "\n";
-}
-
-Result<void> write_watermarks(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "watermarks", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    return target.set_watermarks(wanted.watermarks);
-  });
+  return pool.apply(kKey.text, wanted);
 }
 
 Result<std::string> show_entry_size(ControlledPool& pool) {
-  const uint64_t given_bytes = pool.options().entry_size_bytes;
-  if (given_bytes != 0) return format_size_exact(given_bytes) + "\n";
   const uint64_t learned_bytes = pool.learned_entry_bytes();
-  if (learned_bytes == 0) return "auto\n";
+  if (pool.options().entry_size_bytes != 0 || learned_bytes == 0) return show<"entry_size">(pool);
   return fmt::format("auto {}\n", format_size_exact(learned_bytes));
-}
-
-Result<void> write_entry_size(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "entry_size", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    return target.set_entry_size(wanted.entry_size_bytes);
-  });
-}
-
-Result<std::string> show_pinned_max(ControlledPool& pool) {
-  return fmt::format("{}%\n", pool.options().pinned_max_percent);
-}
-
-Result<void> write_pinned_max(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "pinned_max", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    return target.set_pinned_max(wanted.pinned_max_percent);
-  });
 }
 
 Result<std::string> show_evict(ControlledPool& pool) {
@@ -105,11 +77,6 @@ Result<void> write_evict(ControlledPool& pool, std::string_view text) {
   if (!order) return wrong_text(pool, "evict: " + order.error().message);
   pool.evict_now(*order);
   return {};
-}
-
-Result<void> need_disk(ControlledPool& pool) {
-  if (!pool.options().spill_path.empty()) return {};
-  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool.options().name));
 }
 
 Result<std::string> show_spill(ControlledPool& pool) {
@@ -132,47 +99,9 @@ Result<void> write_spill(ControlledPool& pool, std::string_view text) {
     return wrong_text(pool, parsed.error().message);
   }
   if (spill_order_text(wanted) == spill_order_text(present)) return {};
-  if (!wanted.spill_path.empty()) return pool.set_spill(wanted);
+  if (!wanted.spill_path.empty()) return pool.apply("spill", wanted);
   return fail(EOPNOTSUPP, fmt::format("pool {}: spill: {} cannot be taken away while the pool serves",
                                       present.name, present.spill_path));
-}
-
-Result<std::string> show_durability(ControlledPool& pool) {
-  return fmt::format("{}\n", durability_name(durability_of(pool.options())));
-}
-
-Result<void> write_durability(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "durability", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    const Durability durability = durability_of(wanted);
-    // A pool without a disk tier may be told what it has already.
-    if (durability == durability_of(target.options())) return Result<void>{};
-    Result<void> disk = need_disk(target);
-    return disk ? target.set_durability(durability) : disk;
-  });
-}
-
-Result<std::string> show_admission(ControlledPool& pool) {
-  return fmt::format("{}\n", admission_name(pool.options().admission));
-}
-
-Result<void> write_admission(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "admission", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    if (wanted.admission == target.options().admission) return Result<void>{};
-    Result<void> disk = need_disk(target);
-    return disk ? target.set_admission(wanted.admission) : disk;
-  });
-}
-
-Result<std::string> show_auto_prefetch(ControlledPool& pool) {
-  return pool_option_text(pool.options(), "prefetch") + "\n";
-}
-
-Result<void> write_auto_prefetch(ControlledPool& pool, std::string_view text) {
-  return set_option(pool, "prefetch", text, [](ControlledPool& target, const PoolOptions& wanted) {
-    if (wanted.prefetch == target.options().prefetch) return Result<void>{};
-    Result<void> disk = need_disk(target);
-    return disk ? target.set_auto_prefetch(wanted.prefetch) : disk;
-  });
 }
 
 Result<std::string> show_prefetch(ControlledPool& pool) {
@@ -231,15 +160,19 @@ std::unique_ptr<ControlReader> stream_entries(ControlledPool& pool) {
 // The order must never change, and a new file goes at the end: the kernel keeps nodeids, which are places in
 // this table, across an upgrade.
 constexpr std::array kFiles = {
-    PoolFile{
-        .name = "size", .text = show_size, .stream = nullptr, .write = write_size, .of_administrator = true},
-    PoolFile{.name = "policy", .text = show_policy, .stream = nullptr, .write = write_policy},
-    PoolFile{.name = "watermarks", .text = show_watermarks, .stream = nullptr, .write = write_watermarks},
-    PoolFile{.name = "entry_size", .text = show_entry_size, .stream = nullptr, .write = write_entry_size},
-    PoolFile{.name = "pinned_max",
-             .text = show_pinned_max,
+    PoolFile{.name = "size",
+             .text = show<"size">,
              .stream = nullptr,
-             .write = write_pinned_max,
+             .write = write<"size">,
+             .of_administrator = true},
+    PoolFile{.name = "policy", .text = show<"policy">, .stream = nullptr, .write = write<"policy">},
+    PoolFile{
+        .name = "watermarks", .text = show<"watermarks">, .stream = nullptr, .write = write<"watermarks">},
+    PoolFile{.name = "entry_size", .text = show_entry_size, .stream = nullptr, .write = write<"entry_size">},
+    PoolFile{.name = "pinned_max",
+             .text = show<"pinned_max">,
+             .stream = nullptr,
+             .write = write<"pinned_max">,
              .of_administrator = true},
     PoolFile{.name = "evict", .text = show_evict, .stream = nullptr, .write = write_evict},
     PoolFile{.name = "spill",
@@ -247,10 +180,11 @@ constexpr std::array kFiles = {
              .stream = nullptr,
              .write = write_spill,
              .of_administrator = true},
-    PoolFile{.name = "durability", .text = show_durability, .stream = nullptr, .write = write_durability},
-    PoolFile{.name = "admission", .text = show_admission, .stream = nullptr, .write = write_admission},
     PoolFile{
-        .name = "auto_prefetch", .text = show_auto_prefetch, .stream = nullptr, .write = write_auto_prefetch},
+        .name = "durability", .text = show<"durability">, .stream = nullptr, .write = write<"durability">},
+    PoolFile{.name = "admission", .text = show<"admission">, .stream = nullptr, .write = write<"admission">},
+    PoolFile{
+        .name = "auto_prefetch", .text = show<"prefetch">, .stream = nullptr, .write = write<"prefetch">},
     PoolFile{.name = "prefetch",
              .text = show_prefetch,
              .stream = nullptr,
@@ -278,9 +212,9 @@ constexpr std::array kFiles = {
              .only_owner_reads = true,
              .cost = ReadCost::kGathers},
     PoolFile{.name = "size_max",
-             .text = show_size_max,
+             .text = show<"size_max">,
              .stream = nullptr,
-             .write = write_size_max,
+             .write = write<"size_max">,
              .of_administrator = true,
              .owner_only_reads = true},
 };

@@ -36,29 +36,10 @@ class FakePool final : public ControlledPool {
   std::vector<EntryListing> list_entries(size_t shard) override { return shards_.at(shard); }
   uint64_t memory_bytes() override { return kMemoryBytes; }
 
-  Result<void> set_size(uint64_t size_bytes) override {
-    if (size_bytes < (uint64_t{2} << 30)) return fail(EBUSY, "pool p: 2G are pinned or in use");
-    options_.size_bytes = size_bytes;
-    return {};
-  }
-  Result<void> set_size_max(uint64_t size_max_bytes) override {
-    options_.size_max_bytes = size_max_bytes;
-    return {};
-  }
-  Result<void> set_policy(std::string_view name) override {
-    options_.policy = name;
-    return {};
-  }
-  Result<void> set_watermarks(Watermarks watermarks) override {
-    options_.watermarks = watermarks;
-    return {};
-  }
-  Result<void> set_entry_size(uint64_t entry_size_bytes) override {
-    options_.entry_size_bytes = entry_size_bytes;
-    return {};
-  }
-  Result<void> set_pinned_max(unsigned percent) override {
-    options_.pinned_max_percent = percent;
+  Result<void> apply(std::string_view, const PoolOptions& wanted) override {
+    if (wanted.size_bytes < (uint64_t{2} << 30)) return fail(EBUSY, "pool p: 2G are pinned or in use");
+    if (wanted.spill_size_bytes > (uint64_t{100} << 30)) return fail(ENOSPC, "pool p: the disk is smaller");
+    options_ = wanted;
     return {};
   }
   EvictResult evict_now(EvictOrder order) override {
@@ -67,23 +48,6 @@ class FakePool final : public ControlledPool {
     return last_evict_;
   }
 
-  Result<void> set_spill(const PoolOptions& wanted) override {
-    if (wanted.spill_size_bytes > (uint64_t{100} << 30)) return fail(ENOSPC, "pool p: the disk is smaller");
-    options_ = wanted;
-    return {};
-  }
-  Result<void> set_durability(Durability durability) override {
-    options_.durability = durability;
-    return {};
-  }
-  Result<void> set_admission(Admission admission) override {
-    options_.admission = admission;
-    return {};
-  }
-  Result<void> set_auto_prefetch(bool on) override {
-    options_.prefetch = on;
-    return {};
-  }
   Result<void> prefetch(std::span<const PrefetchOrder> orders) override {
     prefetches_.insert(prefetches_.end(), orders.begin(), orders.end());
     return {};
@@ -203,9 +167,11 @@ TEST_F(PoolFiles, WhatIsWrittenIsShown) {
 TEST_F(PoolFiles, WhatIsShownCanBeWritten) {
   for (const bool with_disk : {false, true}) {
     if (with_disk) pool_.add_disk();
-    for (const std::string name : {"size", "policy", "watermarks", "entry_size", "pinned_max", "spill",
-                                   "durability", "admission", "auto_prefetch"}) {
-      EXPECT_EQ(code_of_write(name, shown(name)), 0) << name;
+    for (const PoolSetting& setting : pool_settings()) {
+      if (!setting.is_live()) continue;
+      ASSERT_NE(file(setting.file).write, nullptr) << setting.key;
+      if (!setting.is_shown()) continue;
+      EXPECT_EQ(code_of_write(setting.file, shown(setting.file)), 0) << setting.key;
     }
   }
 }

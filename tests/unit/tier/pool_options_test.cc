@@ -124,9 +124,9 @@ TEST(PoolSpec, DescribesADiskTier) {
   EXPECT_TRUE(check_spill_options(*pool));
   ASSERT_TRUE(set_pool_option(*pool, "spill", "none", kMemory));
   EXPECT_TRUE(check_spill_options(*pool));
-  for (const std::string_view key : pool_option_keys()) {
-    if (key != "size") {
-      EXPECT_EQ(pool_option_text(*pool, key), pool_option_text(PoolOptions{}, key)) << key;
+  for (const PoolSetting& setting : pool_settings()) {
+    if (setting.key != "size") {
+      EXPECT_EQ(setting.get(*pool), setting.get(PoolOptions{})) << setting.key;
     }
   }
 }
@@ -190,8 +190,8 @@ TEST(PoolOption, LeavesTheOptionsAloneOnError) {
   EXPECT_EQ(options.size_bytes, 16 * kG);
   EXPECT_TRUE(set_pool_option(options, "watermarks", "1:100", kMemory));
   EXPECT_EQ(format_watermarks(options.watermarks), "1:100");
-  EXPECT_TRUE(is_pool_option("pinned_max"));
-  EXPECT_FALSE(is_pool_option("name"));
+  EXPECT_NE(find_pool_setting("pinned_max"), nullptr);
+  EXPECT_EQ(find_pool_setting("name"), nullptr);
 }
 
 }  // namespace
