@@ -76,6 +76,7 @@ struct PoolSetting {
   // pool's root directory.
   std::string_view file = {};
   std::string_view help = {};  // of the option of `kvcachefs create`, which a setting without help lacks
+  // kDisk: only a pool with a disk tier has it. kDiskOrder: so it is, and its control file does not show it.
   enum class Kind : uint8_t { kPool, kDisk, kDiskOrder } kind = Kind::kPool;
 
   bool is_live() const { return !file.empty(); }

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -13,7 +13,10 @@
 namespace kvcachefs {
 namespace {
 
-constexpr std::array<std::string_view, 3> kFurtherKeys{"spill_unit", "catalog", "spill_force"};
+// The settings that an order may have in lines of their own.
+bool is_further(const PoolSetting& setting) {
+  return setting.kind == PoolSetting::Kind::kDiskOrder;
+}
 
 std::string_view take_line(std::string_view& text) {
   const size_t end = text.find('\n');
@@ -59,8 +62,11 @@ Result<void> set_spill_order(PoolOptions& options, std::string_view text) {
     if (line.empty()) continue;
     const size_t equals = line.find('=');
     const std::string_view key = line.substr(0, equals);
-    if (equals == std::string_view::npos || std::ranges::find(kFurtherKeys, key) == kFurtherKeys.end()) {
-      return fail(EINVAL, fmt::format("spill: '{}' is none of {}", line, fmt::join(kFurtherKeys, "=, ")));
+    const PoolSetting* const setting = find_pool_setting(key);
+    if (equals == std::string_view::npos || setting == nullptr || !is_further(*setting)) {
+      auto further =
+          pool_settings() | std::views::filter(is_further) | std::views::transform(&PoolSetting::key);
+      return fail(EINVAL, fmt::format("spill: '{}' is none of {}", line, fmt::join(further, "=, ")));
     }
     if (Result<void> set = set_pool_option(changed, key, line.substr(equals + 1), 0); !set) return set;
   }
@@ -94,9 +100,9 @@ std::string spill_place_text(const PoolOptions& options) {
 std::string spill_order_text(const PoolOptions& options) {
   std::string text = spill_place_text(options);
   const PoolOptions defaults;
-  for (const std::string_view key : kFurtherKeys) {
-    const std::string value = pool_option_text(options, key);
-    if (value != pool_option_text(defaults, key)) text += fmt::format("\n{}={}", key, value);
+  for (const PoolSetting& setting : pool_settings() | std::views::filter(is_further)) {
+    const std::string value = setting.get(options);
+    if (value != setting.get(defaults)) text += fmt::format("\n{}={}", setting.key, value);
   }
   return text;
 }
