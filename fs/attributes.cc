@@ -43,38 +43,41 @@ Space space_of(const Pool& pool) {
   return {bytes, free_bytes, available_bytes};
 }
 
-// `begun` is set to true when some of the change is done.
-Result<void> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
-                            bool& begun) {
+// `begun` is set to true when some of the change is done. The result is kHere, or kCold for an entry that
+// has to be promoted before it is cut.
+Result<Presence> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
+                                bool& begun) {
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // The size goes first, because it may have to wait for the disk, and then everything is done again.
   if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
     const auto cutting =
         server_of(request).pages_in_use.cut(NodeId::of_inode(node.pool->number(), node.ino).value);
-    if (auto done = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size)); !done) return done;
+    auto cut = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
+    if (!cut || *cut == Presence::kCold) return cut;
+    if (*cut != Presence::kHere) return std::unexpected(error_of(*cut));
   }
   begun = (valid & FUSE_SET_ATTR_SIZE) != 0;
   if ((valid & FUSE_SET_ATTR_MODE) != 0) {
-    if (auto done = sys::change_mode(fd->get(), wanted.st_mode & 07777); !done) return done;
+    if (auto done = sys::change_mode(fd->get(), wanted.st_mode & 07777); !done) return pass(done);
     begun = true;
   }
   if ((valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) != 0) {
     const uid_t uid = (valid & FUSE_SET_ATTR_UID) != 0 ? wanted.st_uid : static_cast<uid_t>(-1);
     const gid_t gid = (valid & FUSE_SET_ATTR_GID) != 0 ? wanted.st_gid : static_cast<gid_t>(-1);
-    if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return done;
+    if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return pass(done);
     begun = true;
   }
   // The kernel asks for this only in part without passthrough (FATTR_KILL_SUIDGID comes with
   // FUSE_HANDLE_KILLPRIV_V2).
   if ((valid & FUSE_SET_ATTR_SIZE) != 0)
-    if (auto done = drop_set_id_bits(request, fd->get()); !done) return done;
+    if (auto done = drop_set_id_bits(request, fd->get()); !done) return pass(done);
   const std::array<timespec, 2> times = {
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
   if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT)
-    return node.pool->set_times(node.ino, times);
-  return {};
+    if (auto done = node.pool->set_times(node.ino, times); !done) return pass(done);
+  return Presence::kHere;
 }
 
 // The kernel does not tell itself of a write through a mapping either, so the attributes of a file that may
@@ -128,7 +131,7 @@ void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, i
   if (!node) return reply_error(request, std::move(node.error()));
   bool begun = false;
   auto done = set_attributes(request, *node, wanted, valid, begun);
-  if (!done && done.error().code == kColdEntry) {
+  if (done && *done == Presence::kCold) {
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });
   }

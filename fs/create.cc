@@ -169,15 +169,13 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
     pool.forget(handle->ino, 1);
     return fail(ESTALE);  // the kernel looks again and opens it in its own way
   }
-  auto opened = pool.begin_open(handle->ino, writes(file), client_of(request, pool));
-  if (!opened) {
+  auto answer = pool.begin_open(handle->ino, {.writer = writes(file)}, client_of(request, pool));
+  if (!answer || answer->presence != Presence::kHere) {
     pool.forget(handle->ino, 1);
-    // At ESTALE the kernel looks again, finds the entry, and opens it with an OPEN, which can promote it.
-    if (opened.error().code == kColdEntry) return fail(ESTALE);
-    return pass(opened);
+    return answer ? std::unexpected(error_of(answer->presence)) : pass(answer);
   }
   const Node node{.pool = shared, .ino = handle->ino};
-  if (auto answered = answer_open(request, node, *opened, file); !answered) {
+  if (auto answered = answer_open(request, node, answer->opened, file); !answered) {
     pool.forget(handle->ino, 1);
     return answered;
   }
@@ -186,10 +184,10 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   if ((file->flags & O_TRUNC) != 0) {
     const auto cutting =
         server_of(request).pages_in_use.cut(NodeId::of_inode(pool.number(), handle->ino).value);
-    if (auto cut = pool.truncate(handle->ino, 0); !cut) {
+    if (auto cut = pool.truncate(handle->ino, 0); !cut || *cut != Presence::kHere) {
       close_handle(server_of(request), node, *file);
       pool.forget(handle->ino, 1);
-      return cut;
+      return cut ? std::unexpected(error_of(*cut)) : pass(cut);
     }
     if (auto now = pool.attributes(handle->ino)) *attributes = *now;
   }

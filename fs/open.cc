@@ -12,38 +12,40 @@ bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
 
-// The call answers the request, except for kColdEntry, which it returns without an answer.
-Result<void> try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
+// The call answers the request, except for a cold entry, which gets no answer: false.
+bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
   const bool writer = writes(file);
-  auto opened = node.pool->begin_open(node.ino, writer, client_of(request, *node.pool), from_disk);
-  if (!opened) {
-    if (opened.error().code == kColdEntry) return pass(opened);
+  auto answer = node.pool->begin_open(node.ino, {.writer = writer, .from_disk = from_disk},
+                                      client_of(request, *node.pool));
+  if (answer && answer->presence == Presence::kCold) return false;
+  if (!answer || answer->presence != Presence::kHere) {
+    Error error = answer ? error_of(answer->presence) : std::move(answer.error());
     // A writer gets ESTALE each time, because ENOENT would be a failure to it and not a miss. The kernel may
     // look again in any case.
-    if (writer && opened.error().code == ESTALE) {
+    if (writer && error.code == ESTALE) {
       // The mark stays, so that a later request of the same call (a CREATE in a pool that has gone too)
       // counts as its second try.
       if (!server_of(request).stale_callers.again(fuse_req_ctx(request)->pid))
         server_of(request).survivors.told_stale(fuse_req_ctx(request)->pid);
       (void)fuse_reply_err(request, ESTALE);
     } else {
-      reply_error(request, std::move(opened.error()));
+      reply_error(request, std::move(error));
     }
-    return {};
+    return true;
   }
   // Set-id bits are cleared at the open for writing, if the user may not keep them: a passthrough write never
   // comes here, and for other writes the kernel leaves set-group-ID to the daemon.
   if (writer)
     if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
-  if (auto answered = answer_open(request, node, *opened, file); !answered) {
+  if (auto answered = answer_open(request, node, answer->opened, file); !answered) {
     reply_error(request, std::move(answered.error()));
-    return {};
+    return true;
   }
   // The call was interrupted: the kernel will never release an open that it did not get.
   Server& server = server_of(request);
   about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
-  return {};
+  return true;
 }
 
 // Each round promotes the entry and tries the open. Another round follows if the entry was evicted between
@@ -57,8 +59,8 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
     if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
     // The error is not ENOENT, because the entry exists and storing it anew may be wasted work.
     if (!promoted && is_disk_error(promoted.error().code)) return reply_error(request, {EIO, {}});
-    auto outcome = try_open(request, node, &file, intact);
-    if (outcome) return node.pool->counters().open_ns.record(now_ns() - begun_ns);
+    if (try_open(request, node, &file, intact))
+      return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
     if (tries == kPromotions) {
       node.pool->report_full(true);
@@ -71,6 +73,10 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
 }
 
 }  // namespace
+
+Error error_of(Presence presence) {
+  return {presence == Presence::kAway ? EIO : ESTALE, {}};
+}
 
 void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
              bool bypasses_page_cache, fuse_file_info* file) {
@@ -104,7 +110,7 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
                                          .writer = writes(file),
                                          .from_disk = opened.from_disk});
   if (!handle) {
-    node.pool->end_open(node.ino, writes(file), opened.from_disk);
+    node.pool->end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);
   }
   const uint64_t nodeid = NodeId::of_inode(node.pool->number(), node.ino).value;
@@ -119,7 +125,7 @@ void close_handle(Server& server, const Node& node, const fuse_file_info& file) 
   if (!server.survivors.is_open(handle)) return;
   server.survivors.closed(handle);
   server.page_cache.closed(NodeId::of_inode(node.pool->number(), node.ino).value);
-  node.pool->end_open(node.ino, writes(&file), (file.fh & kFromDisk) != 0);
+  node.pool->end_open(node.ino, {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0});
 }
 
 void close_first(Server& server, const Node& node, const Survivors::Opened& opened, fuse_file_info file) {

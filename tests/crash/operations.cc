@@ -113,7 +113,8 @@ void Player::overwrite() {
   const bool anew = random_.one_in(2);
   note(fmt::format("overwrite object {}{}", id, anew ? " from its start" : ""));
   if (anew && object->writers == 0) {
-    if (!world_.pool().truncate(object->ino, 0)) return note("  cannot be truncated");
+    const auto cut = world_.pool().truncate(object->ino, 0);
+    if (!cut || *cut != Presence::kHere) return note("  cannot be truncated");
     expectation_.empty(*object);
     world_.pool().attributes_changed(object->ino);
     step(2);
@@ -163,8 +164,8 @@ void Player::truncate() {
   const uint64_t size = random_.below(now.size() + 5000);
   note(fmt::format("truncate object {} to {} bytes", object->id, size));
   for (int tries = 0; tries < 4; ++tries) {
-    auto done = world_.pool().truncate(object->ino, size);
-    if (done) {
+    const auto cut = world_.pool().truncate(object->ino, size);
+    if (cut && *cut == Presence::kHere) {
       now.resize(size);
       expectation_.set_content(*object, std::move(now));
       return world_.pool().attributes_changed(object->ino);

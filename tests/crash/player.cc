@@ -86,9 +86,10 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
   Pool& pool = world_.pool();
   bool intact = false;
   for (int tries = 1; tries <= kOpenTries; ++tries) {
-    auto opened = pool.begin_open(ino, writer, kClient, intact && !writer);
-    if (opened) {
-      Handle handle{.id = 0, .ino = ino, .fd = {}, .writer = writer, .from_disk = opened->from_disk};
+    const auto answer = pool.begin_open(ino, {.writer = writer, .from_disk = intact && !writer}, kClient);
+    if (!answer) return std::nullopt;
+    if (answer->presence == Presence::kHere) {
+      Handle handle{.id = 0, .ino = ino, .fd = {}, .writer = writer, .from_disk = answer->opened.from_disk};
       if (Object* object = expectation_.by_ino(ino)) {
         handle.id = object->id;
         ++object->opens;
@@ -102,12 +103,12 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
       handle.fd = std::move(*fd);
       return handle;
     }
-    if (opened.error().code != kColdEntry) return std::nullopt;
-    auto answer = std::make_shared<std::optional<int>>();
-    pool.promote(ino, [answer](Result<void> outcome) { *answer = outcome ? 0 : outcome.error().code; });
-    if (!world_.pump([&] { return answer->has_value(); })) throw Violation("a promotion does not end");
+    if (answer->presence != Presence::kCold) return std::nullopt;
+    auto promoted = std::make_shared<std::optional<int>>();
+    pool.promote(ino, [promoted](Result<void> outcome) { *promoted = outcome ? 0 : outcome.error().code; });
+    if (!world_.pump([&] { return promoted->has_value(); })) throw Violation("a promotion does not end");
     hear();
-    intact = **answer == kIntactOnDisk;
+    intact = **promoted == kIntactOnDisk;
     if (intact) tries = std::max(tries, kOpenTries - 1);
   }
   return std::nullopt;
@@ -181,7 +182,7 @@ void Player::close(Handle handle) {
   }
   handle.fd.reset();
   world_.survivors().closed(handle.kept);
-  pool.end_open(handle.ino, handle.writer, handle.from_disk);
+  pool.end_open(handle.ino, {.writer = handle.writer, .from_disk = handle.from_disk});
   if (handle.id == 0) return;
   Object& object = expectation_.object(handle.id);
   --object.opens;

@@ -5,8 +5,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "tier/disk/residency.h"
-
 namespace kvcachefs {
 
 void AwayDisk::wait(Waiter waiter) {
@@ -47,11 +45,6 @@ void AwayDisk::answer(int code) {
 bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability) {
   return away != nullptr &&
          (entry.tier != Entry::Tier::kDirty || entry.node_id != 0 || durability != Durability::kNone);
-}
-
-int code_of_cold_open(const AwayDisk* away) {
-  if (away == nullptr) return ESTALE;
-  return away->may_be_waited_for() ? kColdEntry : EIO;
 }
 
 void durable_without_disk(AwayDisk* away, Waiter waiter) {

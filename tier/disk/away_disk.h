@@ -45,12 +45,10 @@ class AwayDisk {
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
-// These four are for a pool without a disk in use; `away` is null unless the pool has a disk that is away.
+// These three are for a pool without a disk in use; `away` is null unless the pool has a disk that is away.
 //
 // keeps_for_disk() is true if the entry stays as it is, because the disk has a copy of it or is to have one.
 bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability);
-// The code that an open of a cold entry gets; without `away` the pool's catalog is still being read.
-int code_of_cold_open(const AwayDisk* away);
 // durable_without_disk() answers a caller that asks for durability: at once where there is no disk tier, else
 // the waiter waits for the disk.
 void durable_without_disk(AwayDisk* away, Waiter waiter);

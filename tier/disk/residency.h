@@ -62,10 +62,6 @@ inline bool is_disk_error(int code) {
          code != ECANCELED;
 }
 
-// The code for an open or a truncation of a cold entry: the entry is to be promoted first. No system call
-// used here returns it.
-inline constexpr int kColdEntry = EUNATCH;
-
 class Residency {
  public:
   virtual ~Residency() = default;

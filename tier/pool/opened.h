@@ -1,5 +1,5 @@
-// Plain values: what a pool is told of a file that has just been made, and what it answers for a file that is
-// looked up or opened. Any thread.
+// Plain values: what a pool is told of a file that has just been made or is opened, and what it answers for a
+// file that is looked up, opened or cut. Any thread.
 #pragma once
 
 #include <sys/stat.h>
@@ -30,6 +30,25 @@ struct Opened {
   int32_t backing = -1;
   bool from_disk = false;       // read() serves it: from the disk as long as the entry is not in memory
   bool through_daemon = false;  // its reads and writes come to the daemon: it was promised no memory
+};
+
+// How a client has an entry open.
+struct OpenMode {
+  bool writer = false;
+  bool from_disk = false;  // see Opened; at an open, a reader accepts it
+};
+
+// Whether an entry can be opened or cut.
+enum class Presence {
+  kHere,
+  kCold,  // it is to be promoted first; a reader that got no memory for that opens it from_disk
+  kGone,  // the inode is gone, or the pool has not read its catalog yet
+  kAway,  // its content is on a disk that has been waited for long enough (tier/disk/away_disk.h)
+};
+
+struct OpenAnswer {
+  Presence presence = Presence::kHere;
+  Opened opened = {};  // only of what is here
 };
 
 }  // namespace kvcachefs

@@ -126,12 +126,11 @@ class Pool final : private Residency {
   void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: its cache may be wrong
 
   // --- open files (pool_files.cc) ---
-  // kColdEntry: the entry has to be promoted first; a reader that got no memory for that opens it
-  // `from_disk`. `client` tells one client's opens from another's.
-  Result<Opened> begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk = false);
-  // Answers an open that a process that died has counted without telling the kernel.
-  Result<Opened> adopted_open(uint64_t ino, bool from_disk);
-  void end_open(uint64_t ino, bool writer, bool from_disk = false);
+  // `client` tells one client's opens from another's.
+  Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
+  // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
+  std::optional<Opened> adopted_open(uint64_t ino, bool from_disk);
+  void end_open(uint64_t ino, OpenMode mode);
   // A writer closed a descriptor, perhaps not its last: what is stored may be complete.
   void flushed(uint64_t ino);
   // I/O that comes to the daemon. In a full pool a write waits for the evictor, as a create does.
@@ -139,7 +138,7 @@ class Pool final : private Residency {
   Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
   // Copies between descriptors, into a file of this pool, in every I/O mode; waits for room as write() does.
   Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes);
-  Result<void> truncate(uint64_t ino, uint64_t size_bytes);
+  Result<Presence> truncate(uint64_t ino, uint64_t size_bytes);
   Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
 
   // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_scrub.cc, pool_restore.cc) ---
@@ -240,7 +239,8 @@ class Pool final : private Residency {
       REQUIRES(shard.mutex);
   void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
-  Result<void> back(Entry& entry);  // gives the entry a backing if it has none
+  Presence presence_without_disk() const;  // of an entry whose content is on the disk alone
+  Result<void> back(Entry& entry);         // gives the entry a backing if it has none
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
   // The descriptor that daemon I/O on an open file goes through.

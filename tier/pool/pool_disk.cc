@@ -61,8 +61,8 @@ Result<void> Pool::make_disk(std::unique_ptr<BlockDevice> device, std::unique_pt
 Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                uint64_t unit_bytes, const PoolOptions& spill) {
   if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  // Until the restore is done, an open of a restored entry gets ESTALE (begin_open), a rename or removal of
-  // it EBUSY. Taking each shard once waits out every thread that entered before restoring_ was set.
+  // Until the restore is done, an open finds a restored entry gone (begin_open), and its rename or removal
+  // gets EBUSY. Taking each shard once waits out every thread that entered before restoring_ was set.
   restoring_ = true;
   const bool served = root_is_known();
   for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(entries_.shard_at(index).mutex);

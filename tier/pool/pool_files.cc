@@ -50,24 +50,26 @@ Result<UniqueFd> own_descriptor(Pool& pool, const BackingStore& backing, uint64_
 
 }  // namespace
 
-Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client, bool from_disk) {
-  Opened opened;
+Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client) {
+  const bool writer = mode.writer;
+  OpenAnswer answer;
+  Opened& opened = answer.opened;
   {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
-      return fail(ESTALE);
-    if (entry->promoting) return fail(kColdEntry);
+      return OpenAnswer{Presence::kGone};
+    if (entry->promoting) return OpenAnswer{Presence::kCold};
     // After an open that is served from the disk, perhaps mapped, later opens are served by the daemon too,
     // also when the entry is in memory again: the kernel answers EIO to passthrough beside a mapping of its
     // own.
     const bool stays_direct = entry->direct_count > 0 && !surroundings_.backing_store->needs_write_access();
     if (entry->tier == Entry::Tier::kCold) {
       // A cold file without a name does not come back: it was unlinked, or discarded with its bad copy.
-      if (entry->removed && entry->direct_count == 0) return fail(ESTALE);
-      if (disk() == nullptr) return fail(code_of_cold_open(away()));
-      if (writer || (!from_disk && entry->direct_count == 0)) return fail(kColdEntry);
+      if (entry->removed && entry->direct_count == 0) return OpenAnswer{Presence::kGone};
+      if (disk() == nullptr) return OpenAnswer{presence_without_disk()};
+      if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
       opened.from_disk = true;
       hold_on_disk(shard, *entry);
     } else if (stays_direct) {
@@ -91,7 +93,7 @@ Result<Pool::Opened> Pool::begin_open(uint64_t ino, bool writer, uint64_t client
     opened.backing = entry->backing;
   }
   open_ahead(ino, client);
-  return opened;
+  return answer;
 }
 
 Result<void> Pool::back(Entry& entry) {
@@ -114,7 +116,7 @@ void Pool::hold_on_disk(EntryTable::Shard& shard, const Entry& entry) {
   disk()->store->hold(held->second);
 }
 
-void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
+void Pool::end_open(uint64_t ino, OpenMode mode) {
   EntryTable::Shard& shard = entries_.shard(ino);
   int32_t backing = -1;
   KeptByDescriptor kept;
@@ -122,9 +124,9 @@ void Pool::end_open(uint64_t ino, bool writer, bool from_disk) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry == nullptr || entry->open_count == 0) return;
-    if (writer && entries_.writer_closed(*entry)) settle(*entry);
-    const bool last = entries_.closed(*entry, from_disk);
-    if (from_disk && entry->direct_count == 0)
+    if (mode.writer && entries_.writer_closed(*entry)) settle(*entry);
+    const bool last = entries_.closed(*entry, mode.from_disk);
+    if (mode.from_disk && entry->direct_count == 0)
       // An adopted entry that had its content in memory holds nothing on the disk.
       if (const auto held = shard.held.extract(ino); held && disk() != nullptr)
         disk()->store->let_go(held.mapped());
@@ -231,23 +233,23 @@ Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t
   }
 }
 
-Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
+Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
   EntryTable::Shard& shard = entries_.shard(ino);
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
-    if (entry == nullptr) return fail(ESTALE);
+    if (entry == nullptr) return Presence::kGone;
     const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
-    if (lacks_content && entry->removed) return fail(ESTALE);
-    if (lacks_content && disk() == nullptr) return fail(code_of_cold_open(away()));
-    if (entry->promoting || lacks_content) return fail(kColdEntry);
+    if (lacks_content && entry->removed) return Presence::kGone;
+    if (lacks_content && disk() == nullptr) return presence_without_disk();
+    if (entry->promoting || lacks_content) return Presence::kCold;
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
     // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
     // Any other is cut after its mark says so.
     const bool cold = entry->tier == Entry::Tier::kCold;
     if (cold)
-      if (auto done = sys::truncate(fd->get(), 0); !done) return done;
+      if (auto done = sys::truncate(fd->get(), 0); !done) return pass(done);
     fault_point("cold one cut");
     ++entry->version;
     if (size_bytes == 0) {
@@ -258,7 +260,7 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     became_dirty(*entry);
     fault_point("marked dirty");
     if (!cold)
-      if (auto done = sys::truncate(fd->get(), size_bytes); !done) return done;
+      if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
         entries_.charged(*entry, static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes);
@@ -267,7 +269,7 @@ Result<void> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
       entry->reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
     }
   }
-  return {};
+  return Presence::kHere;
 }
 
 Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length) {

@@ -275,20 +275,20 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
   return pool;
 }
 
-Result<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
-  if (const int error = injected_error("open again")) return fail(error);
+std::optional<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
+  if (injected_error("open again") != 0) return std::nullopt;
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
-  if (entry == nullptr || entry->open_count == 0) return fail(ESTALE);
+  if (entry == nullptr || entry->open_count == 0) return std::nullopt;
   if (from_disk) {
     // There may be memory for the entry now, or it is in memory already: then others may have it open with
     // passthrough, which does not go together with an open that is served from the disk. A nameless entry
     // could not be opened again.
-    if (!entry->removed) return fail(kColdEntry);
+    if (!entry->removed) return std::nullopt;
     return Opened{.backing = -1, .from_disk = true};
   }
-  if (auto backed = back(*entry); !backed) return pass(backed);
+  if (!back(*entry)) return std::nullopt;
   return Opened{.backing = entry->backing, .from_disk = false};
 }
 

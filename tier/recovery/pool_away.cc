@@ -40,6 +40,11 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
       name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
 }
 
+Presence Pool::presence_without_disk() const {
+  if (away_ == nullptr) return Presence::kGone;
+  return away_->may_be_waited_for() ? Presence::kCold : Presence::kAway;
+}
+
 void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);

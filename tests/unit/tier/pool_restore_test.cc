@@ -110,7 +110,8 @@ class PoolRestoreTest : public ::testing::Test {
         std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{.size_bytes = 64 * unit_bytes}),
         std::move(catalog), unit_bytes, options_);
   }
-  std::string tree() { return "/proc/self/fd/" + std::to_string(pool_->directory(pool_->root_ino())->fd); }
+  std::string tree() { return "/proc/self/fd/" + std::to_string(root()); }
+  int root() { return pool_->directory(pool_->root_ino())->fd; }
   std::vector<std::string> names() {
     std::vector<std::string> found;
     for (const auto& file : std::filesystem::recursive_directory_iterator(tree() + "/"))
@@ -163,7 +164,6 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   commit({PutNode{directory_node(2)}, PutName{kCatalogRoot, "d", 2}, PutNode{file_node(3)},
           PutName{2, "e", 3}, PutContent{3, content({{1, 1}}, 10)}, PutNode{file_node(4)},
           PutName{kCatalogRoot, "f", 4}, PutContent{4, content({{2, 1}}, 10)}});
-  const auto root = [&] { return pool_->directory(pool_->root_ino())->fd; };
   const auto make_new = [&](const char* name) {
     const UniqueFd file(::openat(root(), name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     const auto handle = sys::handle_of(file.get());
@@ -194,7 +194,7 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
     EXPECT_EQ(code_of(pool_->link(f_ino, root(), "g")), EBUSY);
     EXPECT_EQ(code_of(pool_->rename(root(), "twice", root(), "thrice", 0)), EBUSY) << "it has two names";
     EXPECT_EQ(code_of(pool_->remove(root(), "twice", false)), EBUSY);
-    EXPECT_EQ(code_of(pool_->truncate(f_ino, 0)), 0);
+    EXPECT_EQ(pool_->truncate(f_ino, 0), Presence::kHere);
     EXPECT_EQ(code_of(pool_->rename(root(), "f", root(), "g", 0)), EBUSY) << "although it is no longer cold";
     EXPECT_EQ(code_of(pool_->remove(root(), "f", false)), EBUSY);
     EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "newer", 0)), 0);
@@ -212,6 +212,39 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   EXPECT_EQ(now.node(4).value()->mode, S_IFREG | 0604u);
   EXPECT_EQ(now.lookup(kCatalogRoot, "moved").value(), 2u);
   EXPECT_FALSE(now.lookup(kCatalogRoot, "d").value());
+  pool_->disk()->close();
+}
+
+TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
+  commit({PutNode{file_node(2)}, PutName{kCatalogRoot, "f", 2}, PutContent{2, content({{1, 1}}, 100)}});
+  uint64_t ino = 0;
+  const auto presence = [&](OpenMode mode) {
+    const auto answer = pool_->begin_open(ino, mode, 0);
+    EXPECT_TRUE(answer);
+    if (answer->presence == Presence::kHere) pool_->end_open(ino, mode);
+    return answer->presence;
+  };
+  const OpenMode accepts_disk = {.from_disk = true};
+  const auto meanwhile = [&] {
+    struct stat f {};
+    ASSERT_EQ(::fstatat(root(), "f", &f, 0), 0);
+    ino = f.st_ino;
+    EXPECT_EQ(presence(accepts_disk), Presence::kGone) << "until its disk can be used";
+    EXPECT_EQ(pool_->truncate(ino, 50), Presence::kGone);
+  };
+  ASSERT_TRUE(attach(std::make_unique<HookedCatalog>(catalog(), false, meanwhile)));
+  EXPECT_EQ(presence({}), Presence::kCold);
+  EXPECT_EQ(presence({.writer = true, .from_disk = true}), Presence::kCold) << "the disk cannot serve it";
+  EXPECT_EQ(pool_->truncate(ino, 50), Presence::kCold);
+  EXPECT_EQ(presence(accepts_disk), Presence::kHere);
+  EXPECT_EQ(presence({}), Presence::kCold) << "nobody has it open any more";
+  ASSERT_EQ(pool_->truncate(ino, 0), Presence::kHere);
+  const auto answer = pool_->begin_open(ino, {}, 0);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ENOSYS) << "from NoBacking";
+  ASSERT_TRUE(pool_->remove(root(), "f", false));
+  EXPECT_EQ(presence(accepts_disk), Presence::kGone);
+  EXPECT_EQ(pool_->truncate(ino, 0), Presence::kGone);
   pool_->disk()->close();
 }
 
