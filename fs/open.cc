@@ -54,11 +54,12 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
 void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
   Pool& pool = *node.pool;
   const uint64_t ino = node.ino;
-  auto reopen = [request, node = std::move(node), file, begun_ns, tries](Result<void> promoted) mutable {
-    const bool intact = !promoted && promoted.error().code == kIntactOnDisk;
-    if (!promoted && promoted.error().code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
-    // The error is not ENOENT, because the entry exists and storing it anew may be wasted work.
-    if (!promoted && is_disk_error(promoted.error().code)) return reply_error(request, {EIO, {}});
+  auto reopen = [request, node = std::move(node), file, begun_ns,
+                 tries](const PromoteOutcome& outcome) mutable {
+    using Kind = PromoteOutcome::Kind;
+    const bool over = outcome.kind == Kind::kEnding || outcome.finding.kind == Finding::Kind::kUnreadable;
+    if (over) return reply_error(request, error_of(outcome));
+    const bool intact = outcome.kind == Kind::kIntactOnDisk;
     if (try_open(request, node, &file, intact))
       return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
@@ -76,6 +77,14 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
 
 Error error_of(Presence presence) {
   return {presence == Presence::kAway ? EIO : ESTALE, {}};
+}
+
+Error error_of(const PromoteOutcome& outcome) {
+  if (outcome.kind == PromoteOutcome::Kind::kEnding) return {ENOTCONN, {}};
+  if (outcome.kind != PromoteOutcome::Kind::kFailed) return {ENOSPC, {}};
+  // A damaged entry is discarded by now, as the kernel's next lookup will show. For one that could not be
+  // read the error is not ENOENT, because the entry exists and storing it anew may be wasted work.
+  return {outcome.finding.is_damage() ? ESTALE : EIO, {}};
 }
 
 void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
@@ -152,13 +161,9 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
 }
 
 void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then) {
-  auto go_on = [request, then = std::move(then)](Result<void> promoted) mutable {
-    if (promoted) return then();
-    const int code = promoted.error().code;
-    if (code == ESHUTDOWN) return (void)fuse_reply_err(request, ENOTCONN);
-    if (code == kIntactOnDisk) return reply_error(request, {ENOSPC, {}});
-    // A damaged entry is discarded by now, as the kernel's next lookup will show.
-    reply_error(request, {is_damage(code) ? ESTALE : is_disk_error(code) ? EIO : code, {}});
+  auto go_on = [request, then = std::move(then)](const PromoteOutcome& outcome) mutable {
+    if (outcome.kind == PromoteOutcome::Kind::kPromoted) return then();
+    reply_error(request, error_of(outcome));
   };
   node.pool->promote(node.ino, for_this_request(std::move(go_on)), Room::Whose::kWriter);
 }

@@ -57,6 +57,7 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
 // What a client is told of an entry that is not here. At ESTALE the kernel looks the name up again, and may
 // find the entry; it then opens a cold one with an OPEN, which can promote it.
 Error error_of(Presence presence);
+Error error_of(const PromoteOutcome& outcome);  // of an entry that was not promoted
 // The call fills in `file` and does not reply. After it, close_handle() must end the open. Failure: ENFILE.
 Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opened& opened,
                          fuse_file_info* file);

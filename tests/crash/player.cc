@@ -104,11 +104,11 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
       return handle;
     }
     if (answer->presence != Presence::kCold) return std::nullopt;
-    auto promoted = std::make_shared<std::optional<int>>();
-    pool.promote(ino, [promoted](Result<void> outcome) { *promoted = outcome ? 0 : outcome.error().code; });
+    auto promoted = std::make_shared<std::optional<PromoteOutcome>>();
+    pool.promote(ino, [promoted](const PromoteOutcome& outcome) { *promoted = outcome; });
     if (!world_.pump([&] { return promoted->has_value(); })) throw Violation("a promotion does not end");
     hear();
-    intact = **promoted == kIntactOnDisk;
+    intact = (*promoted)->kind == PromoteOutcome::Kind::kIntactOnDisk;
     if (intact) tries = std::max(tries, kOpenTries - 1);
   }
   return std::nullopt;

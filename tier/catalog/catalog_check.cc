@@ -212,13 +212,13 @@ Result<void> Check::read_contents() {
 }
 
 void Check::judge(const ContentVerifier::Verdict& verdict) {
-  if (verdict.error == EILSEQ)
+  const auto [kind, error] = verdict.finding;
+  if (kind == Finding::Kind::kWrongBytes)
     bad_.emplace(verdict.content.id, "its bytes do not have its checksum");
-  else if (verdict.error == EUCLEAN)
+  else if (kind == Finding::Kind::kTooFewExtents)
     bad_.emplace(verdict.content.id, "its extents are too few for its bytes");
-  else if (verdict.error != 0)
-    unreadable_.emplace(verdict.content.id,
-                        fmt::format("it cannot be read now: {}", sys::error_text(verdict.error)));
+  else if (kind == Finding::Kind::kUnreadable)
+    unreadable_.emplace(verdict.content.id, fmt::format("it cannot be read now: {}", sys::error_text(error)));
 }
 
 // The first file that names a unit keeps it, as at a start of the pool.

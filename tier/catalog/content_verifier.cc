@@ -1,7 +1,6 @@
 #include "tier/catalog/content_verifier.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "tier/catalog/content_layout.h"
@@ -34,7 +33,8 @@ uint64_t ContentVerifier::send_piece() {
   const uint64_t left = content.size_bytes - sent_bytes_;
   if (left == 0 || extent_ == content.extents.size()) {
     // The content is empty, or the catalog names too few extents: there is nothing to read.
-    piece(number) = {.last = true, .done = true, .error = left == 0 ? 0 : EUCLEAN};
+    piece(number) = {.last = true, .done = true};
+    if (left > 0) piece(number).finding.kind = Finding::Kind::kTooFewExtents;
     sending_ = false;
     return 0;
   }
@@ -74,7 +74,7 @@ void ContentVerifier::collect(std::chrono::milliseconds at_most) {
   (void)channel_.reap(completions_, at_most);
   for (const BlockCompletion& completion : completions_) {
     piece(completion.tag).done = true;
-    piece(completion.tag).error = completion.error;
+    if (completion.error != 0) piece(completion.tag).finding = {Finding::Kind::kUnreadable, completion.error};
   }
 }
 
@@ -83,21 +83,23 @@ std::optional<ContentVerifier::Verdict> ContentVerifier::next_verdict() {
   while (!last) {
     if (!in_flight() || !piece(consumed_).done) return std::nullopt;
     const Piece& next = piece(consumed_);
-    if (error_ == 0) error_ = next.error;
-    if (error_ == 0 && next.hole_units > 0)
+    if (finding_.is_whole()) finding_ = next.finding;
+    if (finding_.is_whole() && next.hole_units > 0)
       hash_hole(hasher_, next.hole_units);
-    else if (error_ == 0)
+    else if (finding_.is_whole())
       hasher_.update(buffer(consumed_, next.used_bytes));
     read_bytes_ += next.used_bytes;
-    if (error_ != 0 && sending_ && contents_.size() == 1) {  // the rest of the content need not be read
+    if (!finding_.is_whole() && sending_ &&
+        contents_.size() == 1) {  // the rest of the content need not be read
       piece(sent_ - 1).last = true;
       sending_ = false;
     }
     last = next.last;
     ++consumed_;
   }
-  if (error_ == 0 && hasher_.digest() != contents_.front().checksum) error_ = EILSEQ;
-  const Verdict verdict{contents_.front(), std::exchange(read_bytes_, 0), std::exchange(error_, 0)};
+  if (finding_.is_whole() && hasher_.digest() != contents_.front().checksum)
+    finding_.kind = Finding::Kind::kWrongBytes;
+  const Verdict verdict{contents_.front(), std::exchange(read_bytes_, 0), std::exchange(finding_, {})};
   contents_.pop_front();
   hasher_.reset();
   return verdict;

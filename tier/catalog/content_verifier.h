@@ -17,6 +17,7 @@
 #include "base/mapping.h"
 #include "tier/block_io.h"
 #include "tier/catalog/catalog.h"
+#include "tier/catalog/finding.h"
 
 namespace kvcachefs {
 
@@ -37,9 +38,7 @@ class ContentVerifier {
   struct Verdict {
     Content content;
     uint64_t read_bytes = 0;
-    // 0; EILSEQ for bytes that do not have the checksum; EUCLEAN for too few extents; or the disk's errno.
-    // After an error the rest of the content is not read.
-    int error = 0;
+    Finding finding;  // the rest of a content is not read once something is wrong with it
   };
 
   // The verifier is the channel's only user meanwhile, and the channel outlives it.
@@ -69,7 +68,7 @@ class ContentVerifier {
     uint64_t hole_units = 0;  // a hole of this many units, for which nothing is read
     bool last = false;
     bool done = false;
-    int error = 0;
+    Finding finding = {};
   };
 
   ContentVerifier(BlockChannel& channel, const Options& options, Mapping memory)
@@ -97,7 +96,7 @@ class ContentVerifier {
   // The content being hashed.
   Hasher hasher_;
   uint64_t read_bytes_ = 0;
-  int error_ = 0;
+  Finding finding_;
 };
 
 }  // namespace kvcachefs

@@ -6,23 +6,28 @@
 #include <utility>
 
 namespace kvcachefs {
+namespace {
 
-void AwayDisk::wait(Waiter waiter) {
-  int code = EIO;
+constexpr PromoteOutcome kStillAway = {PromoteOutcome::Kind::kFailed, {Finding::Kind::kUnreadable, EIO}};
+
+}  // namespace
+
+void AwayDisk::wait(PromoteWaiter waiter) {
+  bool ending = false;
   {
     MutexLock lock(mutex_);
     if (closed_) {
-      code = ESHUTDOWN;
+      ending = true;
     } else if (may_be_waited_for()) {
       waiting_.push_back(std::move(waiter));
       return;
     }
   }
-  waiter(fail(code));
+  waiter(ending ? kEnding : kStillAway);
 }
 
 void AwayDisk::step() {
-  if (!may_be_waited_for()) answer(EIO);
+  if (!may_be_waited_for()) answer(kStillAway);
 }
 
 void AwayDisk::close() {
@@ -30,16 +35,16 @@ void AwayDisk::close() {
     MutexLock lock(mutex_);
     closed_ = true;
   }
-  answer(ESHUTDOWN);
+  answer(kEnding);
 }
 
-void AwayDisk::answer(int code) {
-  std::vector<Waiter> answered;
+void AwayDisk::answer(const PromoteOutcome& outcome) {
+  std::vector<PromoteWaiter> answered;
   {
     MutexLock lock(mutex_);
     answered.swap(waiting_);
   }
-  for (Waiter& waiter : answered) waiter(fail(code));
+  for (PromoteWaiter& waiter : answered) waiter(outcome);
 }
 
 bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability) {
@@ -49,7 +54,9 @@ bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durabil
 
 void durable_without_disk(AwayDisk* away, Waiter waiter) {
   if (away == nullptr) return waiter({});
-  away->wait(std::move(waiter));
+  away->wait([its = std::move(waiter)](const PromoteOutcome& outcome) mutable {
+    its(fail(outcome.kind == PromoteOutcome::Kind::kEnding ? ESHUTDOWN : EIO));
+  });
 }
 
 std::unexpected<Error> refuse_without_disk(const AwayDisk* away, const std::string& pool) {

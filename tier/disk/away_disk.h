@@ -5,7 +5,8 @@
 // that ask for durability wait for that process; after the patience they fail with EIO.
 //
 // Any thread. Each waiter is called once, with no lock held: by step(), by close(), or by wait() itself once
-// there is nothing more to wait for. It gets EIO, or ESHUTDOWN after close().
+// there is nothing more to wait for. It is told that the disk cannot be read (EIO) or, after close(),
+// kEnding.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "tier/catalog/catalog_log.h"
+#include "tier/disk/residency.h"
 #include "tier/entries/entry.h"
 #include "tier/pool_options.h"
 
@@ -32,16 +33,16 @@ class AwayDisk {
   explicit AwayDisk(std::chrono::seconds patience)
       : patience_ends_ns_(now_ns() + static_cast<uint64_t>(std::chrono::nanoseconds(patience).count())) {}
   bool may_be_waited_for() const { return now_ns() < patience_ends_ns_; }
-  void wait(Waiter waiter) EXCLUDES(mutex_);
+  void wait(PromoteWaiter waiter) EXCLUDES(mutex_);
   void step() EXCLUDES(mutex_);
   void close() EXCLUDES(mutex_);
 
  private:
-  void answer(int code) EXCLUDES(mutex_);
+  void answer(const PromoteOutcome& outcome) EXCLUDES(mutex_);
 
   const uint64_t patience_ends_ns_;
   Mutex mutex_;
-  std::vector<Waiter> waiting_ GUARDED_BY(mutex_);
+  std::vector<PromoteWaiter> waiting_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

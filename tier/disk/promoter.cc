@@ -5,16 +5,16 @@
 
 namespace kvcachefs {
 
-bool Promoter::request(uint64_t ino, int priority, Waiter waiter) {
+bool Promoter::request(uint64_t ino, int priority, PromoteWaiter waiter) {
   {
     MutexLock lock(mutex_);
     if (!closed_) return queue(ino, priority, std::move(waiter));
   }
-  if (waiter) waiter(fail(ESHUTDOWN));
+  if (waiter) waiter(kEnding);
   return true;
 }
 
-bool Promoter::queue(uint64_t ino, int priority, Waiter waiter) {
+bool Promoter::queue(uint64_t ino, int priority, PromoteWaiter waiter) {
   auto found = pending_.find(ino);
   if (found == pending_.end() && priority < kOpenPriority && pending_.size() >= most_queued_) return false;
   Pending& pending = pending_[ino];
@@ -74,14 +74,14 @@ int Promoter::priority_of(uint64_t ino) const {
   return found != pending_.end() ? found->second.priority : INT32_MIN;
 }
 
-void Promoter::done(uint64_t ino, const Result<void>& outcome, int priority) {
-  std::vector<Waiter> waiters;
+void Promoter::done(uint64_t ino, const PromoteOutcome& outcome, int priority) {
+  std::vector<PromoteWaiter> waiters;
   {
     MutexLock lock(mutex_);
     auto found = pending_.find(ino);
     if (found == pending_.end()) return;
     Pending& pending = found->second;
-    if (!outcome && is_lack_of_memory(outcome.error().code) && pending.priority > priority) {
+    if (outcome.lacks_memory() && pending.priority > priority) {
       pending.started = false;
       queue_[pending.priority].push_back(ino);
       return wake_one();
@@ -89,7 +89,7 @@ void Promoter::done(uint64_t ino, const Result<void>& outcome, int priority) {
     waiters = std::move(pending.waiters);
     pending_.erase(found);
   }
-  for (Waiter& waiter : waiters) waiter(outcome);
+  for (PromoteWaiter& waiter : waiters) waiter(outcome);
 }
 
 void Promoter::wake_one() {
@@ -124,7 +124,7 @@ void Promoter::close() {
     queue_.clear();
   }
   for (auto& [ino, left] : pending)
-    for (Waiter& waiter : left.waiters) waiter(fail(ESHUTDOWN));
+    for (PromoteWaiter& waiter : left.waiters) waiter(kEnding);
   for (Read& read : reads) read.waiter(fail(ESHUTDOWN));
 }
 

@@ -5,9 +5,9 @@
 // lock, because after close() the waiter is told at once. Each PromoterLane belongs to one thread, which
 // waits for the disk in step().
 //
-// Failure: told to the pool (Residency::end_promote) and to the waiters. kIntactOnDisk: there was no memory;
-// the copy's checksum is right, and the entry may be read(). ENOSPC and ENOMEM: there was no memory, and the
-// copy was not looked at. ESHUTDOWN: close() came before.
+// Failure: told to the pool (Residency::end_promote) and to the waiters as a PromoteOutcome. After
+// kIntactOnDisk the entry may be read(). kEnding: close() came before; a read() gets ESHUTDOWN then, and
+// ENOMEM or EIO for other reasons.
 //
 // The disk writes straight into the mapped pages of the entry's file, on the entry's node (docs/facts.md
 // "Disk reads into mapped pages").
@@ -48,15 +48,15 @@ class Promoter {
 
   // request() brings the entry to memory once, however many callers ask for it. Higher priorities come first.
   // False: the queue of prefetches is full, and the waiter is not called.
-  bool request(uint64_t ino, int priority, Waiter waiter = {}) EXCLUDES(mutex_);
+  bool request(uint64_t ino, int priority, PromoteWaiter waiter = {}) EXCLUDES(mutex_);
   using ReadWaiter = std::move_only_function<void(Result<std::span<const std::byte>>)>;
   // read() reads bytes of an entry that is cold and held (SpillStore::hold); fewer at the content's end.
   void read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) EXCLUDES(mutex_);
 
   void add(PromoterLane& lane) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
-  // close() answers all remaining waiters, except those of reads that lanes have begun, and all later callers
-  // with ESHUTDOWN. Called after the last step() of every lane.
+  // close() tells all remaining waiters, except those of reads that lanes have begun, and all later callers
+  // that the tier is ending. Called after the last step() of every lane.
   void close() EXCLUDES(mutex_);
   size_t queued() const EXCLUDES(mutex_);
   // Bytes of entries that have their memory and are being read into it: none of that memory can leave before
@@ -74,19 +74,19 @@ class Promoter {
   struct Pending {
     int priority = 0;
     bool started = false;
-    std::vector<Waiter> waiters;
+    std::vector<PromoteWaiter> waiters;
   };
   struct Next {
     uint64_t ino = 0;
     int priority = 0;
   };
-  bool queue(uint64_t ino, int priority, Waiter waiter) REQUIRES(mutex_);
+  bool queue(uint64_t ino, int priority, PromoteWaiter waiter) REQUIRES(mutex_);
   std::optional<Next> next() EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
   int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of those who wait for the entry
   // done() answers the waiters. Where the outcome is that there was no memory for a copy of this priority,
   // and a caller of a higher one has joined meanwhile, the request is queued again instead.
-  void done(uint64_t ino, const Result<void>& outcome, int priority) EXCLUDES(mutex_);
+  void done(uint64_t ino, const PromoteOutcome& outcome, int priority) EXCLUDES(mutex_);
   void wake_one() REQUIRES(mutex_);
 
   SpillStore& store_;
@@ -141,10 +141,11 @@ class PromoterLane {
     uint64_t end_bytes = 0;
     uint64_t sent_bytes = 0;
     unsigned flying = 0;
-    int error = 0;
+    PromoteOutcome outcome;  // so far
     uint64_t offset = 0;
     size_t size = 0;
 
+    bool failed() const { return outcome.kind != PromoteOutcome::Kind::kPromoted; }
     bool piecewise() const { return verifying || filling; }
     bool asked_for() const { return priority >= Promoter::kOpenPriority; }
     Room::Whose whose() const {
@@ -159,7 +160,7 @@ class PromoterLane {
   void claim_memory(Job& job);
   Result<void> allocate(const Job& job) const;
   Result<Mapping> memory_for(Job& job);
-  Result<void> judge(Job& job);
+  PromoteOutcome judge(Job& job);
   void verify_instead(Job& job);
   void poll_room();
   bool feed();

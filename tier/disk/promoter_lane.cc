@@ -24,6 +24,17 @@ constexpr uint64_t kReaderPatienceMs = 500;
 // is not on the disk yet leaves no sooner.
 constexpr uint64_t kWriterPatienceMs = 30'000;
 constexpr auto kRoomPause = std::chrono::milliseconds(1);
+constexpr PromoteOutcome kNoMemory = {PromoteOutcome::Kind::kNoMemory};
+
+PromoteOutcome bad_copy(Finding finding) {
+  return {PromoteOutcome::Kind::kFailed, finding};
+}
+
+// The outcome after an error of the system or of the disk.
+PromoteOutcome outcome_of(int error) {
+  if (error == ENOMEM || error == ENOSPC) return kNoMemory;
+  return bad_copy({Finding::Kind::kUnreadable, error});
+}
 
 uint64_t padded(uint64_t bytes, uint64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -61,7 +72,7 @@ void PromoterLane::start_read(Promoter::Read read) {
   if (job.size == 0) return finish(job);
   auto memory = Mapping::of_memory(job.end_bytes - job.begin_bytes);
   if (!memory) {
-    job.error = memory.error().code;
+    job.outcome = kNoMemory;
     return finish(job);
   }
   job.memory = std::move(*memory);
@@ -69,7 +80,7 @@ void PromoterLane::start_read(Promoter::Read read) {
 
 void PromoterLane::start(Promoter::Next next) {
   auto task = promoter_.residency_.begin_promote(next.ino);
-  if (!task) return promoter_.done(next.ino, pass(task), next.priority);
+  if (!task) return promoter_.done(next.ino, outcome_of(task.error().code), next.priority);
   if (!*task) return promoter_.done(next.ino, {}, next.priority);  // the waiter looks at the entry again
   Job& job = jobs_.emplace_back();
   job.task = std::move(**task);
@@ -142,16 +153,16 @@ void PromoterLane::claim_memory(Job& job) {
   if (allocated) promoter_.arriving_bytes_ += job.arriving_bytes = job.data_bytes;
   job.end_bytes = padded(size, promoter_.store_.device().alignment_bytes());
   if (!allocated) {
-    job.error = allocated.error().code;
+    job.outcome = outcome_of(allocated.error().code);
   } else if (size > 0) {
     auto memory = memory_for(job);
     if (!memory && memory.error().code == ENOMEM) return verify_instead(job);
     if (memory)
       job.memory = std::move(*memory);
     else
-      job.error = memory.error().code;
+      job.outcome = outcome_of(memory.error().code);
   }
-  if (size == 0 || job.error != 0) finish(job);
+  if (size == 0 || job.failed()) finish(job);
 }
 
 Result<Mapping> PromoterLane::memory_for(Job& job) {
@@ -169,7 +180,7 @@ void PromoterLane::verify_instead(Job& job) {
   job.demand.reset();
   auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
   if (!job.asked_for() || !memory) {
-    job.error = memory ? ENOSPC : ENOMEM;
+    job.outcome = kNoMemory;
     return finish(job);
   }
   job.buffered = job.filling = false;
@@ -218,7 +229,7 @@ void PromoterLane::pass_hole(Job& job, const Extent& hole, uint64_t within) {
 bool PromoterLane::send_piece(Job& job) {
   const Place place = place_of(job, job.sent_bytes);
   if (place.extent == nullptr) {
-    job.error = EUCLEAN;  // the catalog promised more extents
+    job.outcome = bad_copy({Finding::Kind::kTooFewExtents});
     return true;
   }
   if (is_hole(*place.extent)) {
@@ -246,7 +257,7 @@ bool PromoterLane::feed() {
   bool stuck = false;
   for (Job& job : jobs_) {
     if (job.demand) continue;
-    while (job.error == 0 && job.sent_bytes < job.end_bytes && sending_.size() < kPiecesARound && !stuck &&
+    while (!job.failed() && job.sent_bytes < job.end_bytes && sending_.size() < kPiecesARound && !stuck &&
            !(job.piecewise() && job.flying > 0))
       stuck = !send_piece(job);
   }
@@ -257,7 +268,7 @@ bool PromoterLane::feed() {
 }
 
 void PromoterLane::advance(Job& job) {
-  if (!job.piecewise() || job.flying > 0 || job.error != 0) return;
+  if (!job.piecewise() || job.flying > 0 || job.failed()) return;
   const uint64_t before = job.begin_bytes;  // how far the job has been hashed
   const uint64_t hashed_end = std::min(job.sent_bytes, job.task.content.size_bytes);
   const std::span<const std::byte> piece = job.memory.bytes().first(hashed_end - before);
@@ -267,7 +278,7 @@ void PromoterLane::advance(Job& job) {
   // The file's pages are allocated, so the write has no reason to come short.
   const auto written =
       sys::write_at(job.task.fd.get(), {reinterpret_cast<const char*>(piece.data()), piece.size()}, before);
-  if (!written || *written < piece.size()) job.error = ENOSPC;
+  if (!written || *written < piece.size()) job.outcome = kNoMemory;
 }
 
 void PromoterLane::collect(std::chrono::milliseconds at_most) {
@@ -277,27 +288,28 @@ void PromoterLane::collect(std::chrono::milliseconds at_most) {
     Job& job = *slots_[completion.tag];
     free_slots_.push_back(completion.tag);
     --job.flying;
-    if (completion.error != 0) job.error = completion.error;
+    if (completion.error != 0) job.outcome = outcome_of(completion.error);
     advance(job);
   }
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     auto next = std::next(job);
-    if (!job->demand && job->flying == 0 && (job->error != 0 || job->sent_bytes >= job->end_bytes))
+    if (!job->demand && job->flying == 0 && (job->failed() || job->sent_bytes >= job->end_bytes))
       finish(*job);
     job = next;
   }
 }
 
 // judge() decides whether the bytes read are the entry's.
-Result<void> PromoterLane::judge(Job& job) {
+PromoteOutcome PromoterLane::judge(Job& job) {
   const CatalogContent& content = job.task.content;
-  if (job.error != 0) return fail(job.error);
-  if (job.piecewise() && job.hasher.digest() != content.checksum) return fail(EILSEQ);
-  if (job.verifying) return fail(kIntactOnDisk);
+  const PromoteOutcome wrong_bytes = bad_copy({Finding::Kind::kWrongBytes});
+  if (job.failed()) return job.outcome;
+  if (job.piecewise() && job.hasher.digest() != content.checksum) return wrong_bytes;
+  if (job.verifying) return {PromoteOutcome::Kind::kIntactOnDisk};
   if (job.filling) return {};
   if (content.size_bytes == 0) return {};
   const std::span<std::byte> bytes = job.memory.bytes().first(content.size_bytes);
-  if (checksum_of(bytes) != content.checksum) return fail(EILSEQ);
+  if (checksum_of(bytes) != content.checksum) return wrong_bytes;
   if (!job.buffered) {
     // The padding of the last block has no checksum, and would appear in a file that grows.
     std::ranges::fill(job.memory.bytes().subspan(content.size_bytes), std::byte{0});
@@ -306,19 +318,19 @@ Result<void> PromoterLane::judge(Job& job) {
   // The file's pages are allocated, so the write has no reason to come short.
   const std::span<const char> chars(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   auto written = sys::write_at(job.task.fd.get(), chars, 0);
-  return written && *written == bytes.size() ? Result<void>() : fail(ENOSPC);
+  return written && *written == bytes.size() ? PromoteOutcome() : kNoMemory;
 }
 
 void PromoterLane::finish(Job& job) {
   Job ended = std::move(job);
   std::erase_if(jobs_, [&](const Job& other) { return &other == &job; });
   if (ended.reader) {
-    if (ended.error != 0) return ended.reader(fail(is_disk_error(ended.error) ? EIO : ended.error));
+    if (ended.failed()) return ended.reader(fail(ended.outcome.lacks_memory() ? ENOMEM : EIO));
     if (ended.size == 0) return ended.reader(std::span<const std::byte>());
     return ended.reader(ended.memory.bytes().subspan(ended.offset - ended.begin_bytes, ended.size));
   }
   moving_bytes_ -= ended.data_bytes;
-  const Result<void> outcome = judge(ended);
+  const PromoteOutcome outcome = judge(ended);
   // The mapping ends here, because an eviction that follows at once must not find it.
   Mapping memory = std::move(ended.memory);
   if (ended.buffered && memory) buffers_.push_back(std::move(memory));

@@ -13,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "tier/catalog/catalog.h"
 #include "tier/catalog/catalog_log.h"
+#include "tier/catalog/finding.h"
 #include "tier/room.h"
 
 namespace kvcachefs {
@@ -42,25 +43,23 @@ struct PromoteTask {
   uint64_t begun_ns = 0;
 };
 
-// The outcome of a promotion for which there was no memory: its copy on the disk was read and is whole.
-inline constexpr int kIntactOnDisk = EDOTDOT;
+struct PromoteOutcome {
+  enum class Kind {
+    kPromoted,      // or there was nothing to promote: the entry is to be looked at again
+    kIntactOnDisk,  // there was no memory; the copy was read and is whole
+    kNoMemory,      // there was no memory, and the copy was not looked at
+    kFailed,        // the copy is not whole, or was not read: see `finding`
+    kEnding,        // the tier's threads have ended
+  };
+  Kind kind = Kind::kPromoted;
+  Finding finding = {};
 
-inline bool is_lack_of_memory(int code) {
-  return code == kIntactOnDisk || code == ENOSPC || code == ENOMEM;
-}
+  bool lacks_memory() const { return kind == Kind::kIntactOnDisk || kind == Kind::kNoMemory; }
+};
+inline constexpr PromoteOutcome kEnding{PromoteOutcome::Kind::kEnding};
 
-// The bytes read are not the entry's (EILSEQ), or the catalog names fewer extents than the size needs
-// (EUCLEAN).
-inline bool is_damage(int code) {
-  return code == EILSEQ || code == EUCLEAN;
-}
-
-// The disk did not give the copy's bytes, so nothing is known of them. Because it may give them later, as
-// after a controller's reset, the entry is kept.
-inline bool is_disk_error(int code) {
-  return code != 0 && !is_damage(code) && !is_lack_of_memory(code) && code != ESHUTDOWN && code != EINTR &&
-         code != ECANCELED;
-}
+// Called once, with no lock held, as a Waiter is.
+using PromoteWaiter = std::move_only_function<void(const PromoteOutcome&)>;
 
 class Residency {
  public:
@@ -80,10 +79,9 @@ class Residency {
 
   // Nothing: the entry is in memory, is being promoted, or is gone.
   virtual Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) = 0;
-  // end_promote() takes the outcome of a promotion. is_damage(): the entry is discarded. is_disk_error(),
-  // kIntactOnDisk, ENOSPC and ENOMEM: it stays cold. The last three mean that there was no memory; only
-  // kIntactOnDisk has checked the copy.
-  virtual void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) = 0;
+  // end_promote() takes the outcome of a promotion. An entry whose copy is damaged is discarded; one that was
+  // not promoted for another reason stays cold.
+  virtual void end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) = 0;
   // The promotion's waiters have been called. Until then the entry cannot be evicted, or it could leave
   // before each of them looks.
   virtual void waiters_told(uint64_t ino) = 0;
@@ -93,9 +91,9 @@ class Residency {
   // end_verify().
   virtual std::optional<CatalogContent> begin_verify(uint64_t ino) = 0;
   // end_verify() is true if the copy is damaged and is still the entry's. Then a cold entry is discarded and
-  // a clean one spilled anew. If the disk did not give the copy, a clean entry is spilled anew and a cold one
-  // stays.
-  virtual bool end_verify(uint64_t ino, const CatalogContent& content, int error) = 0;
+  // a clean one spilled anew. If the copy is unreadable, a clean entry is spilled anew and a cold one stays.
+  // A caller that gives up has found nothing wrong.
+  virtual bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) = 0;
 
   virtual Room& memory_room() = 0;
   // has_room() is true if this many bytes are free that no writer has been promised.

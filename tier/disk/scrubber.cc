@@ -87,7 +87,7 @@ bool Scrubber::take_order() {
 // abandon() gives up the copies of an order that is no longer followed.
 void Scrubber::abandon() {
   verifier_.reset();
-  if (copy_) (void)residency_.end_verify(copy_->ino, copy_->content, ECANCELED);
+  if (copy_) (void)residency_.end_verify(copy_->ino, copy_->content, {});
   copy_.reset();
   left_.clear();
 }
@@ -127,9 +127,9 @@ std::chrono::milliseconds Scrubber::until_allowed() const {
 }
 
 void Scrubber::end_copy(const ContentVerifier::Verdict& verdict) {
-  const bool damaged = residency_.end_verify(copy_->ino, copy_->content, verdict.error);
+  const bool damaged = residency_.end_verify(copy_->ino, copy_->content, verdict.finding);
   copy_.reset();
-  const bool unreadable = is_disk_error(verdict.error);
+  const bool unreadable = verdict.finding.kind == Finding::Kind::kUnreadable;
   errors_in_a_row_ = unreadable ? errors_in_a_row_ + 1 : 0;
   const bool gives_up = errors_in_a_row_ == kErrorsInARow;
   if (gives_up) {

@@ -159,8 +159,8 @@ class Pool final : private Residency {
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
   Durability durability() const { return durability_.load(std::memory_order_relaxed); }
   // Waiters are called with no lock held, by a worker's thread; or by this call, if there is nothing to wait
-  // for or the threads have ended (ESHUTDOWN).
-  void promote(uint64_t ino, Waiter waiter, Room::Whose whose = Room::Whose::kPromotion);
+  // for or the threads have ended (kEnding; ESHUTDOWN).
+  void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion);
   void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
   // lseek(2) for a file that is opened from_disk; ENXIO as there.
   Result<uint64_t> seek_on_disk(uint64_t ino, uint64_t offset, int whence);
@@ -307,12 +307,12 @@ class Pool final : private Residency {
                  bool written) REQUIRES(shard.mutex);
   void want_disk_room(uint64_t bytes) override;
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override;
-  void end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) override;
+  void end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) override;
   void waiters_told(uint64_t ino) override;
   std::vector<uint64_t> copied_entries() override;
   std::optional<CatalogContent> begin_verify(uint64_t ino) override;
-  bool end_verify(uint64_t ino, const CatalogContent& content, int error) override;
-  void report_bad_copy(const CatalogContent& content, int code, const char* remedy);
+  bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) override;
+  void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
   void report_refusal(const Error& error);
   Room& memory_room() override { return capacity_.room(); }
   bool has_room(uint64_t bytes) const override { return capacity_.has_room(bytes); }

@@ -11,7 +11,7 @@
 
 namespace kvcachefs {
 
-void Pool::promote(uint64_t ino, Waiter waiter, Room::Whose whose) {
+void Pool::promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose) {
   if (away_ != nullptr) return away_->wait(std::move(waiter));
   if (disk() == nullptr) return waiter({});
   count(counters_.promote_waits);
@@ -49,9 +49,10 @@ Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {
                      .begun_ns = now_ns()};
 }
 
-void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, bool asked_for) {
+void Pool::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) {
+  const bool promoted = outcome.kind == PromoteOutcome::Kind::kPromoted;
   fault_point("copied from the disk");
-  if (!outcome) (void)arena_.drop_pages(task.fd.get());
+  if (!promoted) (void)arena_.drop_pages(task.fd.get());
   EntryTable::Shard& shard = entries_.shard(task.ino);
   MutexLock lock(shard.mutex);
   const auto kept = shard.times.extract(task.ino);
@@ -61,7 +62,7 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
   if (entry->removed) return;
   // Allocating and writing the pages counted as changes of the file: the times of before come back.
   if (!kept.empty()) end_unseen(entry->kept, task.fd.get(), kept.mapped().modified, is_supervised());
-  if (outcome) {
+  if (promoted) {
     count(counters_.promotes);
     count(counters_.promoted_bytes, data_bytes_of(task.content, disk()->store->unit_bytes()));
     counters_.promote_ns.record(now_ns() - task.begun_ns);
@@ -70,11 +71,11 @@ void Pool::end_promote(const PromoteTask& task, const Result<void>& outcome, boo
     entries_.promoted(*entry, asked_for);
     return;
   }
-  const int code = outcome.error().code;
-  if (!is_damage(code) && !is_disk_error(code)) return;
+  if (outcome.kind != PromoteOutcome::Kind::kFailed) return;
   count(counters_.promote_errors);
-  report_bad_copy(task.content, code, is_damage(code) ? "is discarded" : "stays as it is");
-  if (is_damage(code)) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
+  const bool damaged = outcome.finding.is_damage();
+  report_bad_copy(task.content, outcome.finding, damaged ? "is discarded" : "stays as it is");
+  if (damaged) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
 }
 
 void Pool::waiters_told(uint64_t ino) {
@@ -84,13 +85,14 @@ void Pool::waiters_told(uint64_t ino) {
   if (entry != nullptr) entries_.waiters_told(*entry);
 }
 
-void Pool::report_bad_copy(const CatalogContent& content, int code, const char* remedy) {
-  if (code == EILSEQ) count(counters_.checksum_errors);
-  LogLimit& limit = is_damage(code) ? disk()->errors.damage : disk()->errors.read;
+void Pool::report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy) {
+  if (finding.kind == Finding::Kind::kWrongBytes) count(counters_.checksum_errors);
+  LogLimit& limit = finding.is_damage() ? disk()->errors.damage : disk()->errors.read;
   const uint64_t place = first_place_of(content.extents, disk()->store->unit_bytes());
-  limit.error("pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, options().spill_path,
-              is_damage(code) ? "bytes that are not the entry's" : fmt::format("read error {}", code), place,
-              content.size_bytes, remedy);
+  limit.error(
+      "pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, options().spill_path,
+      finding.is_damage() ? "bytes that are not the entry's" : fmt::format("read error {}", finding.error),
+      place, content.size_bytes, remedy);
 }
 
 void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
@@ -169,13 +171,12 @@ Result<void> Pool::prefetch(std::span<const PrefetchOrder> orders) {
       continue;
     }
     ++prefetches_->queued;
-    const auto ended = [counters = prefetches_](const Result<void>& outcome) {
+    const auto ended = [counters = prefetches_](const PromoteOutcome& outcome) {
       --counters->queued;
-      if (outcome)
+      if (outcome.kind == PromoteOutcome::Kind::kPromoted)
         ++counters->done;
       else
-        ++(is_damage(outcome.error().code) || is_disk_error(outcome.error().code) ? counters->failed
-                                                                                  : counters->dropped);
+        ++(outcome.kind == PromoteOutcome::Kind::kFailed ? counters->failed : counters->dropped);
     };
     if (disk()->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), ended))
       continue;

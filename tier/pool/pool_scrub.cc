@@ -1,8 +1,6 @@
 // Scrubbing of a pool's disk, and what the pool does about damage.
 #include <fmt/format.h>
 
-#include <cerrno>
-
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
@@ -53,9 +51,9 @@ std::optional<CatalogContent> Pool::begin_verify(uint64_t ino) {
   return copy->second;
 }
 
-bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
+bool Pool::end_verify(uint64_t ino, const CatalogContent& content, Finding finding) {
   disk()->store->let_go(content);
-  if (error == 0 || error == ECANCELED) return false;
+  if (finding.is_whole()) return false;
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
@@ -63,14 +61,14 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, int error) {
   if (entry == nullptr || entry->removed || copy == shard.copies.end() ||
       copy->second.extents != content.extents)
     return false;
-  const bool damaged = is_damage(error);
+  const bool damaged = finding.is_damage();
   if (entry->promoting) return damaged;  // the promotion finds the same, and discards the entry at its end
   if (entry->tier == Entry::Tier::kCold) {
-    report_bad_copy(content, error, damaged ? "is discarded" : "stays as it is");
+    report_bad_copy(content, finding, damaged ? "is discarded" : "stays as it is");
     if (damaged) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
     return damaged;
   }
-  report_bad_copy(content, error, "is written again");
+  report_bad_copy(content, finding, "is written again");
   // A wrong size makes the spiller write the copy anew: with the right one it would find memory and disk to
   // agree, and write nothing.
   copy->second.size_bytes = kDamagedSize;

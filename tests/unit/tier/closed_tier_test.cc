@@ -40,27 +40,33 @@ class OneFile final : public Residency {
   void want_disk_room(uint64_t) override {}
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override {
     promoted_.push_back(ino);
-    if (refusal != 0) return fail(refusal);
     return std::nullopt;
   }
-  void end_promote(const PromoteTask&, const Result<void>&, bool) override {}
+  void end_promote(const PromoteTask&, const PromoteOutcome&, bool) override {}
   void waiters_told(uint64_t) override {}
   std::vector<uint64_t> copied_entries() override { return {}; }
   std::optional<CatalogContent> begin_verify(uint64_t) override { return std::nullopt; }
-  bool end_verify(uint64_t, const CatalogContent&, int) override { return false; }
+  bool end_verify(uint64_t, const CatalogContent&, Finding) override { return false; }
   Room& memory_room() override { return room_; }
   bool has_room(uint64_t) const override { return true; }
   uint64_t memory_bytes() const override { return uint64_t{1} << 30; }
   void wake_evictor() override {}
   const std::vector<uint64_t>& promoted() const { return promoted_; }
 
-  int refusal = 0;
-
  private:
   std::vector<uint64_t> promoted_;
   UniqueFd file_;
   Room room_;
 };
+
+int code_of(const PromoteOutcome& outcome) {
+  return outcome.kind == PromoteOutcome::Kind::kEnding ? ESHUTDOWN : outcome.finding.error;
+}
+
+template <class T>
+int code_of(const Result<T>& result) {
+  return result ? 0 : result.error().code;
+}
 
 class ClosedTierTest : public ::testing::Test {
  protected:
@@ -78,7 +84,7 @@ class ClosedTierTest : public ::testing::Test {
   auto told() {
     auto answer = std::make_shared<int>(-1);
     answers_.push_back(answer);
-    return [answer](Outcome outcome) { *answer = outcome ? 0 : outcome.error().code; };
+    return [answer](const Outcome& outcome) { *answer = code_of(outcome); };
   }
   std::vector<int> answers() const {
     std::vector<int> result;
@@ -111,19 +117,6 @@ TEST_F(ClosedTierTest, PrefetchesComeByPriorityAndInABoundedQueue) {
   lane.close();
 }
 
-// The waiter gets the reason, not the advice to look again, which would be in vain.
-TEST_F(ClosedTierTest, WhyAPromotionCannotBegin) {
-  Promoter promoter(*store_, residency_, 5);
-  PromoterLane lane(promoter, channel());
-  promoter.add(lane);
-  residency_.refusal = EMFILE;
-  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<Result<void>>()));
-  lane.step(kNow);
-  EXPECT_EQ(answers(), std::vector<int>{EMFILE});
-  promoter.close();
-  lane.close();
-}
-
 TEST_F(ClosedTierTest, CopiesToTheDisk) {
   Spiller spiller(*store_, residency_, channel());
   spiller.request(kIno, kUnitBytes, true, told<Result<void>>());
@@ -150,7 +143,7 @@ TEST_F(ClosedTierTest, ReadsFromTheDisk) {
   promoter.read(content, 0, kUnitBytes, told<Bytes>());
   lane.step(kNow);
   promoter.read(content, 0, kUnitBytes, told<Bytes>());
-  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<Result<void>>()));
+  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<PromoteOutcome>()));
   EXPECT_EQ(answers(), (std::vector<int>{-1, -1, -1}))
       << "the disk has one, and no step has begun the others";
   promoter.close();
@@ -158,7 +151,7 @@ TEST_F(ClosedTierTest, ReadsFromTheDisk) {
 
   EXPECT_EQ(answers(), (std::vector<int>{ESHUTDOWN, ESHUTDOWN, ESHUTDOWN}));
   promoter.read(content, 0, kUnitBytes, told<Bytes>());
-  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<Result<void>>()));
+  EXPECT_TRUE(promoter.request(kIno, Promoter::kOpenPriority, told<PromoteOutcome>()));
   EXPECT_EQ(answers(), std::vector<int>(5, ESHUTDOWN));
   EXPECT_EQ(promoter.queued(), 0u);
 }

@@ -27,7 +27,7 @@ struct Stored {
   std::string bytes;
   std::vector<Extent> extents;
   Checksum checksum;
-  int expected = 0;  // the verdict's error
+  Finding expected;
 };
 
 // The units are in random order, so that neighbours in a content are no neighbours on the disk.
@@ -85,16 +85,16 @@ class World {
       case 0: {
         const uint64_t at = random_.below(stored.bytes.size());
         disk_.rot(stored.extents[at / kUnitBytes].start * kUnitBytes + at % kUnitBytes, 1);
-        stored.expected = EILSEQ;
+        stored.expected.kind = Finding::Kind::kWrongBytes;
         break;
       }
       case 1:
         disk_.fail_place(place, 1);
-        stored.expected = EIO;
+        stored.expected = {Finding::Kind::kUnreadable, EIO};
         break;
       case 2:
         stored.extents.pop_back();
-        stored.expected = EUCLEAN;
+        stored.expected.kind = Finding::Kind::kTooFewExtents;
         break;
       default:
         break;
@@ -136,8 +136,8 @@ void verify_all(uint64_t seed) {
     while (auto verdict = verifier.next_verdict()) {
       ASSERT_EQ(verdict->content.id, judged) << "in the order in which they were begun";
       const Stored& stored = contents[judged++];
-      ASSERT_EQ(verdict->error, stored.expected) << "content " << verdict->content.id;
-      if (stored.expected == 0) {
+      ASSERT_TRUE(verdict->finding == stored.expected) << "content " << verdict->content.id;
+      if (stored.expected.is_whole()) {
         ASSERT_EQ(verdict->read_bytes, stored.bytes.size());
       }
     }
@@ -172,13 +172,13 @@ TEST(ContentVerifier, HolesAreNotRead) {
   const std::vector<Extent> nothing = {{0, 9}};
   Hasher of_nothing;
   hash_hole(of_nothing, 9);
-  const std::vector<std::pair<ContentVerifier::Content, int>> cases = {
-      {{1, units * kUnitBytes, hasher.digest(), extents}, 0},
-      {{2, units * kUnitBytes - 100, hasher.digest(), extents}, 0},
-      {{3, units * kUnitBytes, hasher.digest(), others}, EILSEQ},
-      {{4, units * kUnitBytes, hasher.digest(), std::span(extents).first(4)}, EUCLEAN},
-      {{5, 9 * kUnitBytes, of_nothing.digest(), nothing}, 0},
-      {{6, 9 * kUnitBytes + 1, of_nothing.digest(), nothing}, EUCLEAN}};
+  const std::vector<std::pair<ContentVerifier::Content, Finding::Kind>> cases = {
+      {{1, units * kUnitBytes, hasher.digest(), extents}, Finding::Kind::kWhole},
+      {{2, units * kUnitBytes - 100, hasher.digest(), extents}, Finding::Kind::kWhole},
+      {{3, units * kUnitBytes, hasher.digest(), others}, Finding::Kind::kWrongBytes},
+      {{4, units * kUnitBytes, hasher.digest(), std::span(extents).first(4)}, Finding::Kind::kTooFewExtents},
+      {{5, 9 * kUnitBytes, of_nothing.digest(), nothing}, Finding::Kind::kWhole},
+      {{6, 9 * kUnitBytes + 1, of_nothing.digest(), nothing}, Finding::Kind::kTooFewExtents}};
   for (const auto& [content, expected] : cases) {
     verifier->begin(content);
     std::optional<ContentVerifier::Verdict> verdict;
@@ -188,7 +188,7 @@ TEST(ContentVerifier, HolesAreNotRead) {
       verdict = verifier->next_verdict();
     }
     ASSERT_TRUE(verdict) << content.id;
-    EXPECT_EQ(verdict->error, expected) << content.id;
+    EXPECT_EQ(verdict->finding.kind, expected) << content.id;
     EXPECT_LE(verdict->read_bytes, 2 * kUnitBytes);
   }
 }
