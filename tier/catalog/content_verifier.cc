@@ -89,8 +89,8 @@ std::optional<ContentVerifier::Verdict> ContentVerifier::next_verdict() {
     else if (finding_.is_whole())
       hasher_.update(buffer(consumed_, next.used_bytes));
     read_bytes_ += next.used_bytes;
-    if (!finding_.is_whole() && sending_ &&
-        contents_.size() == 1) {  // the rest of the content need not be read
+    // The rest of a bad content need not be read.
+    if (!finding_.is_whole() && sending_ && contents_.size() == 1) {
       piece(sent_ - 1).last = true;
       sending_ = false;
     }

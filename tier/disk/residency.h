@@ -34,6 +34,20 @@ struct SpillTask {
   std::optional<CatalogContent> before;  // the disk's copy, perhaps of an older version
 };
 
+struct SpillOutcome {
+  enum class Kind {
+    kCopied,     // `content` is on the disk, though not durable yet
+    kUnchanged,  // the copy that the disk had is still true: `content`
+    kNoRoom,     // the disk has none
+    kBusy,       // the file was written all the time
+    kAgain,      // the spiller tries again soon: there is no room yet, or the file was written
+    kRefused,    // by the disk or the system: `why`; the spiller tries again for as long as it is
+  };
+  Kind kind = Kind::kCopied;
+  CatalogContent content = {};
+  Error why = {};
+};
+
 // An entry to be copied back to memory. `fd` is its file in memory, open for writing and without blocks.
 struct PromoteTask {
   uint64_t ino = 0;
@@ -69,11 +83,9 @@ class Residency {
   // a process has it mapped for writing. kNever: it is gone, or needs no copy.
   enum class Refusal { kSoon, kLater, kNever };
   virtual std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) = 0;
-  // end_spill() takes the outcome of a copy. A content: the copy is on the disk, though not durable yet.
-  // Errors: ENOSPC, the disk has no room; EBUSY, the file was written all the time; EAGAIN and all others,
-  // the spiller tries again. `written` is false if the existing copy was found to be still true. The answer
-  // is false if nothing names the extents, which the caller then gives back.
-  virtual bool end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) = 0;
+  // end_spill() takes the outcome of a copy. The answer is false if nothing names the extents, which the
+  // caller then gives back.
+  virtual bool end_spill(const SpillTask& task, SpillOutcome outcome) = 0;
   // The caller wants space for `bytes` on the disk.
   virtual void want_disk_room(uint64_t bytes) = 0;
 

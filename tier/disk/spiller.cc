@@ -38,18 +38,19 @@ constexpr uint64_t kShortestRestMs = 50;
 constexpr uint64_t kLongestRestMs = 2000;
 
 // hash_file() uses read(2), because reading the pages through the mapping would be a SIGBUS after a
-// truncation meanwhile, or where memory has run out for a hole.
-int hash_file(Hasher& hasher, int fd, uint64_t offset, uint64_t bytes) {
+// truncation meanwhile, or where memory has run out for a hole. The result is false for a file that ends
+// before.
+Result<bool> hash_file(Hasher& hasher, int fd, uint64_t offset, uint64_t bytes) {
   static thread_local std::array<char, 128 << 10> piece;  // stays in the processor's cache
   for (uint64_t done = 0; done < bytes;) {
     const uint64_t wanted = std::min<uint64_t>(piece.size(), bytes - done);
     auto count = sys::read_at(fd, std::span(piece).first(wanted), offset + done);
-    if (!count) return count.error().code;
-    if (*count == 0) return EAGAIN;
+    if (!count) return pass(count);
+    if (*count == 0) return false;
     hasher.update(std::as_bytes(std::span(piece).first(*count)));
     done += *count;
   }
-  return 0;
+  return true;
 }
 
 }  // namespace
@@ -167,11 +168,8 @@ bool Spiller::start(Request request) {
   if (is_unchanged(*task, layout)) {
     CatalogContent same = *task->before;
     same.version = task->version;
-    const bool taken = residency_.end_spill(*task, std::move(same), false);
-    if (!taken && ++request.attempts < kAttempts)
-      queue_again(std::move(request), kBusyPauseMs);
-    else
-      settle(request, taken ? Result<void>() : fail(EBUSY));
+    settle_or_repeat(std::move(request), residency_.end_spill(*task, {.kind = SpillOutcome::Kind::kUnchanged,
+                                                                      .content = std::move(same)}));
     return true;
   }
   const uint64_t data_bytes = layout.data_units * store_.unit_bytes();
@@ -195,8 +193,8 @@ bool Spiller::start(Request request) {
   if (!copy.task.proven)
     if (const auto now = sys::stat_of(copy.task.fd.get());
         now && static_cast<uint64_t>(now->st_size) < copy.task.size_bytes)
-      copy.error = EAGAIN;
-  if (copy.task.size_bytes == 0 || copy.error != 0) finish(copy);
+      copy.written = true;
+  if (copy.task.size_bytes == 0 || copy.failed()) finish(copy);
   return true;
 }
 
@@ -208,11 +206,11 @@ bool Spiller::wait_for_space(Request request, const SpillTask& task, const Conte
   if (too_long && request.waiter) std::exchange(request.waiter, {})(fail(ENOSPC));
   // A catalog that cannot be written now may be holding back freed space. Giving up would discard the entry.
   if (hopeless || (too_long && store_.log().idle())) {
-    (void)residency_.end_spill(task, fail(ENOSPC), false);
+    (void)residency_.end_spill(task, {.kind = SpillOutcome::Kind::kNoRoom});
     settle(request, fail(ENOSPC));
     return true;
   }
-  (void)residency_.end_spill(task, fail(EAGAIN), false);
+  (void)residency_.end_spill(task, {.kind = SpillOutcome::Kind::kAgain});
   residency_.want_disk_room(layout.data_units * store_.unit_bytes());
   queue_again(std::move(request), kFullPauseMs);
   return false;
@@ -296,7 +294,8 @@ bool Spiller::send_piece(Copy& copy) {
     auto count =
         sys::read_at(copy.task.fd.get(), {reinterpret_cast<char*>(memory.data()), used}, copy.sent_bytes);
     if (!count || *count < used) {
-      copy.error = count ? EAGAIN : count.error().code;
+      copy.written = count.has_value();
+      if (!count) copy.error = count.error().code;
       free_buffers_.push_back(buffer);
       return true;
     }
@@ -323,7 +322,7 @@ bool Spiller::send_piece(Copy& copy) {
 bool Spiller::feed() {
   bool stuck = false;
   for (Copy& copy : copies_) {
-    while (copy.error == 0 && copy.sent_bytes < copy.task.size_bytes && sending_.size() < kPiecesARound &&
+    while (!copy.failed() && copy.sent_bytes < copy.task.size_bytes && sending_.size() < kPiecesARound &&
            !stuck)
       stuck = !send_piece(copy);
   }
@@ -340,8 +339,9 @@ bool Spiller::feed() {
       continue;
     }
     const uint64_t offset = static_cast<uint64_t>(piece.content.data() - copy.mapping.bytes().data());
-    const int error = hash_file(copy.hasher, copy.task.fd.get(), offset, piece.content.size());
-    if (error != 0) copy.error = error;
+    const auto whole = hash_file(copy.hasher, copy.task.fd.get(), offset, piece.content.size());
+    if (!whole) copy.error = whole.error().code;
+    if (whole && !*whole) copy.written = true;
   }
   sending_.clear();
   hashing_.clear();
@@ -357,46 +357,54 @@ void Spiller::collect(std::chrono::milliseconds at_most) {
     --slot.copy->flying;
     // A truncation took the mapped pages.
     if (completion.error == EFAULT && slot.copy->mapping)
-      slot.copy->error = EAGAIN;
+      slot.copy->written = true;
     else if (completion.error != 0)
       slot.copy->error = completion.error;
     free_slots_.push_back(completion.tag);
   }
   for (auto copy = copies_.begin(); copy != copies_.end();) {
     auto next = std::next(copy);
-    if (copy->flying == 0 && (copy->error != 0 || copy->sent_bytes == copy->task.size_bytes)) finish(*copy);
+    if (copy->flying == 0 && (copy->failed() || copy->sent_bytes == copy->task.size_bytes)) finish(*copy);
     copy = next;
   }
+}
+
+SpillOutcome Spiller::outcome_of(const Copy& copy) const {
+  using Kind = SpillOutcome::Kind;
+  if (copy.error != 0) {
+    // A thinly provisioned disk can be full too.
+    const Kind kind = copy.error == ENOSPC ? Kind::kNoRoom : Kind::kRefused;
+    if (copy.extents.empty()) return {.kind = kind, .why = {copy.error, {}}};
+    const uint64_t place = first_place_of(copy.extents, store_.unit_bytes());
+    return {.kind = kind, .why = {copy.error, fmt::format(" at byte {}", place)}};
+  }
+  if (copy.written) return {.kind = copy.request.attempts + 1 < kAttempts ? Kind::kAgain : Kind::kBusy};
+  return {.content = {.size_bytes = copy.task.size_bytes,
+                      .checksum = copy.hasher.digest(),
+                      .version = copy.task.version,
+                      .extents = copy.extents}};
 }
 
 void Spiller::finish(Copy& copy) {
   copy.mapping = Mapping();  // an eviction that follows at once must not find it mapped
   copying_bytes_ -= copy.data_bytes;
+  const bool taken = residency_.end_spill(copy.task, outcome_of(copy));
   Request request = std::move(copy.request);
-  if (copy.error == EAGAIN && request.attempts + 1 >= kAttempts) copy.error = EBUSY;
-  Result<CatalogContent> content =
-      fail(copy.error, copy.extents.empty()
-                           ? ""
-                           : fmt::format(" at byte {}", first_place_of(copy.extents, store_.unit_bytes())));
-  if (copy.error == 0)
-    content = CatalogContent{.size_bytes = copy.task.size_bytes,
-                             .checksum = copy.hasher.digest(),
-                             .version = copy.task.version,
-                             .extents = copy.extents};
-  const bool taken = residency_.end_spill(copy.task, std::move(content), true);
   const int error = copy.error;
+  const bool written = copy.written;
   std::vector<Extent> extents = taken ? std::vector<Extent>() : std::move(copy.extents);
   std::erase_if(copies_, [&](const Copy& other) { return &other == &copy; });
-  // EAGAIN and EBUSY mean that a writer was faster. At the next try a waiting fsync gets a snapshot, and an
-  // entry that is closed by then gets its copy.
-  if (error != 0 && error != EAGAIN && error != EBUSY)
-    return was_refused(std::move(request), std::move(extents), error);
+  if (error != 0) return was_refused(std::move(request), std::move(extents), error);
   store_.give_back(extents);
-  if (error == 0) rest_ms_ = 0;
-  const bool again = error == EAGAIN || (error == 0 && !taken);
-  if (again && ++request.attempts < kAttempts) return queue_again(std::move(request), kBusyPauseMs);
-  if (again) return settle(request, fail(EBUSY));
-  settle(request, error == 0 ? Result<void>() : fail(error));
+  if (!written) rest_ms_ = 0;
+  settle_or_repeat(std::move(request), taken);
+}
+
+// A copy that was not taken had a writer that was faster. At the next try a waiting fsync gets a snapshot,
+// and an entry that is closed by then gets its copy.
+void Spiller::settle_or_repeat(Request request, bool taken) {
+  if (!taken && ++request.attempts < kAttempts) return queue_again(std::move(request), kBusyPauseMs);
+  settle(request, taken ? Result<void>() : fail(EBUSY));
 }
 
 void Spiller::step(std::chrono::milliseconds at_most) {

@@ -79,7 +79,9 @@ class Spiller {
     uint64_t within_extent = 0;
     uint64_t sent_bytes = 0;
     unsigned flying = 0;
-    int error = 0;
+    bool written = false;  // its file was written or cut short meanwhile
+    int error = 0;         // the disk's or the system's
+    bool failed() const { return written || error != 0; }
   };
   static constexpr size_t kNoBuffer = SIZE_MAX;
   struct Slot {
@@ -107,7 +109,9 @@ class Spiller {
   std::optional<size_t> take_buffer();
   void collect(std::chrono::milliseconds at_most);
   void finish(Copy& copy) EXCLUDES(mutex_);
+  SpillOutcome outcome_of(const Copy& copy) const;
   void settle(Request& request, Result<void> outcome) EXCLUDES(mutex_);
+  void settle_or_repeat(Request request, bool taken) EXCLUDES(mutex_);
   void was_refused(Request request, std::vector<Extent> extents, int error) EXCLUDES(mutex_);
   bool resting() const;
 

@@ -302,7 +302,7 @@ class Pool final : private Residency {
   void open_ahead(uint64_t ino, uint64_t client);
 
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
-  bool end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) override;
+  bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
   bool take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
                  bool written) REQUIRES(shard.mutex);
   void want_disk_room(uint64_t bytes) override;

@@ -161,7 +161,8 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   return task;
 }
 
-bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool written) {
+bool Pool::end_spill(const SpillTask& task, SpillOutcome outcome) {
+  using Kind = SpillOutcome::Kind;
   EntryTable::Shard& shard = entries_.shard(task.ino);
   bool taken = false;
   {
@@ -169,16 +170,16 @@ bool Pool::end_spill(const SpillTask& task, Result<CatalogContent> content, bool
     Entry* entry = shard.find(task.ino);
     if (entry == nullptr) return false;
     entries_.spill_ended(*entry);
-    // The spiller itself tries again when it has waited for space.
-    if (!content && content.error().code == EAGAIN) return false;
-    const int code = content ? 0 : content.error().code;
-    // The spiller also tries again what the disk refuses; by then no waiter is left.
-    entry->spill_queued = code != 0 && code != ENOSPC && code != EBUSY;
+    if (outcome.kind == Kind::kAgain) return false;
+    const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
+    // The spiller also tries again what is refused; by then no waiter is left.
+    entry->spill_queued = outcome.kind == Kind::kRefused;
     entry->spill_urgent = false;
-    if (code != 0) count(counters_.spill_errors);
-    if (code == ENOSPC) entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
-    if (entry->spill_queued) report_refusal(content.error());
-    if (content && !entry->removed) taken = take_copy(shard, *entry, task, std::move(*content), written);
+    if (!copied) count(counters_.spill_errors);
+    if (outcome.kind == Kind::kNoRoom) entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
+    if (entry->spill_queued) report_refusal(outcome.why);
+    if (copied && !entry->removed)
+      taken = take_copy(shard, *entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
     if (!entry->spill_queued) entries_.unpark_if_evictable(*entry);
     if (taken && entry->tier == Entry::Tier::kDirty) spill_by_itself(*entry);
   }

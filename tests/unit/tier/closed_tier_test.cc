@@ -12,6 +12,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
+#include "tests/support/idle_residency.h"
 #include "tier/disk/promoter.h"
 #include "tier/disk/spiller.h"
 
@@ -23,7 +24,7 @@ constexpr uint64_t kUnitBytes = 8192;
 constexpr uint64_t kIno = 7;
 
 // A residency with one file to be copied to the disk, and none to be copied back.
-class OneFile final : public Residency {
+class OneFile final : public test::IdleResidency {
  public:
   OneFile() : file_(::memfd_create("entry", MFD_CLOEXEC)) {
     const std::string content = test::pattern(1, kUnitBytes);  // no hole, because a hole would need no disk
@@ -36,27 +37,15 @@ class OneFile final : public Residency {
                      .size_bytes = kUnitBytes,
                      .before = {}};
   }
-  bool end_spill(const SpillTask&, Result<CatalogContent>, bool) override { return true; }
-  void want_disk_room(uint64_t) override {}
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override {
     promoted_.push_back(ino);
     return std::nullopt;
   }
-  void end_promote(const PromoteTask&, const PromoteOutcome&, bool) override {}
-  void waiters_told(uint64_t) override {}
-  std::vector<uint64_t> copied_entries() override { return {}; }
-  std::optional<CatalogContent> begin_verify(uint64_t) override { return std::nullopt; }
-  bool end_verify(uint64_t, const CatalogContent&, Finding) override { return false; }
-  Room& memory_room() override { return room_; }
-  bool has_room(uint64_t) const override { return true; }
-  uint64_t memory_bytes() const override { return uint64_t{1} << 30; }
-  void wake_evictor() override {}
   const std::vector<uint64_t>& promoted() const { return promoted_; }
 
  private:
   std::vector<uint64_t> promoted_;
   UniqueFd file_;
-  Room room_;
 };
 
 int code_of(const PromoteOutcome& outcome) {

@@ -11,6 +11,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/files.h"
+#include "tests/support/idle_residency.h"
 
 namespace kvcachefs {
 namespace {
@@ -22,13 +23,8 @@ constexpr uint64_t kSize = 3 * kUnitBytes - 100;
 constexpr uint64_t kIno = 7;
 
 // A residency with one cold entry.
-class OneEntry final : public Residency {
+class OneEntry final : public test::IdleResidency {
  public:
-  std::expected<SpillTask, Refusal> begin_spill(uint64_t, bool) override {
-    return std::unexpected(Refusal::kNever);
-  }
-  bool end_spill(const SpillTask&, Result<CatalogContent>, bool) override { return false; }
-  void want_disk_room(uint64_t) override {}
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override {
     if (refusal != 0) return fail(refusal);
     file = UniqueFd(::memfd_create("entry", MFD_CLOEXEC));
@@ -37,23 +33,14 @@ class OneEntry final : public Residency {
         .ino = ino, .fd = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), .content = content};
   }
   void end_promote(const PromoteTask&, const PromoteOutcome& outcome, bool) override { ended = outcome; }
-  void waiters_told(uint64_t) override {}
-  std::vector<uint64_t> copied_entries() override { return {}; }
-  std::optional<CatalogContent> begin_verify(uint64_t) override { return std::nullopt; }
-  bool end_verify(uint64_t, const CatalogContent&, Finding) override { return false; }
-  Room& memory_room() override { return room_; }
   bool has_room(uint64_t bytes) const override { return bytes <= memory; }
   uint64_t memory_bytes() const override { return memory; }
-  void wake_evictor() override {}
 
   CatalogContent content;
   uint64_t memory = uint64_t{1} << 30;
   int refusal = 0;
   UniqueFd file;
   std::optional<PromoteOutcome> ended;
-
- private:
-  Room room_;
 };
 
 class PromoterTest : public ::testing::Test {

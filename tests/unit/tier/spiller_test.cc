@@ -1,0 +1,168 @@
+// The outcomes of copies to a disk that fails in each way, as the pool and the waiter are told.
+#include "tier/disk/spiller.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <functional>
+#include <memory>
+
+#include "tests/support/disks.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/files.h"
+#include "tests/support/idle_residency.h"
+
+namespace kvcachefs {
+namespace {
+
+using Kind = SpillOutcome::Kind;
+using ::testing::ElementsAre;
+
+constexpr uint64_t kUnitBytes = 8192;
+constexpr uint64_t kUnits = 16;
+constexpr uint64_t kIno = 7;
+constexpr unsigned kAttempts = 8;
+
+// A residency with one file to be copied.
+class OneFile final : public test::IdleResidency {
+ public:
+  std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool) override {
+    return SpillTask{.ino = ino,
+                     .fd = UniqueFd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)),
+                     .size_bytes = size_bytes,
+                     .before = before};
+  }
+  bool end_spill(const SpillTask&, SpillOutcome outcome) override {
+    ended.push_back(outcome.kind);
+    last = std::move(outcome);
+    return takes && (last.kind == Kind::kCopied || last.kind == Kind::kUnchanged);
+  }
+  void want_disk_room(uint64_t bytes) override { wanted_bytes = bytes; }
+  void fill(const std::string& bytes) {
+    size_bytes = bytes.size();
+    if (::pwrite(file_.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+      throw std::runtime_error("pwrite");
+  }
+
+  uint64_t size_bytes = 0;
+  std::optional<CatalogContent> before;
+  bool takes = true;
+  std::vector<Kind> ended;
+  SpillOutcome last;
+  uint64_t wanted_bytes = 0;
+
+ private:
+  const UniqueFd file_{::memfd_create("entry", MFD_CLOEXEC)};
+};
+
+class SpillerTest : public ::testing::Test {
+ protected:
+  SpillerTest() {
+    auto disk =
+        std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{.size_bytes = kUnits * kUnitBytes});
+    disk_ = disk.get();
+    auto catalog = Catalog::open(directory_ / "catalog", {.create = true});
+    if (!catalog) throw std::runtime_error(catalog.error().message);
+    store_ = std::make_unique<SpillStore>(std::move(disk), std::move(*catalog), kUnitBytes, counters_);
+    spiller_ = std::make_unique<Spiller>(*store_, residency_, std::move(*disk_->channel(8)));
+    residency_.fill(bytes_);
+  }
+  ~SpillerTest() override { spiller_->close(); }
+
+  void ask() {
+    told_.reset();
+    spiller_->request(kIno, residency_.size_bytes, true,
+                      [this](Result<void> outcome) { told_ = outcome ? 0 : outcome.error().code; });
+  }
+  bool step_until(const std::function<bool()>& done) {
+    for (int steps = 0; !done() && steps < 10'000; ++steps) spiller_->step(std::chrono::milliseconds(1));
+    return done();
+  }
+  // What the waiter is told: 0 or an errno; -1: nothing.
+  int copy() {
+    ask();
+    return step_until([&] { return told_.has_value(); }) ? *told_ : -1;
+  }
+
+  test::DiskDirectory directory_;
+  PoolCounters counters_;
+  const std::string bytes_ = test::pattern(1, 2 * kUnitBytes - 100);
+  test::FaultyDisk* disk_ = nullptr;
+  std::unique_ptr<SpillStore> store_;
+  OneFile residency_;
+  std::unique_ptr<Spiller> spiller_;
+  std::optional<int> told_;
+};
+
+TEST_F(SpillerTest, CopiedAndThenUnchanged) {
+  EXPECT_EQ(copy(), 0);
+  const CatalogContent content = residency_.last.content;
+  EXPECT_EQ(content.size_bytes, bytes_.size());
+  EXPECT_TRUE(content.checksum == checksum_of(std::as_bytes(std::span(bytes_))));
+  residency_.before = content;
+  const uint64_t writes = disk_->counts().writes;
+  EXPECT_EQ(copy(), 0);
+  EXPECT_TRUE(residency_.last.content.extents == content.extents);
+  EXPECT_EQ(disk_->counts().writes, writes);
+  EXPECT_THAT(residency_.ended, ElementsAre(Kind::kCopied, Kind::kUnchanged));
+}
+
+TEST_F(SpillerTest, AFileThatIsCutShortEachTime) {
+  residency_.size_bytes += kUnitBytes;
+  EXPECT_EQ(copy(), EBUSY);
+  std::vector<Kind> expected(kAttempts - 1, Kind::kAgain);
+  expected.push_back(Kind::kBusy);
+  EXPECT_EQ(residency_.ended, expected);
+}
+
+TEST_F(SpillerTest, ACopyThatIsNeverTaken) {
+  residency_.takes = false;
+  EXPECT_EQ(copy(), EBUSY);
+  EXPECT_EQ(residency_.ended, std::vector<Kind>(kAttempts, Kind::kCopied));
+}
+
+TEST_F(SpillerTest, AFileThatTheDiskCanNeverHold) {
+  residency_.fill(test::pattern(2, kUnits * kUnitBytes));
+  EXPECT_EQ(copy(), ENOSPC);
+  EXPECT_THAT(residency_.ended, ElementsAre(Kind::kNoRoom));
+}
+
+TEST_F(SpillerTest, ADiskThatIsFullForNow) {
+  std::vector<Extent> taken;
+  while (auto space = store_->allocate(kUnitBytes)) taken.insert(taken.end(), space->begin(), space->end());
+  ask();
+  ASSERT_TRUE(step_until([&] { return residency_.wanted_bytes > 0; }));
+  EXPECT_EQ(residency_.ended.back(), Kind::kAgain);
+  EXPECT_FALSE(told_);
+  store_->give_back(taken);
+  ASSERT_TRUE(step_until([&] { return told_.has_value(); }));
+  EXPECT_EQ(*told_, 0);
+  EXPECT_EQ(residency_.ended.back(), Kind::kCopied);
+}
+
+// Whatever the disk's errno is, the disk has refused, and no writer was faster.
+TEST_F(SpillerTest, ADiskThatRefuses) {
+  for (const int error : {EIO, EBUSY}) {
+    residency_.ended.clear();
+    disk_->fail_writes(1, error);
+    EXPECT_EQ(copy(), error);
+    EXPECT_EQ(residency_.ended.back(), Kind::kRefused) << error;
+    EXPECT_EQ(residency_.last.why.code, error);
+    EXPECT_THAT(residency_.last.why.message, ::testing::HasSubstr("at byte"));
+    ASSERT_TRUE(step_until([&] { return residency_.ended.back() == Kind::kCopied; })) << "it is tried again";
+    EXPECT_THAT(residency_.ended, ElementsAre(Kind::kRefused, Kind::kCopied));
+  }
+}
+
+// As a disk that is thinly provisioned.
+TEST_F(SpillerTest, ADiskThatIsFullWithoutAWord) {
+  disk_->set_full(true);
+  EXPECT_EQ(copy(), ENOSPC);
+  EXPECT_EQ(residency_.ended.back(), Kind::kNoRoom);
+}
+
+}  // namespace
+}  // namespace kvcachefs
