@@ -11,6 +11,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/key_value.h"
 #include "base/size.h"
 
 namespace kvcachefs {
@@ -74,10 +75,8 @@ Result<void> set_count(std::string_view option, std::string_view text, unsigned 
 }
 
 Result<void> set_option(Config& config, std::string_view option) {
-  const size_t equals = option.find('=');
-  const std::string_view key = option.substr(0, equals);
-  const bool has_value = equals != std::string_view::npos;
-  const std::string_view value = has_value ? option.substr(equals + 1) : std::string_view{};
+  const auto [key, given] = split_key_value(option);
+  const std::string_view value = given.value_or("");
   const bool takes_value = key == "poll_us" || key == "threads" || key == "hang_after" ||
                            key == "give_up_after" || key == "runtime_dir";
   const bool is_flag =
@@ -86,7 +85,7 @@ Result<void> set_option(Config& config, std::string_view option) {
     if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
     return fail(EINVAL, fmt::format("-o {}: unknown option", option));
   }
-  if (takes_value != has_value) {
+  if (takes_value != given.has_value()) {
     return fail(EINVAL, fmt::format("-o {}: {}", key, takes_value ? "needs a value" : "takes no value"));
   }
   if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us.emplace());
@@ -107,9 +106,7 @@ Result<void> set_option(Config& config, std::string_view option) {
 
 Result<void> set_options(Config& config, std::string_view list) {
   while (!list.empty()) {
-    const size_t comma = list.find(',');
-    const std::string_view option = list.substr(0, comma);
-    list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+    const std::string_view option = take_part(list, ',');
     if (option.empty()) continue;
     if (Result<void> set = set_option(config, option); !set) return set;
   }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/key_value.h"
 #include "base/size.h"
 #include "tier/policies/policy.h"
 
@@ -306,11 +307,9 @@ Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint
   PoolOptions changed = options;
   bool after_path = false;
   while (!pairs.empty()) {
-    const size_t comma = pairs.find(',');
-    const std::string_view pair = pairs.substr(0, comma);
-    pairs = comma == std::string_view::npos ? std::string_view{} : pairs.substr(comma + 1);
-    const size_t equals = pair.find('=');
-    if (equals == std::string_view::npos) {
+    const std::string_view pair = take_part(pairs, ',');
+    const auto [key, value] = split_key_value(pair);
+    if (!value) {
       return fail(
           EINVAL,
           fmt::format("'{}' is not key=value{}", pair,
@@ -318,8 +317,7 @@ Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint
                                    " only)"
                                  : ""));
     }
-    const std::string_view key = pair.substr(0, equals);
-    Result<void> set = set_pool_option(changed, key, pair.substr(equals + 1), memory_bytes);
+    Result<void> set = set_pool_option(changed, key, *value, memory_bytes);
     if (!set) return set;
     after_path = key == "spill" || key == "catalog";
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <ranges>
 
+#include "base/key_value.h"
 #include "base/size.h"
 #include "fs/control/orders.h"
 #include "tier/pool_options.h"
@@ -176,13 +177,12 @@ Result<void> create_settings(const Raw& raw, bool force, GivenSettings& settings
 
 Result<void> set_settings(const Raw& raw, GivenSettings& settings) {
   for (const std::string& pair : raw.pairs) {
-    const size_t equals = pair.find('=');
-    if (equals == std::string::npos) return usage(fmt::format("'{}' is not key=value", pair));
-    const std::string key = pair.substr(0, equals);
+    const auto [key, value] = split_key_value(pair);
+    if (!value) return usage(fmt::format("'{}' is not key=value", pair));
     if (const PoolSetting* setting = find_pool_setting(key); setting != nullptr && !setting->is_live()) {
       return usage(fmt::format("{} is the pool directory's own: chmod and chown change it", key));
     }
-    if (Result<void> added = add_setting(settings, key, key, pair.substr(equals + 1)); !added) return added;
+    if (Result<void> added = add_setting(settings, key, key, *value); !added) return added;
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/key_value.h"
 #include "daemon/mount_point.h"
 #include "tier/pool_options.h"
 
@@ -62,10 +63,8 @@ struct Parser {
   }
 
   Result<void> option(std::string_view option, uint64_t memory_bytes) {
-    const size_t equals = option.find('=');
-    const std::string_view key = option.substr(0, equals);
-    const std::string_view value =
-        equals == std::string_view::npos ? std::string_view{} : option.substr(equals + 1);
+    const auto [key, given] = split_key_value(option);
+    const std::string_view value = given.value_or("");
     if (find_pool_setting(key) != nullptr) {
       PoolOptions scratch;
       if (Result<void> good = set_pool_option(scratch, key, value, memory_bytes); !good) return good;
@@ -110,9 +109,7 @@ Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, 
     return fail(EINVAL, "usage: mount.kvcachefs POOL DIR [-sfnv] [-o OPTION,...]");
   for (std::string_view list : parser.lists) {
     while (!list.empty()) {
-      const size_t comma = list.find(',');
-      const std::string_view option = list.substr(0, comma);
-      list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+      const std::string_view option = take_part(list, ',');
       if (option.empty()) continue;
       if (Result<void> done = parser.option(option, memory_bytes); !done) return pass(done);
     }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/key_value.h"
 #include "base/size.h"
 
 namespace kvcachefs {
@@ -16,13 +17,6 @@ namespace {
 // The settings that an order may have in lines of their own.
 bool is_further(const PoolSetting& setting) {
   return setting.kind == PoolSetting::Kind::kDiskOrder;
-}
-
-std::string_view take_line(std::string_view& text) {
-  const size_t end = text.find('\n');
-  const std::string_view line = text.substr(0, end);
-  text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
-  return line;
 }
 
 Result<void> set_place(PoolOptions& options, std::string_view place) {
@@ -56,19 +50,18 @@ bool contains(const std::vector<std::string>& paths, const std::string& path) {
 
 Result<void> set_spill_order(PoolOptions& options, std::string_view text) {
   PoolOptions changed = options;
-  if (Result<void> set = set_place(changed, take_line(text)); !set) return set;
+  if (Result<void> set = set_place(changed, take_part(text, '\n')); !set) return set;
   while (!text.empty()) {
-    const std::string_view line = take_line(text);
+    const std::string_view line = take_part(text, '\n');
     if (line.empty()) continue;
-    const size_t equals = line.find('=');
-    const std::string_view key = line.substr(0, equals);
+    const auto [key, value] = split_key_value(line);
     const PoolSetting* const setting = find_pool_setting(key);
-    if (equals == std::string_view::npos || setting == nullptr || !is_further(*setting)) {
+    if (!value || setting == nullptr || !is_further(*setting)) {
       auto further =
           pool_settings() | std::views::filter(is_further) | std::views::transform(&PoolSetting::key);
       return fail(EINVAL, fmt::format("spill: '{}' is none of {}", line, fmt::join(further, "=, ")));
     }
-    if (Result<void> set = set_pool_option(changed, key, line.substr(equals + 1), 0); !set) return set;
+    if (Result<void> set = set_pool_option(changed, key, *value, 0); !set) return set;
   }
   if (changed.spill_path.empty()) return set_pool_option(options, "spill", "none", 0);
   if (Result<void> good = check_spill_options(changed); !good) return good;
