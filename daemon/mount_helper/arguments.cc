@@ -1,6 +1,7 @@
 #include "daemon/mount_helper/arguments.h"
 
 #include <fmt/format.h>
+#include <getopt.h>
 
 #include <algorithm>
 #include <array>
@@ -42,23 +43,19 @@ struct Parser {
   std::vector<std::string_view> lists;
   bool sloppy = false;
 
-  Result<void> flags(std::string_view letters, int argc, const char* const* argv, int& i) {
-    for (size_t at = 0; at < letters.size(); ++at) {
-      const char letter = letters[at];
-      if (letter == 's') sloppy = true;
-      if (letter == 'f') arguments.fake = true;
-      if (letter == 'v') arguments.verbose = true;
-      if (letter == 's' || letter == 'f' || letter == 'v' || letter == 'n') continue;
-      if (letter != 'o' && letter != 't' && letter != 'N')
-        return fail(EINVAL, fmt::format("-{}: unknown option", letter));
-      std::string_view value = letters.substr(at + 1);
-      if (value.empty()) {
-        if (i + 1 >= argc) return fail(EINVAL, fmt::format("-{}: needs a value", letter));
-        value = argv[++i];
-      }
-      if (letter == 'o') lists.push_back(value);
-      return {};
+  Result<void> flags(int argc, const char* const* argv) {
+    ::optind = 0;  // getopt begins anew
+    // `-`: what is no flag comes in its turn, and argv keeps its order. `:`: the caller reports mistakes.
+    for (int flag = 0; (flag = ::getopt(argc, const_cast<char* const*>(argv), "-:sfnvo:t:N:")) != -1;) {
+      if (flag == '?') return fail(EINVAL, fmt::format("-{}: unknown option", static_cast<char>(::optopt)));
+      if (flag == ':') return fail(EINVAL, fmt::format("-{}: needs a value", static_cast<char>(::optopt)));
+      if (flag == 1) positional.push_back(::optarg);
+      if (flag == 's') sloppy = true;
+      if (flag == 'f') arguments.fake = true;
+      if (flag == 'v') arguments.verbose = true;
+      if (flag == 'o') lists.push_back(::optarg);
     }
+    positional.insert(positional.end(), argv + ::optind, argv + argc);  // after `--`
     return {};
   }
 
@@ -97,14 +94,7 @@ struct Parser {
 
 Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, uint64_t memory_bytes) {
   Parser parser;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.size() < 2 || argument.front() != '-') {
-      parser.positional.push_back(argument);
-    } else if (Result<void> done = parser.flags(argument.substr(1), argc, argv, i); !done) {
-      return pass(done);
-    }
-  }
+  if (Result<void> done = parser.flags(argc, argv); !done) return pass(done);
   if (parser.positional.size() != 2)
     return fail(EINVAL, "usage: mount.kvcachefs POOL DIR [-sfnv] [-o OPTION,...]");
   for (std::string_view list : parser.lists) {

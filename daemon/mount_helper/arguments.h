@@ -1,4 +1,5 @@
-// The command line of mount.kvcachefs, as mount(8) gives it. Any thread. Fails with EINVAL and one line.
+// The command line of mount.kvcachefs, as mount(8) gives it. One thread, because getopt(3) has global
+// state. Fails with EINVAL and one line.
 #pragma once
 
 #include <filesystem>

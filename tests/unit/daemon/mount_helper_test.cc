@@ -46,6 +46,9 @@ TEST(MountArguments, TakesWhatMountPassesOn) {
   EXPECT_EQ(parse({"a", "/", "-o", "runtime_dir=/run/x,mountpoint=/mnt//kv"})->base, "/mnt/kv");
   EXPECT_TRUE(parse({"-f", "a", "/"})->fake);
   EXPECT_TRUE(parse({"a", "/", "-s", "-o", "colour=red"}));
+  EXPECT_TRUE(parse({"-nvoro", "a", "-o", "noexec", "/"})->no_exec);
+  EXPECT_TRUE(parse({"-nvoro", "a", "-o", "noexec", "/"})->read_only);
+  EXPECT_EQ(parse({"-oro", "--", "a", "/"})->pool, "a");
 }
 
 // The options that mount(8) lists as FILESYSTEM-INDEPENDENT MOUNT OPTIONS, except those of SELinux.
@@ -117,7 +120,11 @@ TEST(MountArguments, NamesMistakes) {
       {{"a"}, "usage"},
       {{"a", "/", "b"}, "usage"},
       {{"a", "/", "-x"}, "-x: unknown option"},
+      {{"a", "/", "-vx"}, "-x: unknown option"},
+      {{"a", "/", "--verbose"}, "--: unknown option"},
+      {{"a", "/", "-"}, "usage"},
       {{"a", "/", "-o"}, "-o: needs a value"},
+      {{"a", "/", "-vN"}, "-N: needs a value"},
       {{".a", "/"}, "'.a' is not a pool name"},
       {{"a", "/", "-o", "colour=red"}, "colour=red: unknown option"},
       {{"a", "/", "-o", "remount,ro"}, "remount: `mount -o remount,bind,ro DIR`"},
