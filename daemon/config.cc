@@ -13,22 +13,6 @@ namespace {
 constexpr unsigned kFewProcessors = 4;
 constexpr unsigned kUsualPollUs = 20;  // about the time that it takes to wake a thread
 
-std::string toml_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04X}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
 std::string origin_of(const PoolOrigins& origins, std::string_view name) {
   const auto found = origins.find(name);
   return found == origins.end() ? "--pool" : found->second;
@@ -84,29 +68,6 @@ Result<void> check_transport(const Config& config, const PoolOrigins& origins) {
                                     origin_of(origins, pool.name), pool.name, pool.spill_path));
   }
   return {};
-}
-
-std::string format_config(const Config& config) {
-  std::string out;
-  if (!config.mountpoint.empty())
-    out += fmt::format("mountpoint = {}\n", toml_string(config.mountpoint.native()));
-  out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
-  out += fmt::format("io_uring = {}\n", config.io_uring);
-  out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
-  out += fmt::format("no_page_cache = {}\n", config.no_page_cache);
-  out += fmt::format("no_supervisor = {}\n", config.no_supervisor);
-  if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
-  out += fmt::format("threads = {}\n", config.threads);
-  out += fmt::format("hang_after = {}\n", config.hang_after_s);
-  out += fmt::format("give_up_after = {}\n", config.give_up_after_s);
-  for (const PoolOptions& pool : config.pools) {
-    out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
-    for (const PoolSetting& setting : pool_settings()) {
-      const std::string value = setting.get(pool);
-      if (!value.empty()) out += fmt::format("{} = {}\n", setting.key, toml_string(value));
-    }
-  }
-  return out;
 }
 
 }  // namespace kvcachefs

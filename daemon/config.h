@@ -49,11 +49,12 @@ Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigin
 // Over io_uring no open may wait, and an open of an entry that is only on the disk has to.
 Result<void> check_transport(const Config& config, const PoolOrigins& origins);
 
-// The function is in daemon/config_file.cc. It changes `config` and `origins` only on success.
+// These two functions are in daemon/config_file.cc. The reader changes `config` and `origins` only on
+// success.
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins);
-// The text is TOML that read_config_file() reads back as it is. It leaves out `daemonize`, which only the
-// command line has.
+// The text is TOML that read_config_file() reads back as it is, unless a path is no UTF-8. It leaves out
+// `daemonize`, which only the command line has.
 std::string format_config(const Config& config);
 
 }  // namespace kvcachefs

@@ -1,8 +1,9 @@
-// The reader of the configuration file; the only includer of toml++.
+// The configuration file is read and written here, the only includer of toml++.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <sstream>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -135,6 +136,14 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+// The result is a basic string, whatever the text: literal and multi-line strings are not allowed.
+std::string toml_string(std::string text) {
+  std::ostringstream out;
+  out << toml::toml_formatter(toml::value<std::string>(std::move(text)),
+                              toml::format_flags::allow_unicode_strings);
+  return out.str();
+}
+
 }  // namespace
 
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
@@ -160,6 +169,29 @@ Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory
   config = std::move(changed);
   origins = std::move(changed_origins);
   return {};
+}
+
+std::string format_config(const Config& config) {
+  std::string out;
+  if (!config.mountpoint.empty())
+    out += fmt::format("mountpoint = {}\n", toml_string(config.mountpoint.native()));
+  out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
+  out += fmt::format("io_uring = {}\n", config.io_uring);
+  out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
+  out += fmt::format("no_page_cache = {}\n", config.no_page_cache);
+  out += fmt::format("no_supervisor = {}\n", config.no_supervisor);
+  if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
+  out += fmt::format("threads = {}\n", config.threads);
+  out += fmt::format("hang_after = {}\n", config.hang_after_s);
+  out += fmt::format("give_up_after = {}\n", config.give_up_after_s);
+  for (const PoolOptions& pool : config.pools) {
+    out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
+    for (const PoolSetting& setting : pool_settings()) {
+      const std::string value = setting.get(pool);
+      if (!value.empty()) out += fmt::format("{} = {}\n", setting.key, toml_string(value));
+    }
+  }
+  return out;
 }
 
 }  // namespace kvcachefs

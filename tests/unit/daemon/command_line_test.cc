@@ -261,7 +261,7 @@ TEST_F(CommandLineTest, BlamesThePoolThatTheLineChanged) {
 }
 
 TEST_F(CommandLineTest, PrintsWhatItReads) {
-  write("mountpoint = \"/mnt/\\\"odd\\\\ \\t name\"\n");
+  write("mountpoint = \"/mnt/\\\"odd\\\\ \\t \u00e4 name\"\n");
   Result<CommandLine> printed =
       parse({"--config", file_, "--print-config", "-o", "io_uring,poll_us=5,threads=2", "--pool",
              "a.b:size=10000M,policy=priority,watermarks=1:2,entry_size=4097,pinned_max=0,mode=0,uid=1,gid=2",
@@ -269,11 +269,13 @@ TEST_F(CommandLineTest, PrintsWhatItReads) {
   ASSERT_TRUE(printed) << printed.error().message;
   EXPECT_EQ(printed->action, Action::kPrintConfig);
   EXPECT_NE(printed->output.find("[pools.\"a.b\"]"), std::string::npos);
+  EXPECT_TRUE(printed->output.starts_with("mountpoint = \"/mnt/\\\"odd\\\\ \\t \u00e4 name\"\n"))
+      << printed->output;
   write(printed->output);
   Result<CommandLine> checked = parse({"--config", file_, "--check-config"});
   ASSERT_TRUE(checked) << checked.error().message;
   EXPECT_EQ(checked->action, Action::kCheckConfig);
-  EXPECT_EQ(checked->config.mountpoint, "/mnt/\"odd\\ \t name");
+  EXPECT_EQ(checked->config.mountpoint, "/mnt/\"odd\\ \t \u00e4 name");
   EXPECT_EQ(checked->config.poll_us, 5u);
   EXPECT_EQ(checked->config.pools[0].entry_size_bytes, 4097u);
   EXPECT_EQ(checked->config.pools[1].mode, 04755u);
