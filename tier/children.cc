@@ -1,10 +1,15 @@
 #include "tier/children.h"
 
+#include <dirent.h>
+
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/fault_point.h"
 #include "base/log_limit.h"
 #include "base/progress.h"
@@ -13,42 +18,39 @@
 namespace kvcachefs {
 namespace {
 
-// The fields of linux_dirent64 (getdents64(2)).
-struct DirectoryRecord {
-  uint64_t ino;
-  int64_t offset;
-  uint16_t length;
-  uint8_t type;
-};
-constexpr size_t kTypeOffset = 18;
-constexpr size_t kNameOffset = 19;
-constexpr uint8_t kRegularType = 8;  // DT_REG
 constexpr unsigned kMostNamed = 10;  // directories named in the log, a minute
+
+struct CloseDirectory {
+  void operator()(DIR* stream) const { ::closedir(stream); }
+};
+using Directory = std::unique_ptr<DIR, CloseDirectory>;
+
+Directory stream_of(UniqueFd fd) {
+  Directory stream(::fdopendir(fd.get()));
+  if (stream) (void)fd.release();
+  return stream;
+}
+
+void read_children(const Directory& directory, const std::function<void(const Child& child)>& visit) {
+  Child child;
+  while (const dirent* const record = ::readdir(directory.get())) {
+    const std::string_view name(record->d_name);
+    if (name == "." || name == "..") continue;
+    count_step();
+    fault_point("name read");
+    child.ino = record->d_ino;
+    child.is_regular = record->d_type == DT_REG;
+    child.name = name;
+    visit(child);
+  }
+}
 
 }  // namespace
 
 void for_each_child(int directory, const std::function<void(const Child& child)>& visit) {
-  Child child;
-  std::vector<char> buffer(64 << 10);
-  for (;;) {
-    auto size = sys::read_directory(directory, buffer);
-    if (!size || *size == 0) return;
-    for (size_t at = 0; at < *size;) {
-      DirectoryRecord record{};
-      std::memcpy(&record.ino, &buffer[at], sizeof record.ino);
-      std::memcpy(&record.length, &buffer[at + 16], sizeof record.length);
-      std::memcpy(&record.type, &buffer[at + kTypeOffset], sizeof record.type);
-      const std::string_view name(&buffer[at + kNameOffset]);
-      at += record.length;
-      if (name == "." || name == "..") continue;
-      count_step();
-      fault_point("name read");
-      child.ino = record.ino;
-      child.is_regular = record.type == kRegularType;
-      child.name = name;
-      visit(child);
-    }
-  }
+  auto copy = sys::duplicate(directory);
+  if (!copy) return;
+  if (const Directory stream = stream_of(std::move(*copy))) read_children(stream, visit);
 }
 
 void walk_tree(const MemoryArena& arena,
@@ -57,7 +59,7 @@ void walk_tree(const MemoryArena& arena,
   while (!pending.empty()) {
     const sys::Handle next = pending.back();
     pending.pop_back();
-    const auto directory = arena.open(next, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    auto directory = arena.open(next, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (!directory) {
       const int code = directory.error().code;  // a link or a pipe is no directory
       static LogLimit limit(kMostNamed);
@@ -65,11 +67,13 @@ void walk_tree(const MemoryArena& arena,
         limit.error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
       continue;
     }
-    for_each_child(directory->get(), [&](const Child& child) {
-      visit(directory->get(), next.ino, child);
+    const Directory stream = stream_of(std::move(*directory));
+    KVCACHEFS_CHECK(stream != nullptr);  // its buffer is the only thing that there may be no memory for
+    const int fd = ::dirfd(stream.get());
+    read_children(stream, [&](const Child& child) {
+      visit(fd, next.ino, child);
       if (child.is_regular) return;
-      if (const auto handle = sys::handle_at(directory->get(), child.name.c_str()))
-        pending.push_back(*handle);
+      if (const auto handle = sys::handle_at(fd, child.name.c_str())) pending.push_back(*handle);
     });
   }
 }

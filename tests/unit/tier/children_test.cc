@@ -1,0 +1,61 @@
+#include "tier/children.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/sys.h"
+
+namespace kvcachefs {
+namespace {
+
+class ChildrenTest : public ::testing::Test {
+ protected:
+  ChildrenTest() {
+    std::string path = std::filesystem::temp_directory_path() / "kv-children-XXXXXX";
+    directory_ = ::mkdtemp(path.data());
+  }
+  ~ChildrenTest() override { std::filesystem::remove_all(directory_); }
+
+  void make_file(const std::string& name) { std::ofstream(directory_ / name) << name; }
+  std::map<std::string, Child> children(const std::filesystem::path& path, int flags) {
+    std::map<std::string, Child> found;
+    const auto fd = sys::open_at(AT_FDCWD, path.c_str(), flags);
+    for_each_child(fd->get(), [&](const Child& child) { found[child.name] = child; });
+    EXPECT_TRUE(sys::stat_of(fd->get()));  // the caller's descriptor stays open
+    return found;
+  }
+
+  std::filesystem::path directory_;
+};
+
+TEST_F(ChildrenTest, TellsNumberAndKind) {
+  make_file("file");
+  make_file("..odd");
+  std::filesystem::create_directory(directory_ / "directory");
+  std::filesystem::create_symlink("file", directory_ / "link");
+  const auto found = children(directory_, O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(found.size(), 4u);
+  for (const auto& [name, child] : found) {
+    EXPECT_EQ(child.is_regular, name == "file" || name == "..odd") << name;
+    EXPECT_EQ(child.ino, sys::stat_at(AT_FDCWD, (directory_ / name).c_str())->st_ino) << name;
+  }
+}
+
+TEST_F(ChildrenTest, ReadsMoreThanOneBuffer) {
+  for (int i = 0; i < 2000; ++i) make_file(std::string(200, 'x') + std::to_string(i));
+  EXPECT_EQ(children(directory_, O_RDONLY | O_DIRECTORY).size(), 2000u);
+}
+
+TEST_F(ChildrenTest, AreNoneWhereNothingCanBeRead) {
+  make_file("file");
+  EXPECT_TRUE(children(directory_ / "file", O_RDONLY).empty());
+  EXPECT_TRUE(children(directory_, O_PATH).empty());
+}
+
+}  // namespace
+}  // namespace kvcachefs
