@@ -11,8 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace {
 
@@ -22,7 +23,7 @@ constexpr char kName[] = "big";
 
 struct Backing {
   std::string path;
-  std::mutex mutex;
+  kvcachefs::Mutex mutex;
   int id = 0;  // valid while opens > 0
   int opens = 0;
 };
@@ -65,7 +66,7 @@ void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
 
 void open_file(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
   {
-    const std::lock_guard lock(backing.mutex);
+    const kvcachefs::MutexLock lock(backing.mutex);
     if (backing.opens++ == 0) {
       const int fd = ::open(backing.path.c_str(), O_RDONLY | O_CLOEXEC);
       backing.id = fuse_passthrough_open(request, fd);
@@ -79,7 +80,7 @@ void open_file(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 
 void release(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
   {
-    const std::lock_guard lock(backing.mutex);
+    const kvcachefs::MutexLock lock(backing.mutex);
     if (--backing.opens == 0) fuse_passthrough_close(request, backing.id);
   }
   fuse_reply_err(request, 0);

@@ -8,12 +8,12 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "bench/entries.h"
 #include "bench/spill_pool.h"
 #include "tests/clients/calls.h"
@@ -56,7 +56,7 @@ bool serve(clients::Client& client, uint64_t key, std::span<std::byte> bytes) {
 Served serve_all(clients::Client& client, const std::vector<uint64_t>& requests) {
   std::atomic<size_t> next = 0;
   std::atomic<uint64_t> hits = 0;
-  std::mutex mutex;
+  Mutex mutex;
   std::optional<BenchError> failure;
   const uint64_t begin_ns = now_ns();
   {
@@ -68,7 +68,7 @@ Served serve_all(clients::Client& client, const std::vector<uint64_t>& requests)
           for (size_t at; (at = next++) < requests.size();)
             hits += serve(client, requests[at], buffer.span()) ? 1 : 0;
         } catch (const BenchError& error) {
-          const std::lock_guard lock(mutex);
+          const MutexLock lock(mutex);
           failure = error;
           next = requests.size();
         }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <latch>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 
 namespace kvcachefs::bench {
@@ -107,7 +107,7 @@ double read_whole(const ReadJob& job) {
   if (job.shuffled) std::ranges::shuffle(order, std::mt19937_64(now_ns()));
   std::atomic<size_t> next = 0;
   std::latch ready(job.clients + 1);
-  std::mutex mutex;
+  Mutex mutex;
   std::optional<BenchError> failure;
   std::vector<std::jthread> clients;
   for (unsigned client = 0; client < job.clients; ++client) {
@@ -118,7 +118,7 @@ double read_whole(const ReadJob& job) {
           read_one(job.directory + "/" + job.prefix + std::to_string(order[at]), buffers.of(client),
                    job.entry_bytes);
       } catch (const BenchError& error) {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         failure = error;
       }
     });

@@ -23,9 +23,9 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "tests/clients/client.h"
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
@@ -56,7 +56,7 @@ class Stage {
   bool goes_on() const { return !ends_; }
   void end() { ends_ = true; }
   void problem(const std::string& text) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (problems_.size() < 10) problems_.push_back(text);
     ends_ = true;
   }
@@ -70,7 +70,7 @@ class Stage {
 
  private:
   std::atomic<bool> ends_{false};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<std::string> problems_;
 };
 

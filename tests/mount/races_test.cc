@@ -11,12 +11,12 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -39,7 +39,7 @@ class RacesTest : public SharedMount<RacesTest> {
   static void run(
       const std::function<int(int thread, Random& random)>& step, const std::set<int>& allowed,
       const std::function<bool()>& enough = [] { return true; }) {
-    std::mutex mutex;
+    Mutex mutex;
     std::set<std::string> wrong;
     std::atomic<long> steps = 0;
     const auto begin = std::chrono::steady_clock::now();
@@ -55,7 +55,7 @@ class RacesTest : public SharedMount<RacesTest> {
           const int error = step(t, random);
           ++steps;
           if (error == 0 || allowed.contains(error)) continue;
-          const std::lock_guard lock(mutex);
+          const MutexLock lock(mutex);
           wrong.insert(error_name(error));
         }
       });

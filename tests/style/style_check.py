@@ -45,6 +45,10 @@ PATH_RESOLUTIONS = re.compile(
 # Where the path that the kernel tells of a descriptor is read: to prove it, or to show it and no more.
 READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool/pool_insight.cc"}
 
+# A lock of the standard library, also over a Mutex, is none for the analysis.
+BARE_LOCKS = re.compile(r"\bstd::(\w*mutex|lock_guard|(unique|shared|scoped)_lock|condition_variable(_any)?)\b|"
+                        r"\bpthread_(mutex|rwlock|cond|spin)_\w+")
+
 failures = []
 
 
@@ -113,6 +117,8 @@ def check_words(path, layer, code):
         starts_thread = re.search(r"\bstd::thread\b(?!::)|\bstd::jthread\b(?!::)|\bpthread_create\b|\bstd::async\b", line)
         if layer not in EXEMPT and name not in THREAD_STARTERS and starts_thread:
             fail(path, number, "threads start in daemon/workers.cc only")
+        if name != "base/mutex.h" and BARE_LOCKS.search(line):
+            fail(path, number, "locks are those of base/mutex.h, which clang's thread-safety analysis knows")
 
 
 def check_paths(path, layer, code):

@@ -40,7 +40,7 @@ class CatalogNames {
   CatalogNames(SpillStore& store, const MemoryArena& arena, bool marks)
       : store_(store), arena_(arena), marks_(marks) {}
 
-  Mutex& tree() { return tree_; }
+  Mutex& tree() RETURNS_LOCK(tree_) { return tree_; }
   uint64_t id_of(const Entry& entry) const EXCLUDES(mutex_);
 
   // The changes that the catalog must hear before a file's content: the file's node, and its names if they
@@ -101,7 +101,7 @@ class CatalogNames {
   SpillStore& store_;
   const MemoryArena& arena_;
   const bool marks_;
-  Mutex tree_;
+  Mutex tree_ ACQUIRED_BEFORE(mutex_);
   mutable Mutex mutex_;
   struct Known {
     uint64_t id = 0;

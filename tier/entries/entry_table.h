@@ -105,15 +105,16 @@ class EntryTable {
 };
 
 // Holds the shards of two inodes, which may be the same shard, locked in ascending order.
-class ShardPairLock {
+class SCOPED_CAPABILITY ShardPairLock {
  public:
-  ShardPairLock(EntryTable::Shard& a, EntryTable::Shard& b) NO_THREAD_SAFETY_ANALYSIS
-      : first_(&a < &b ? a : b),
-        second_(&a < &b ? b : a) {
+  // The analysis cannot follow that the two may be one.
+  ShardPairLock(EntryTable::Shard& a, EntryTable::Shard& b)
+      ACQUIRE(a.mutex, b.mutex) NO_THREAD_SAFETY_ANALYSIS : first_(&a < &b ? a : b),
+                                                            second_(&a < &b ? b : a) {
     first_.mutex.lock();
     if (&first_ != &second_) second_.mutex.lock();
   }
-  ~ShardPairLock() NO_THREAD_SAFETY_ANALYSIS {
+  ~ShardPairLock() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
     if (&first_ != &second_) second_.mutex.unlock();
     first_.mutex.unlock();
   }

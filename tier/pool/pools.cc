@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
-#include <mutex>
 
 #include "base/fault_point.h"
 #include "base/log.h"
@@ -18,12 +17,12 @@ namespace kvcachefs {
 Pools::Pools(Surroundings surroundings) : surroundings_(std::move(surroundings)), pools_(1) {}
 
 std::shared_ptr<Pool> Pools::find(uint16_t number) const {
-  std::shared_lock lock(pools_mutex_);
+  ReaderLock lock(pools_mutex_);
   return number < pools_.size() ? pools_[number] : nullptr;
 }
 
 std::shared_ptr<Pool> Pools::find(std::string_view name) const {
-  std::shared_lock lock(pools_mutex_);
+  ReaderLock lock(pools_mutex_);
   for (const auto& pool : pools_)
     if (pool != nullptr && !pool->retired() && pool->name() == name) return pool;
   return nullptr;
@@ -32,7 +31,7 @@ std::shared_ptr<Pool> Pools::find(std::string_view name) const {
 std::vector<std::shared_ptr<Pool>> Pools::list() const {
   std::vector<std::shared_ptr<Pool>> result;
   {
-    std::shared_lock lock(pools_mutex_);
+    ReaderLock lock(pools_mutex_);
     for (const auto& pool : pools_)
       if (pool != nullptr && !pool->retired()) result.push_back(pool);
   }
@@ -41,7 +40,7 @@ std::vector<std::shared_ptr<Pool>> Pools::list() const {
 }
 
 std::vector<std::shared_ptr<Pool>> Pools::all() const {
-  std::shared_lock lock(pools_mutex_);
+  ReaderLock lock(pools_mutex_);
   std::vector<std::shared_ptr<Pool>> result;
   std::ranges::copy_if(pools_, std::back_inserter(result), [](const auto& pool) { return pool != nullptr; });
   return result;
@@ -59,7 +58,7 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
   if (auto named = check_pool_name(options.name); !named) return pass(named);
   if (auto good = check_spill_options(options); !good) return pass(good);
   if (auto good = check_size_max(options); !good) return pass(good);
-  std::lock_guard change(change_mutex_);
+  MutexLock change(change_mutex_);
   if (find(options.name) != nullptr) return fail(EEXIST, fmt::format("pool {} exists", options.name));
   const uint64_t assigned = assigned_bytes();
   if (options.size_bytes > surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes))
@@ -96,12 +95,13 @@ Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number
 }
 
 void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
-  std::unique_lock lock(pools_mutex_);
+  WriterLock lock(pools_mutex_);
   if (number >= pools_.size()) pools_.resize(number + 1);
   pools_[number] = std::move(pool);
 }
 
 Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
+  MutexLock change(change_mutex_);
   auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
   if (!pool)
     return fail(pool.error().code, fmt::format("pool {} cannot be taken over: {} ({})", options.name,
@@ -129,7 +129,7 @@ Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_
 }
 
 Result<void> Pools::remove(std::string_view name) {
-  std::lock_guard change(change_mutex_);
+  MutexLock change(change_mutex_);
   auto pool = find(name);
   if (pool == nullptr) return fail(ENOENT);
   // Its names would come back with the disk.
@@ -156,7 +156,7 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
 }
 
 Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
-  std::lock_guard change(change_mutex_);
+  MutexLock change(change_mutex_);
   if (pool->disk() != nullptr || pool->away() != nullptr)
     return fail(EBUSY,
                 fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
@@ -168,7 +168,7 @@ Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptio
 }
 
 void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started) {
-  std::lock_guard change(change_mutex_);
+  MutexLock change(change_mutex_);
   disk_started_ = std::move(started);
   ending_ = !disk_started_;
   if (ending_) return;
@@ -177,7 +177,7 @@ void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> start
 }
 
 Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority) {
-  std::lock_guard change(change_mutex_);
+  MutexLock change(change_mutex_);
   const PoolOptions present = pool.options();
   const uint64_t others = assigned_bytes() - present.size_bytes;
   if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
@@ -199,7 +199,7 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority)
 }
 
 Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
-  std::lock_guard change(change_mutex_);
+  MutexLock change(change_mutex_);
   if (size_max_bytes > surroundings_.memory_bytes)
     return fail(EINVAL, fmt::format("pool {}: size_max {} is more than the memory, {}", pool.name(),
                                     format_size(size_max_bytes), format_size(surroundings_.memory_bytes)));
@@ -210,11 +210,11 @@ void Pools::reap() {
   // The lock is held until the pools are unmounted, because a new pool may get the number and the name, and
   // so the directory, of one of them. It is not waited for: making or resizing a pool, or attaching a disk,
   // may take many seconds, and this is the thread that evicts.
-  const std::unique_lock change(change_mutex_, std::try_to_lock);
-  if (!change) return;
+  if (!change_mutex_.try_lock()) return;
+  const MutexLock change(change_mutex_, std::adopt_lock);
   std::vector<std::shared_ptr<Pool>> gone;
   {
-    std::unique_lock lock(pools_mutex_);
+    WriterLock lock(pools_mutex_);
     for (auto& pool : pools_) {
       // A use count of one says that no request is using the pool. None can begin, because the kernel knows
       // no inode of it.

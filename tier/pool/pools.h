@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "tier/pool/pool.h"
 
@@ -70,15 +70,17 @@ class Pools {
   uint64_t assigned_bytes() const;
   Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;
   void put(uint16_t number, std::shared_ptr<Pool> pool);
-  Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options);
+  Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options)
+      REQUIRES(change_mutex_);
 
   const Surroundings surroundings_;
-  std::mutex change_mutex_;                                         // taken before pools_mutex_
-  std::function<void(const std::shared_ptr<Pool>&)> disk_started_;  // guarded by change_mutex_
-  bool ending_ = false;                                             // guarded by change_mutex_
-  uint16_t last_number_ = 0;                                        // guarded by change_mutex_
-  mutable std::shared_mutex pools_mutex_;
-  std::vector<std::shared_ptr<Pool>> pools_;  // [0] unused: number 0 is the mount's root
+  Mutex change_mutex_ ACQUIRED_BEFORE(pools_mutex_);
+  std::function<void(const std::shared_ptr<Pool>&)> disk_started_ GUARDED_BY(change_mutex_);
+  bool ending_ GUARDED_BY(change_mutex_) = false;
+  uint16_t last_number_ GUARDED_BY(change_mutex_) = 0;
+  mutable SharedMutex pools_mutex_;
+  // [0] unused: number 0 is the mount's root.
+  std::vector<std::shared_ptr<Pool>> pools_ GUARDED_BY(pools_mutex_);
 };
 
 }  // namespace kvcachefs
