@@ -121,6 +121,24 @@ def check_words(path, layer, code):
             fail(path, number, "locks are those of base/mutex.h, which clang's thread-safety analysis knows")
 
 
+LOCK = re.compile(r"^( *)(?:mutable |static )?(?:Shared)?Mutex (\w+)(?: ACQUIRED_BEFORE\(\w+\))?;", re.M)
+
+
+def check_lock_order(path, layer, code, order):
+    """The order of all locks stands in ARCHITECTURE.md: `Class::member_`, or the name of one in a function."""
+    if layer in EXEMPT or path == ROOT / "base/mutex.h":
+        return
+    for lock in LOCK.finditer(code):
+        above = reversed(code[:lock.start()].splitlines())
+        head = next((line for line in above if re.match(lock.group(1)[2:] + r"\S", line)), "")
+        holder = re.match(r" *(?:class|struct) (\w+)", head)
+        name = f"{holder.group(1)}::{lock.group(2)}" if holder else lock.group(2)
+        if f"`{name}`" in order:
+            order[f"`{name}`"] = True
+        else:
+            fail(path, code[:lock.start()].count("\n") + 1, f"ARCHITECTURE.md, Locks, does not say where {name} stands")
+
+
 def check_paths(path, layer, code):
     name = path.relative_to(ROOT).as_posix()
     if layer in EXEMPT or layer == "base":
@@ -192,6 +210,8 @@ def check_targets():
 
 def main():
     titles = set(re.findall(r"^## (.*)$", (ROOT / "docs/facts.md").read_text(), re.MULTILINE))
+    locks = (ROOT / "ARCHITECTURE.md").read_text().partition("## Locks")[2].partition("\n1. ")[2].partition("\n## ")[0]
+    order = dict.fromkeys(re.findall(r"`[\w:]+`", locks), False)  # whether the code has it
     for path in sorted(ROOT.glob("*.md")):
         check_named_paths(path, path.read_text())
     for layer in LAYERS + EXEMPT + ["docs", "packaging"]:
@@ -209,11 +229,14 @@ def main():
             check_rooms(path, layer, text)
             check_words(path, layer, code)
             check_paths(path, layer, code)
+            check_lock_order(path, layer, code, order)
             if path.suffix == ".h":
                 check_header(path, text)
             elif layer != "tests":
                 check_functions(path, code)
     check_targets()
+    for name in [name for name, is_there in order.items() if not is_there]:
+        fail(ROOT / "ARCHITECTURE.md", 1, f"there is no lock {name}")
     print("\n".join(failures + [f"{len(failures)} failures"]))
     return 1 if failures else 0
 

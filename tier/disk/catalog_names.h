@@ -2,8 +2,8 @@
 // those of the tmpfs. A file's name comes into the catalog with the file's first content, so the two differ
 // until it is spilled. Any thread. Failure: a name that cannot be resolved any more (ESTALE) changes nothing.
 //
-// Lock order: entry shards -> tree() -> mutex_ -> the log's. tree() is held by the thread that renames, links
-// or removes a directory, over the system call and the change that reports it, and by introduce().
+// tree() is a lock (order: ARCHITECTURE.md). The thread that renames, links or removes a directory holds it
+// over the system call and the change that reports it; introduce() takes it, too.
 //
 // A stale file is one that the catalog has but that a user has since cut to nothing, to give it another
 // content. It gets no new name in the catalog before its new content is there: after a crash its old content

@@ -1,10 +1,8 @@
 // An entry: what the daemon knows of one inode of a pool beyond what the pool's tmpfs keeps (names, modes,
 // sizes, times). The entry's shard of the EntryTable guards it; Candidates guards the member `policy`.
 //
-// Lock order: EntryTable shards, in ascending index (a rename takes two) -> the pins_mutex_ of Entries, or
-// CatalogNames::tree() -> the own locks of Candidates, CatalogNames, CatalogLog, the movers' queues and the
-// evictor, and Pool's settings_mutex_. A shard is held over system calls on the tmpfs, which never wait for a
-// disk or for a client. It is never held over a reply or a notification to the kernel.
+// ARCHITECTURE.md, "Locks", has the order of all locks. A shard is held over system calls on the tmpfs, which
+// never wait for a disk or for a client. It is never held over a reply or a notification to the kernel.
 //
 // The life of a regular file's entry:
 //

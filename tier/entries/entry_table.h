@@ -1,4 +1,4 @@
-// All entries of a pool by inode number, in 64 shards, each with its lock (order: tier/entries/entry.h). Any
+// All entries of a pool by inode number, in 64 shards, each with its lock (order: ARCHITECTURE.md). Any
 // thread. The address of an Entry is stable until it is erased. A lookup that finds nothing returns null;
 // nothing else fails.
 #pragma once
