@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,20 +22,6 @@ struct HistogramSnapshot {
 
   // The largest value that bucket `index` counts.
   static constexpr uint64_t upper_bound_ns(size_t index) { return uint64_t{1} << index; }
-
-  // An upper bound of the given quantile (0..1), at most twice too large; 0 when nothing was recorded.
-  uint64_t quantile_ns(double quantile) const {
-    if (count == 0) return 0;
-    const double clamped = std::clamp(quantile, 0.0, 1.0);
-    const auto rank =
-        std::max(uint64_t{1}, static_cast<uint64_t>(std::ceil(clamped * static_cast<double>(count))));
-    uint64_t seen = 0;
-    for (size_t index = 0; index < kBucketCount; ++index) {
-      seen += buckets[index];
-      if (seen >= rank) return upper_bound_ns(index);
-    }
-    return upper_bound_ns(kBucketCount - 1);
-  }
 };
 
 class Histogram {

@@ -14,13 +14,6 @@ void histogram_record(benchmark::State& state) {
 }
 BENCHMARK(histogram_record)->ThreadRange(1, 2);
 
-void histogram_quantile(benchmark::State& state) {
-  Histogram histogram;
-  for (uint64_t ns = 1; ns < 100'000; ns += 7) histogram.record(ns);
-  for (auto _ : state) benchmark::DoNotOptimize(histogram.snapshot().quantile_ns(0.99));
-}
-BENCHMARK(histogram_quantile);
-
 void entry_size_closed(benchmark::State& state) {
   static EntrySizeLearner learner;
   for (auto _ : state) learner.closed(uint64_t{2} << 20);

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -75,14 +74,5 @@ struct ControlFile {
     return std::make_unique<TextReader>(std::move(*shown));
   }
 };
-
-template <class Target>
-const ControlFile<Target>* find_control_file(std::span<const ControlFile<Target>> files,
-                                             std::string_view name) {
-  for (const ControlFile<Target>& file : files) {
-    if (file.name == name) return &file;
-  }
-  return nullptr;
-}
 
 }  // namespace kvcachefs
