@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/key_value.h"
+
 namespace kvcachefs {
 namespace {
 
@@ -11,16 +13,6 @@ constexpr std::string_view kMaster = "master:";
 
 bool octal(char c) {
   return c >= '0' && c <= '7';
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
 }
 
 }  // namespace
@@ -41,9 +33,11 @@ std::string unescape_octal(std::string_view text) {
 
 std::vector<MountPoint> parse_mountinfo(std::string_view text) {
   std::vector<MountPoint> mounts;
-  for (const std::string_view line : split(text, '\n')) {
+  while (!text.empty()) {
+    std::string_view line = take_part(text, '\n');
     // id parent device root directory options [optional fields...] - type source super-options
-    const std::vector<std::string_view> fields = split(line, ' ');
+    std::vector<std::string_view> fields;
+    while (!line.empty()) fields.push_back(take_part(line, ' '));
     if (fields.size() < 9) continue;
     const auto dash = std::find(fields.begin() + 6, fields.end(), "-");
     if (fields.end() - dash < 3) continue;
