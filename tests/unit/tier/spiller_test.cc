@@ -22,7 +22,7 @@ using Kind = SpillOutcome::Kind;
 using ::testing::ElementsAre;
 
 constexpr uint64_t kUnitBytes = 8192;
-constexpr uint64_t kUnits = 16;
+constexpr uint64_t kUnits = 64;
 constexpr uint64_t kIno = 7;
 constexpr unsigned kAttempts = 8;
 
@@ -30,9 +30,13 @@ constexpr unsigned kAttempts = 8;
 class OneFile final : public test::IdleResidency {
  public:
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool) override {
+    begun.push_back(ino);
+    if (refusal) return std::unexpected(*refusal);
     return SpillTask{.ino = ino,
                      .fd = UniqueFd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)),
                      .size_bytes = size_bytes,
+                     .proven = mappable,
+                     .mappable = mappable,
                      .before = before};
   }
   bool end_spill(const SpillTask&, SpillOutcome outcome) override {
@@ -43,10 +47,23 @@ class OneFile final : public test::IdleResidency {
   void want_disk_room(uint64_t bytes) override { wanted_bytes = bytes; }
   void fill(const std::string& bytes) {
     size_bytes = bytes.size();
+    if (::ftruncate(file_.get(), 0) != 0) throw std::runtime_error("ftruncate");
     if (::pwrite(file_.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
       throw std::runtime_error("pwrite");
   }
 
+  // Data of one unit at the start, a hole, and `end` in the last unit.
+  void fill_around_hole(const std::string& bytes, uint64_t end_at, const std::string& end) {
+    fill(bytes);
+    size_bytes = end_at + end.size();
+    if (::pwrite(file_.get(), end.data(), end.size(), static_cast<off_t>(end_at)) !=
+        static_cast<ssize_t>(end.size()))
+      throw std::runtime_error("pwrite");
+  }
+
+  std::vector<uint64_t> begun;
+  std::optional<Refusal> refusal;
+  bool mappable = false;
   uint64_t size_bytes = 0;
   std::optional<CatalogContent> before;
   bool takes = true;
@@ -85,6 +102,18 @@ class SpillerTest : public ::testing::Test {
   int copy() {
     ask();
     return step_until([&] { return told_.has_value(); }) ? *told_ : -1;
+  }
+
+  // The first bytes that the disk has of the last copy, beyond its end too.
+  std::string on_disk(size_t bytes) const {
+    std::string found;
+    for (const Extent& extent : residency_.last.content.extents) {
+      std::string piece(extent.count * kUnitBytes, '\0');
+      if (extent.start != 0) disk_->peek(extent.start * kUnitBytes, std::as_writable_bytes(std::span(piece)));
+      found += piece;
+    }
+    found.resize(bytes);
+    return found;
   }
 
   test::DiskDirectory directory_;
@@ -162,6 +191,87 @@ TEST_F(SpillerTest, ADiskThatIsFullWithoutAWord) {
   disk_->set_full(true);
   EXPECT_EQ(copy(), ENOSPC);
   EXPECT_EQ(residency_.ended.back(), Kind::kNoRoom);
+}
+
+TEST_F(SpillerTest, TheDiskGetsTheBytesAndNothingOfAnotherEntry) {
+  // The sizes end in the midst of a unit. The last one is too large for a buffer: its own pages are written.
+  for (const size_t size : {2 * kUnitBytes, size_t{1}, kUnitBytes - 1, kBufferedBytesMax + 4097}) {
+    SCOPED_TRACE(size);
+    const std::string bytes = test::pattern(size, size);
+    residency_.fill(bytes);
+    residency_.mappable = true;
+    ASSERT_EQ(copy(), 0);
+    EXPECT_TRUE(residency_.last.content.checksum == checksum_of(std::as_bytes(std::span(bytes))));
+    const size_t padding = (4096 - size % 4096) % 4096;
+    EXPECT_TRUE(on_disk(size + padding) == bytes + std::string(padding, '\0'));
+  }
+  EXPECT_EQ(spiller_->backlog_bytes(), 0u);
+}
+
+TEST_F(SpillerTest, AnEmptyFileNeedsNoDisk) {
+  residency_.fill("");
+  EXPECT_EQ(copy(), 0);
+  EXPECT_THAT(residency_.ended, ElementsAre(Kind::kCopied));
+  EXPECT_EQ(disk_->counts().writes, 0u);
+}
+
+TEST_F(SpillerTest, AHoleTakesNoSpaceOnTheDisk) {
+  residency_.fill_around_hole(test::pattern(1, kUnitBytes), 5 * kUnitBytes + 3, "end");
+  const uint64_t used = store_->space().used_units();
+  ASSERT_EQ(copy(), 0);
+  EXPECT_EQ(store_->space().used_units(), used + 2);
+  ASSERT_EQ(residency_.last.content.extents.size(), 3u);
+  EXPECT_EQ(residency_.last.content.extents[1], (Extent{0, 4}));
+  EXPECT_EQ(on_disk(5 * kUnitBytes + 7).substr(5 * kUnitBytes), std::string("\0\0\0end\0", 7));
+  residency_.before = residency_.last.content;
+  EXPECT_EQ(copy(), 0);
+  EXPECT_EQ(residency_.ended.back(), Kind::kUnchanged);
+}
+
+TEST_F(SpillerTest, UrgentRequestsComeFirst) {
+  residency_.refusal = Residency::Refusal::kNever;
+  spiller_->request(1, 100, false);
+  spiller_->request(2, 100, false);
+  spiller_->request(3, 100, true);
+  EXPECT_EQ(spiller_->backlog_bytes(), 300u);
+  EXPECT_FALSE(spiller_->idle());
+  spiller_->step(std::chrono::milliseconds(0));
+  EXPECT_THAT(residency_.begun, ElementsAre(3, 1, 2));
+  EXPECT_EQ(spiller_->backlog_bytes(), 0u);
+  EXPECT_TRUE(spiller_->idle());
+}
+
+TEST_F(SpillerTest, AnEntryThatNeedsNoCopyIsASuccess) {
+  residency_.refusal = Residency::Refusal::kNever;
+  EXPECT_EQ(copy(), 0);
+  EXPECT_TRUE(residency_.ended.empty());
+}
+
+TEST_F(SpillerTest, WhatWasNotCopiedGivesItsSpaceBack) {
+  const uint64_t used = store_->space().used_units();
+  residency_.takes = false;
+  EXPECT_EQ(copy(), EBUSY);
+  EXPECT_EQ(store_->space().used_units(), used);
+  residency_.takes = true;
+  disk_->fail_writes(1);
+  EXPECT_EQ(copy(), EIO);
+  EXPECT_EQ(store_->space().used_units(), used + 2) << "the refused place, so that the next one is another";
+  ASSERT_TRUE(step_until([&] { return spiller_->idle(); }));
+  EXPECT_EQ(residency_.ended.back(), Kind::kCopied);
+  EXPECT_TRUE(on_disk(bytes_.size()) == bytes_);
+  EXPECT_EQ(store_->space().used_units(), used + 2) << "the copy alone";
+}
+
+TEST_F(SpillerTest, AFileThatStaysMappedIsNoBacklog) {
+  residency_.refusal = Residency::Refusal::kLater;
+  spiller_->request(kIno, 100, false);
+  spiller_->step(std::chrono::milliseconds(0));
+  EXPECT_FALSE(spiller_->idle()) << "it may only be about to close";
+  ASSERT_TRUE(step_until([&] { return spiller_->idle(); }));
+  EXPECT_EQ(spiller_->backlog_bytes(), 0u);
+  residency_.refusal.reset();
+  ASSERT_TRUE(step_until([&] { return !residency_.ended.empty(); })) << "the mapping has ended";
+  EXPECT_THAT(residency_.ended, ElementsAre(Kind::kCopied));
 }
 
 }  // namespace
