@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "base/sys.h"
+#include "tests/support/arena_test.h"
 
 namespace kvcachefs {
 namespace {
@@ -55,6 +57,25 @@ TEST_F(ChildrenTest, AreNoneWhereNothingCanBeRead) {
   make_file("file");
   EXPECT_TRUE(children(directory_ / "file", O_RDONLY).empty());
   EXPECT_TRUE(children(directory_, O_PATH).empty());
+}
+
+using WalkTest = test::ArenaTest;
+
+TEST_F(WalkTest, ComesToADirectoryBeforeItsChildren) {
+  make_directory("a");
+  make_directory("a/b");
+  (void)make("a/b/f");
+  ASSERT_EQ(::symlinkat("a", arena_->tree_fd(), "s"), 0);
+  std::vector<std::string> names;
+  walk_tree(*arena_, [&](int directory, uint64_t directory_ino, const Child& child) {
+    EXPECT_EQ(sys::stat_of(directory)->st_ino, directory_ino);
+    names.push_back(child.name);
+  });
+  ASSERT_EQ(names.size(), 4u) << "a link is not followed";
+  const auto place = [&](const char* name) { return std::ranges::find(names, name) - names.begin(); };
+  EXPECT_LT(place("a"), place("b"));
+  EXPECT_LT(place("b"), place("f"));
+  EXPECT_LT(place("s"), 4);
 }
 
 }  // namespace
