@@ -8,8 +8,9 @@ namespace kvcachefs {
 
 PoolReport PoolAdapter::report() {
   const PoolUsage usage = pool_->usage();
-  return make_pool_report(pool_->options(), usage, pool_->counters(), pool_->capacity().expected_entry_bytes(),
-                          pool_->numa_survey().known(usage.entries), pool_->spill_usage(), io_mode_);
+  return make_pool_report(pool_->options(), usage, pool_->counters(),
+                          pool_->capacity().expected_entry_bytes(), pool_->numa_survey().known(usage.entries),
+                          pool_->spill_usage(), io_mode_);
 }
 
 Result<void> PoolAdapter::apply(std::string_view key, const PoolOptions& wanted) {
