@@ -80,7 +80,7 @@ void Entries::observe(EntryObserver& observer) {
     EntryObserver* none = nullptr;
     if (place.compare_exchange_strong(none, &observer, std::memory_order_release)) return;
   }
-  KVCACHEFS_CHECK(!"there is a place for each observer");
+  KVCACHEFS_CHECK(false && "there is a place for each observer");
 }
 
 void Entries::created(Entry& entry, bool is_named, bool is_open, bool is_writer) {
