@@ -317,8 +317,9 @@ Result<uint64_t> Survivors::opened(const OpenHandle& handle) {
   record.writer = handle.writer ? 1 : 0;
   record.from_disk = handle.from_disk ? 1 : 0;
   if (++record.sequence == 0) ++record.sequence;
-  record.key = key_of(handle.inode);
-  return uint64_t{record.sequence} << kPlaceBits | *place;
+  const uint64_t opened = uint64_t{record.sequence} << kPlaceBits | *place;
+  record.key = key_of(handle.inode);  // from here on another thread may close it
+  return opened;
 }
 
 bool Survivors::is_open(uint64_t handle) {
