@@ -47,10 +47,11 @@ void read_children(const Directory& directory, const std::function<void(const Ch
 
 }  // namespace
 
-void for_each_child(int directory, const std::function<void(const Child& child)>& visit) {
-  auto copy = sys::duplicate(directory);
-  if (!copy) return;
-  if (const Directory stream = stream_of(std::move(*copy))) read_children(stream, visit);
+Result<void> for_each_child(UniqueFd directory, const std::function<void(const Child& child)>& visit) {
+  const Directory stream = stream_of(std::move(directory));
+  if (!stream) return fail(ENOMEM);  // its buffer is the only thing that there may be no memory for
+  read_children(stream, visit);
+  return {};
 }
 
 void walk_tree(const MemoryArena& arena,
@@ -68,7 +69,7 @@ void walk_tree(const MemoryArena& arena,
       continue;
     }
     const Directory stream = stream_of(std::move(*directory));
-    KVCACHEFS_CHECK(stream != nullptr);  // its buffer is the only thing that there may be no memory for
+    KVCACHEFS_CHECK(stream != nullptr);
     const int fd = ::dirfd(stream.get());
     read_children(stream, [&](const Child& child) {
       visit(fd, next.ino, child);

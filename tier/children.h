@@ -20,8 +20,9 @@ struct Child {
 };
 
 // The children of `directory` except `.` and `..`. The directory is read piece by piece, so a million names
-// are not held in memory. `visit` gets the same Child object each time.
-void for_each_child(int directory, const std::function<void(const Child& child)>& visit);
+// are not held in memory. `visit` gets the same Child object each time, and may use the descriptor's number.
+// ENOMEM: nothing was read.
+Result<void> for_each_child(UniqueFd directory, const std::function<void(const Child& child)>& visit);
 
 // Each name of the tree, a directory before its children. However wide or deep the tree is, the walk has one
 // descriptor open at a time and does not recurse; a directory that waits for its turn takes 16 bytes.

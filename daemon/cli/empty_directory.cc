@@ -24,9 +24,10 @@ class Emptier {
     do {
       removed_ = false;
       failed_ = {};
-      const auto names = sys::open_at(top_, ".", O_RDONLY | O_DIRECTORY);  // read from the beginning
+      auto names = sys::open_at(top_, ".", O_RDONLY | O_DIRECTORY);  // read from the beginning
       if (!names) return fail(names.error().code);
-      for_each_child(names->get(), [this](const Child& child) { remove(child.name); });
+      auto read = for_each_child(std::move(*names), [this](const Child& child) { remove(child.name); });
+      if (!read) return read;
     } while (removed_);
     return std::move(failed_);
   }
@@ -40,17 +41,19 @@ class Emptier {
   }
 
   Result<void> remove_directory(const std::string& name) {
-    const auto directory = sys::open_at(top_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    auto directory = sys::open_at(top_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (!directory) return fail(directory.error().code);
+    const int number = directory->get();
     Result<void> failed;
-    for_each_child(directory->get(), [&](const Child& child) {
-      auto removed = sys::unlink_at(directory->get(), child.name.c_str(), 0);
+    auto read = for_each_child(std::move(*directory), [&](const Child& child) {
+      auto removed = sys::unlink_at(number, child.name.c_str(), 0);
       if (!removed && removed.error().code == EISDIR)
-        removed = sys::unlink_at(directory->get(), child.name.c_str(), AT_REMOVEDIR);
-      if (!removed && removed.error().code == ENOTEMPTY) removed = move_up(directory->get(), child.name);
+        removed = sys::unlink_at(number, child.name.c_str(), AT_REMOVEDIR);
+      if (!removed && removed.error().code == ENOTEMPTY) removed = move_up(number, child.name);
       removed_ = removed_ || removed;
       if (!removed && removed.error().code != ENOENT) failed = std::move(removed);
     });
+    if (!read) return read;
     auto removed = sys::unlink_at(top_, name.c_str(), AT_REMOVEDIR);
     return failed ? removed : failed;
   }

@@ -14,7 +14,7 @@ uint64_t if_true(bool counts, uint64_t bytes) {
   return counts ? bytes : 0;
 }
 
-#ifndef NDEBUG
+#ifdef KVCACHEFS_CHECK_STATES
 void check_state(const Entry& entry) {
   const char* wrong = nullptr;
   if (entry.writer_count > entry.open_count) wrong = "more writers than opens";
@@ -133,14 +133,18 @@ bool Entries::stored(Entry& entry, uint64_t charged_bytes, uint64_t pinned_max_b
   if (!entry.flushed) entry.hits = 0;
   entry.stored_ms = now_coarse_ms();
   bool stays_pinned = true;
-  {
+  if (entry.pins_memory()) {
     MutexLock pins(pins_mutex_);
     const Change change(*this, entry);
     // The pin came before the size was known, or the entry has grown.
-    const uint64_t others = pinned_bytes_ - if_true(entry.pins_memory(), entry.charged_bytes);
+    const uint64_t others = pinned_bytes_ - entry.charged_bytes;
     entry.charged_bytes = charged_bytes;
-    if (entry.pins_memory() && others + charged_bytes > pinned_max_bytes) entry.pinned = stays_pinned = false;
+    if (others + charged_bytes > pinned_max_bytes) entry.pinned = stays_pinned = false;
+  } else {
+    charged(entry, charged_bytes);
   }
+  // An entry that is still open is unparked by its last close.
+  if (!stays_pinned && entry.open_count == 0) candidates_.unpark(entry);
   if (entry.removed || entry.stage != Entry::Stage::kWritten) return stays_pinned;
   if (std::exchange(entry.renamed, false)) {
     published(entry);

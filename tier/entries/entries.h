@@ -2,7 +2,8 @@
 // stored, open, pinned or gone, and where its bytes are (tier/entries/entry.h). Each verb below is an event
 // in an entry's life. It changes the entry, keeps the pool's sums true, tells Candidates, and then every
 // EntryObserver. Any thread; the caller of a verb holds the entry's shard. Verbs never fail, unless they say
-// so. A build without NDEBUG stops after a verb that leaves an entry in an impossible state, and prints it.
+// so. A build with KVCACHEFS_CHECK_STATES stops after a verb that leaves an entry in an impossible state, and
+// prints it.
 #pragma once
 
 #include <array>

@@ -344,8 +344,7 @@ class Pool final : private Residency {
   Entries entries_;
   PoolCounters counters_;
   CountingObserver counting_{counters_};
-  KernelObserver kernel_{*surroundings_.listener, number_,
-                         !surroundings_.backing_store->needs_write_access()};
+  KernelObserver kernel_{*surroundings_.listener, number_, *surroundings_.backing_store};
   Capacity capacity_;
   Reservations reservations_{capacity_, entries_, arena_, counters_, surroundings_, number_};
   Room inode_room_;  // counts inodes, not bytes

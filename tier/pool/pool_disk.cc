@@ -239,10 +239,11 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     }
     return;
   }
-  for_each_child(fd->get(), [&](const Child& child) {
+  const int directory = fd->get();
+  auto read = for_each_child(std::move(*fd), [&](const Child& child) {
     // Without durability the catalog has not been told of inodes without content.
     if (!child.is_regular) {
-      disk()->names.keep(fd->get(), child.name);
+      disk()->names.keep(directory, child.name);
       return;
     }
     EntryTable::Shard& shard = entries_.shard(child.ino);
@@ -253,6 +254,7 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     }
     if (dirty_bytes) spill(child.ino, *dirty_bytes);
   });
+  if (!read) together->ended(std::move(read));
 }
 
 void Pool::run_near_disk() {

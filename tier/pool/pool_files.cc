@@ -151,7 +151,8 @@ void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
   const uint64_t charged_bytes = reservations_.settle(entry);
-  const bool unpinned = !entries_.stored(entry, charged_bytes, usage().pinned_max_bytes);
+  const uint64_t most_pinned_bytes = entry.pinned ? usage().pinned_max_bytes : 0;
+  const bool unpinned = !entries_.stored(entry, charged_bytes, most_pinned_bytes);
   if (capacity_.writers().close(ino, charged_bytes) && arena_.usage().free_bytes < kBlockBytes)
     report_full(false);
   if (unpinned) {

@@ -34,16 +34,16 @@ class CountingObserver final : public EntryObserver {
 // write it through a mapping.
 class KernelObserver final : public EntryObserver {
  public:
-  // `reads_ask`: after an open with passthrough the kernel asks anew for the attributes of what it has read.
-  // In daemon I/O it may have the pages in its cache and read nothing.
-  KernelObserver(DiscardListener& listener, uint16_t pool, bool reads_ask)
-      : listener_(listener), pool_(pool), reads_ask_(reads_ask) {}
+  KernelObserver(DiscardListener& listener, uint16_t pool, const BackingStore& backing_store)
+      : listener_(listener), pool_(pool), backing_store_(backing_store) {}
   void opened(const Entry& entry, bool writer) override {
     if (writer && entry.writer_count == 1) changed(entry);
   }
   void evicted(const Entry& entry) override { changed(entry); }
   void promoted(const Entry& entry, bool asked_for) override {
-    if (!asked_for || !reads_ask_) changed(entry);
+    // After an open with passthrough the kernel asks anew for the attributes of what it has read. In daemon
+    // I/O it may have the pages in its cache and read nothing. Pools are made before that is negotiated.
+    if (!asked_for || backing_store_.needs_write_access()) changed(entry);
   }
 
  private:
@@ -53,7 +53,7 @@ class KernelObserver final : public EntryObserver {
 
   DiscardListener& listener_;
   const uint16_t pool_;
-  const bool reads_ask_;
+  const BackingStore& backing_store_;
 };
 
 }  // namespace kvcachefs

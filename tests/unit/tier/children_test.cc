@@ -26,9 +26,8 @@ class ChildrenTest : public ::testing::Test {
   void make_file(const std::string& name) { std::ofstream(directory_ / name) << name; }
   std::map<std::string, Child> children(const std::filesystem::path& path, int flags) {
     std::map<std::string, Child> found;
-    const auto fd = sys::open_at(AT_FDCWD, path.c_str(), flags);
-    for_each_child(fd->get(), [&](const Child& child) { found[child.name] = child; });
-    EXPECT_TRUE(sys::stat_of(fd->get()));  // the caller's descriptor stays open
+    auto fd = sys::open_at(AT_FDCWD, path.c_str(), flags);
+    (void)for_each_child(std::move(*fd), [&](const Child& child) { found[child.name] = child; });
     return found;
   }
 

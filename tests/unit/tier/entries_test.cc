@@ -128,6 +128,19 @@ TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
   entries_.closed(small, false);
 }
 
+// A reader's O_CREAT: the file is stored when nobody has it open any more.
+TEST_F(EntriesTest, WhatIsUnpinnedAtItsEndIsACandidate) {
+  Entry& entry = entries_.shard_at(7).entries[7];
+  entry.policy.ino = 7;
+  entries_.created(entry, true, true, false);
+  ASSERT_TRUE(entries_.pinned(entry, 4096));
+  entries_.renamed(entry, 5);
+  ASSERT_TRUE(entries_.closed(entry, false));
+  EXPECT_FALSE(entries_.stored(entry, 8192, 4096));
+  EXPECT_EQ(entries_.evictable_bytes(), 8192u);
+  EXPECT_EQ(victim(), 7u);
+}
+
 TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
   Entry& entry = entries_.shard_at(7).entries[7];
   entry.policy.ino = 7;
@@ -259,7 +272,7 @@ TEST_F(EntriesModel, TheSumsAreTrueAfterEveryEvent) {
   EXPECT_GT(listener_.heard().size(), 1000u);
 }
 
-#ifndef NDEBUG
+#ifdef KVCACHEFS_CHECK_STATES
 TEST_F(EntriesTest, AnImpossibleStateStopsTheProcess) {
   Entry& entry = store(7, 4096);
   entries_.spilled(entry);
