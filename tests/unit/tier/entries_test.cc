@@ -39,8 +39,9 @@ class EntriesTest : public ::testing::Test {
  protected:
   EntriesTest() { entries_.observe(listener_); }
   // Nobody else uses the entries, so no shard is locked.
-  Entry& make(uint64_t ino, bool open = true) NO_THREAD_SAFETY_ANALYSIS {
-    Entry& entry = entries_.shard(ino).find_or_make(ino, 1);
+  Entry& unknown(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return entries_.shard(ino).find_or_make(ino, 1); }
+  Entry& make(uint64_t ino, bool open = true) {
+    Entry& entry = unknown(ino);
     entries_.created(entry, true, open, open);
     return entry;
   }
@@ -130,8 +131,7 @@ TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
 
 // A reader's O_CREAT: the file is stored when nobody has it open any more.
 TEST_F(EntriesTest, WhatIsUnpinnedAtItsEndIsACandidate) {
-  Entry& entry = entries_.shard_at(7).entries[7];
-  entry.policy.ino = 7;
+  Entry& entry = unknown(7);
   entries_.created(entry, true, true, false);
   ASSERT_TRUE(entries_.pinned(entry, 4096));
   entries_.renamed(entry, 5);
@@ -142,8 +142,7 @@ TEST_F(EntriesTest, WhatIsUnpinnedAtItsEndIsACandidate) {
 }
 
 TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
-  Entry& entry = entries_.shard_at(7).entries[7];
-  entry.policy.ino = 7;
+  Entry& entry = unknown(7);
   entries_.created(entry, false, true, true);
   EXPECT_EQ(entries_.files(), 0u);
   ASSERT_TRUE(entries_.writer_closed(entry));
@@ -156,10 +155,9 @@ TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
 
 // What other processes have left: one entry is open, one closed and cold, one only on the disk.
 TEST_F(EntriesTest, WhatIsFoundIsCounted) {
-  Entry& open = entries_.shard(1).entries[1];
-  Entry& cold = entries_.shard(2).entries[2];
-  Entry& restored = entries_.shard(3).entries[3];
-  open.policy.ino = 1, cold.policy.ino = 2, restored.policy.ino = 3;
+  Entry& open = unknown(1);
+  Entry& cold = unknown(2);
+  Entry& restored = unknown(3);
   entries_.found(open, {.open_count = 2, .writer_count = 1, .charged_bytes = 100});
   entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
   entries_.found_stored(cold);
