@@ -6,14 +6,11 @@
 
 #include "alloc/tree_name.h"
 #include "base/clock.h"
+#include "tier/entries/name_hash.h"
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
-
-uint32_t hash_of(std::string_view name) {
-  return static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
-}
 
 // Holds a lock, or none if `mutex` is null.
 class OptionalLock {
@@ -205,7 +202,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     if (entry != nullptr) tell_attributes(source_shard, *entry);
     if (entry == nullptr || !entry->is_file()) return;
     const bool fresh = entry->stage == Entry::Stage::kFresh;
-    entries_.renamed(*entry, hash_of(new_name));
+    entries_.renamed(*entry, name_hash_of(new_name));
     if (fresh) spill_by_itself(*entry);
   }();
   note_if_empty(from);
@@ -285,7 +282,7 @@ Result<Pool::Opened> Pool::created(const Created& file) {
   entry.stored_ms = now_coarse_ms();
   entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
   entry.node = static_cast<int8_t>(file.node);
-  entry.name_hash = hash_of(file.name);
+  entry.name_hash = name_hash_of(file.name);
   KeptByDescriptor kept;
   if (!file.named) {
     auto copy = sys::duplicate(file.fd);

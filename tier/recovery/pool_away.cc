@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/children.h"
+#include "tier/entries/name_hash.h"
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
@@ -56,7 +57,7 @@ void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
   // An entry that is open otherwise than from the disk has all its pages.
   const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
   entry->version = mark.content.version;
-  entry->name_hash = static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(std::string_view(name)))).low);
+  entry->name_hash = name_hash_of(name);
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
   const uint64_t data_bytes = data_bytes_of(mark.content, options().spill_unit_bytes);

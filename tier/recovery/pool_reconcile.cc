@@ -15,6 +15,7 @@
 #include "base/progress.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/children.h"
+#include "tier/entries/name_hash.h"
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
@@ -397,8 +398,7 @@ class Pool::Reconciler final : public CatalogVisitor {
     entry->version = std::max(marked.mark.content.version, marked.mark.first_version);
     entry->first_version = marked.mark.first_version;
     entry->emptied = marked.emptied;
-    entry->name_hash = static_cast<uint32_t>(
-        checksum_of(std::as_bytes(std::span(std::string_view(marked.places.front().name)))).low);
+    entry->name_hash = name_hash_of(marked.places.front().name);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
     if (marked.is_dirty()) return;
     pool_.entries_.found_copy(*entry, cold && !whole

@@ -8,6 +8,7 @@
 #include "base/log_limit.h"
 #include "base/progress.h"
 #include "tier/catalog/content_layout.h"
+#include "tier/entries/name_hash.h"
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
@@ -268,7 +269,7 @@ class Pool::Restorer final : public CatalogVisitor {
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     entry.node_id = node.id;
     entry.kept = kept;
-    entry.name_hash = static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
+    entry.name_hash = name_hash_of(name);
     entry.version = content.version;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
     pool_.entries_.restored(entry, (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes, node.pinned);
