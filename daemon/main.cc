@@ -71,7 +71,7 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
   const sigset_t signals = ending_signals();
   const timespec pause{0, 200'000'000};
   while (!session.ended()) {
-    survivors.beat(std::min(now_ns(), workers.last_turn_ns()));
+    survivors.children().beat(std::min(now_ns(), workers.last_turn_ns()));
     gets_on();
     const int signal = sigtimedwait(&signals, nullptr, &pause);
     if (signal > 0) {
@@ -98,9 +98,9 @@ Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& r
   }
   runtime.note_pools_without_disk(names_without_disk(pools));
   // These kept inodes belong to pools that are gone, or that were about to be created.
-  for (const auto& [place, kept] : survivors.kept())
+  for (const auto& [place, kept] : survivors.kept_inodes().list())
     if (pools.find(kept.inode.pool) == nullptr) {
-      survivors.let_go(place);
+      survivors.kept_inodes().let_go(place);
       UniqueFd(kept.fd).reset();
     }
   std::vector<std::string> arenas;
@@ -220,7 +220,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
              config.mountpoint.string(), session.passthrough() ? "passthrough" : "daemon",
              session.over_io_uring() ? "io_uring" : "dev_fuse", pools.list().size());
-    survivors.serving(now_ns());
+    survivors.children().serving(now_ns());
     audience.announcement.ready(config.runtime_dir.string());
     audience.served();
     const auto gets_on = [&audience, log = log_path(config.runtime_dir.string())] {
@@ -228,7 +228,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
       audience.gets_on();
     };
     wait_for_end(session, workers, survivors, audience.supervisor, gets_on);
-    survivors.ending();
+    survivors.children().ending();
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
   }
@@ -259,7 +259,7 @@ Result<std::unique_ptr<Survivors>> inherit(Inheritance& left) {
   if (left.device)
     (*survivors)->moved(left.device.release());
   else
-    (*survivors)->upgraded();
+    (*survivors)->children().upgraded();
   return survivors;
 }
 
@@ -315,7 +315,8 @@ Result<int> serve_as_configured(const Config& config, const Succession& successi
     auto created = Survivors::create();
     if (!created) return pass(created);
     survivors = std::move(*created);
-    if (auto set = survivors->set_mount_point(config.mountpoint.native()); !set) return pass(set);
+    if (auto set = survivors->connection().set_mount_point(config.mountpoint.native()); !set)
+      return pass(set);
   }
   auto ended = serve_supervised(config, succession, manager, std::move(survivors), *runtime, announcement);
   manager.ending();
@@ -343,7 +344,8 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
   if (auto left = inheritance(manager)) {
     const bool of_a_dead_one = static_cast<bool>(left->device);
     auto survivors = inherit(*left);
-    if (survivors) return Start{(*survivors)->mount_point(), std::move(*survivors), std::move(left->lock)};
+    if (survivors)
+      return Start{(*survivors)->connection().mount_point(), std::move(*survivors), std::move(left->lock)};
     if (!of_a_dead_one) return pass(survivors);
     // The connection to the kernel ends with its descriptor here, and the mount becomes a stale mount like
     // any other.

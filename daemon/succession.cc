@@ -89,7 +89,7 @@ std::optional<Inheritance> inheritance(ServiceManager& manager) {
 void keep_inheritance(ServiceManager& manager, const Survivors& survivors, int lock_fd) {
   manager.keep(kMemoryName, survivors.memory_fd());
   manager.keep(kLockName, lock_fd);
-  if (const auto device = survivors.device_fd()) manager.keep(kDeviceName, *device);
+  if (const auto device = survivors.connection().device_fd()) manager.keep(kDeviceName, *device);
 }
 
 void drop_inheritance(ServiceManager& manager) {

@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "daemon/service_manager.h"
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 

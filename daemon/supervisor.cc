@@ -56,8 +56,8 @@ const sigset_t& heeded_signals() {
 // A successor needs each descriptor that is written down in Survivors.
 std::set<int> needed_descriptors(Survivors& survivors) {
   std::set<int> needed{survivors.memory_fd()};
-  if (const auto device = survivors.device_fd()) needed.insert(*device);
-  for (const auto& [place, inode] : survivors.kept()) needed.insert(inode.fd);
+  if (const auto device = survivors.connection().device_fd()) needed.insert(*device);
+  for (const auto& [place, inode] : survivors.kept_inodes().list()) needed.insert(inode.fd);
   return needed;
 }
 
@@ -117,7 +117,7 @@ Result<int> Supervisor::run() {
     const std::optional<int> status = wait_for_end();
     while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps earlier children
     child_ = -1;
-    const bool connected = survivors_.device_fd().has_value();
+    const bool connected = survivors_.connection().device_fd().has_value();
     // The child exits by itself if it was asked to, if the file system was unmounted, or if it could not even
     // begin.
     if (status && WIFEXITED(*status) && (WEXITSTATUS(*status) == 0 || !connected))
@@ -136,7 +136,7 @@ Result<void> Supervisor::start_child() {
     std::fflush(nullptr);
     // The heartbeat of the last child is reset: with it the new child would be taken for hung before its
     // first own beat.
-    survivors_.beginning();
+    survivors_.children().beginning();
     child_ = fork_sharing_descriptors();
     if (child_ == 0) {
       prctl(PR_SET_NAME, "kvcachefsd");
@@ -147,7 +147,7 @@ Result<void> Supervisor::start_child() {
       return {};
     }
     auto failed = sys::last_error("clone");
-    if (!survivors_.device_fd()) return std::unexpected(std::move(failed));
+    if (!survivors_.connection().device_fd()) return std::unexpected(std::move(failed));
     if (failing_since_ns_ == 0) failing_since_ns_ = now_ns();
     if (asked_to_end_ || has_failed_long_enough()) {
       supervision_.give_up("no process can be started: " + failed.message);
@@ -208,7 +208,7 @@ void Supervisor::heed_signals() {
       tell_child(static_cast<int>(signal.ssi_signo));
       continue;
     }
-    if (!survivors_.may_succeed()) {
+    if (!survivors_.children().may_succeed()) {
       refuse_upgrade("what is served cannot be handed over; stop and start instead");
     } else if (auto able = supervision_.can_upgrade(); !able) {
       refuse_upgrade(able.error().message);
@@ -223,16 +223,16 @@ void Supervisor::heed_signals() {
 }
 
 void Supervisor::look_after_child() {
-  if (survivors_.serving_since_ns() == 0) {
+  if (survivors_.children().serving_since_ns() == 0) {
     if (has_served_) supervision_.gets_on();
     // A child that is ending has its own time limits.
-    if (survivors_.is_beginning()) look_after_takeover();
+    if (survivors_.children().is_beginning()) look_after_takeover();
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
-  const uint64_t request_ns = survivors_.oldest_request_ns();
-  const uint64_t since_ns =
-      request_ns == 0 ? survivors_.last_beat_ns() : std::min(request_ns, survivors_.last_beat_ns());
+  const uint64_t request_ns = survivors_.requests().oldest_ns();
+  const uint64_t since_ns = request_ns == 0 ? survivors_.children().last_beat_ns()
+                                            : std::min(request_ns, survivors_.children().last_beat_ns());
   const auto bound_ns = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(supervision_.hang_after).count());
   if (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns)
@@ -243,7 +243,7 @@ void Supervisor::look_after_child() {
 
 // A first start is not watched: no client waits for it, and it may be stopped.
 void Supervisor::look_after_takeover() {
-  if (survivors_.device_fd() && takeover_.hangs(supervision_.hang_after) && !hung_)
+  if (survivors_.connection().device_fd() && takeover_.hangs(supervision_.hang_after) && !hung_)
     replace_hung_child("the process that takes over");
 }
 
@@ -251,7 +251,7 @@ void Supervisor::replace_hung_child(const char* what) {
   log_error("{} has not got on for {} s", what, supervision_.hang_after.count());
   // A child that hung may have done so by chance. Where two in a row hang, the third does without what their
   // threads were reading.
-  log_stacks(child_, survivors_.is_beginning() && failures_ > 0);
+  log_stacks(child_, survivors_.children().is_beginning() && failures_ > 0);
   hung_ = true;
   (void)::kill(child_, SIGKILL);
 }
@@ -265,7 +265,7 @@ bool Supervisor::has_failed_long_enough() const {
 // Deaths count only for children that came to serve: their end was likely caused by a request. A child that
 // did not come to serve may find things better the next time, and has cost only time.
 bool Supervisor::is_hopeless(const std::optional<int>& status) {
-  const uint64_t serving_since_ns = survivors_.serving_since_ns();
+  const uint64_t serving_since_ns = survivors_.children().serving_since_ns();
   if (serving_since_ns > 0) failures_ = 0, failing_since_ns_ = 0;
   if (serving_since_ns > 0 && now_ns() - serving_since_ns > kShortLifeNs) deaths_ = killings_ = 0;
   if (left_on_purpose(status)) return false;
@@ -279,8 +279,8 @@ bool Supervisor::is_hopeless(const std::optional<int>& status) {
 }
 
 bool Supervisor::begin_again(const std::optional<int>& status) {
-  const std::string who =
-      hung_ && survivors_.is_beginning() ? "the process that was to take over" : "the serving process";
+  const std::string who = hung_ && survivors_.children().is_beginning() ? "the process that was to take over"
+                                                                        : "the serving process";
   const std::string reason = fmt::format("{} {}", who, hung_ ? "hung" : how(status));
   const bool hopeless = is_hopeless(status);
   hung_ = false;
@@ -289,7 +289,8 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
     return false;
   };
   if (hopeless) return give_up(fmt::format("{}, {} times in a row", reason, deaths_ + killings_ + failures_));
-  if (asked_to_end_ || !survivors_.device_fd() || !survivors_.may_succeed()) return give_up(reason);
+  if (asked_to_end_ || !survivors_.connection().device_fd() || !survivors_.children().may_succeed())
+    return give_up(reason);
   // Descriptors are closed before an upgrade too, because the exec does not close all of them (LMDB's).
   std::set<int> kept = handed_on();
   kept.insert(signals_.get());
@@ -312,7 +313,7 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
 
 void Supervisor::refuse_upgrade(const std::string& reason) {
   log_error("no upgrade: {}", reason);
-  survivors_.upgrade_refused(reason);
+  survivors_.children().upgrade_refused(reason);
 }
 
 std::set<int> Supervisor::handed_on() const {

@@ -2,13 +2,12 @@
 // or hangs. The child shares the supervisor's table of descriptors (clone(2), CLONE_FILES), so everything
 // that a child has opened is still open when the child is dead. That includes the connection to the kernel,
 // whose end would be an error to every client, and the descriptors that keep nameless inodes alive. Before
-// the next child begins, each descriptor that is not written down in Survivors (tier/survivors.h) is closed.
-// SIGTERM and SIGINT are passed to the child, whose end ends the supervisor. SIGHUP replaces this program by
-// the one that is installed now, and the child by a child of that program.
-// One thread, which only waits. Failure: the child's exit status. Children that die again and again as soon
-// as they serve are given up, and so is a series of successors of which none comes to serve for minutes. A
-// successor that fails leaves everything as it was (std::_Exit, no destructors), for the next one to try
-// again.
+// the next child begins, each descriptor that is not written down in Survivors (tier/survivors/survivors.h)
+// is closed. SIGTERM and SIGINT are passed to the child, whose end ends the supervisor. SIGHUP replaces this
+// program by the one that is installed now, and the child by a child of that program. One thread, which only
+// waits. Failure: the child's exit status. Children that die again and again as soon as they serve are given
+// up, and so is a series of successors of which none comes to serve for minutes. A successor that fails
+// leaves everything as it was (std::_Exit, no destructors), for the next one to try again.
 #pragma once
 
 #include <chrono>
@@ -17,7 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 

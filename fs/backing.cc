@@ -35,11 +35,11 @@ void SessionBacking::close_backing(int32_t id) {
 void SessionBacking::take_over() {
   if (!passthrough_) return;
   std::set<std::pair<uint16_t, uint64_t>> open;
-  survivors_.for_each_handle(
+  survivors_.handles().for_each(
       [&](const OpenHandle& handle) { open.emplace(handle.inode.pool, handle.inode.ino); });
   std::set<int32_t> live;
   std::vector<int32_t> dead;
-  survivors_.for_each_backing([&](const HeldBacking& backing, bool closing) {
+  survivors_.backing_ids().for_each([&](const HeldBacking& backing, bool closing) {
     if (!closing && open.contains({backing.inode.pool, backing.inode.ino}))
       live.insert(backing.id);
     else
@@ -48,12 +48,12 @@ void SessionBacking::take_over() {
   for (const int32_t id : dead) {
     count_step();
     close_backing(id);
-    survivors_.given_back(id);
+    survivors_.backing_ids().given_back(id);
   }
   // The kernel numbers backing ids one after the other (idr_alloc_cyclic, fs/fuse/backing.c). An id that was
   // acquired and not written down any more is therefore near the highest that was, and there is at most one
   // for each thread.
-  const int32_t highest = survivors_.highest_backing();
+  const int32_t highest = survivors_.backing_ids().highest();
   for (int32_t id = std::max(1, highest - kUnwritten); id <= highest + kUnwritten; ++id)
     if (!live.contains(id)) close_backing(id);
 }
@@ -74,7 +74,7 @@ Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
   FuseBackingMap map{.fd = fd, .flags = 0, .padding = 0};
   auto id = sys::control(device_fd_, kBackingOpen, &map);
   if (!id) return pass(id);
-  if (auto written = survivors_.backed({.inode = inode, .id = *id}); !written) {
+  if (auto written = survivors_.backing_ids().held({.inode = inode, .id = *id}); !written) {
     close_backing(*id);
     return pass(written);
   }
@@ -82,7 +82,7 @@ Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {
 }
 
 void SessionBacking::giving_back(int32_t backing) {
-  if (passthrough_) survivors_.giving_back(backing);
+  if (passthrough_) survivors_.backing_ids().giving_back(backing);
 }
 
 void SessionBacking::give_back(int32_t backing) {
@@ -97,7 +97,7 @@ void SessionBacking::give_back(int32_t backing) {
   }
   giving_back(backing);
   close_backing(backing);
-  survivors_.given_back(backing);
+  survivors_.backing_ids().given_back(backing);
 }
 
 }  // namespace kvcachefs

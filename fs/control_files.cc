@@ -73,7 +73,7 @@ ControlFiles::ControlFiles(Pools& pools, Survivors& survivors, uint32_t generati
 void ControlFiles::describe(const ServerInfo& info) {
   auto described = std::make_shared<ControlledServer>();
   described->info = info;
-  described->upgrades = [&survivors = survivors_] { return survivors.upgrades(); };
+  described->upgrades = [&survivors = survivors_] { return survivors.children().upgrades(); };
   described->pool_count = [&pools = pools_] { return pools.list().size(); };
   described->pool_reports = [&pools = pools_, io_mode = info.io_mode] {
     return report_pools(pools, io_mode);
@@ -224,9 +224,9 @@ void ControlFiles::gather(std::chrono::milliseconds at_most) {
 void ControlFiles::survey(std::chrono::milliseconds at_most) {
   surveying_.step(survivors_, at_most);
   for (const auto& pool : pools_.list()) {
-    survivors_.begin_request(0, false);
+    survivors_.requests().begin(0, false);
     pool->numa_survey().step();
-    survivors_.end_request();
+    survivors_.requests().end();
   }
 }
 

@@ -38,9 +38,9 @@ void ControlReads::step(Survivors& survivors, std::chrono::milliseconds at_most)
     queue.pop_front();
     if (queue.empty()) waiting_.erase(of_user);
   }
-  survivors.begin_request(0, false);
+  survivors.requests().begin(0, false);
   next();
-  survivors.end_request();
+  survivors.requests().end();
 }
 
 void ControlReads::end() {

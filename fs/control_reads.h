@@ -1,6 +1,6 @@
 // ControlReads are reads of control files that look at every entry of a pool, which may take seconds. A
 // thread of their own does them, so that no server thread waits. The supervisor watches that thread as one
-// that has a request in hand; during its look the thread says that it gets on (Survivors::still_at_it()).
+// that has a request in hand; during its look the thread says that it gets on (Requests::still_at_it()).
 // Users take turns, so that one with many reads does not keep the others waiting. run() is for server
 // threads, step() for one worker. Failure: EAGAIN for a user with too many waiting reads.
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "base/mutex.h"
 #include "fs/fuse.h"
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 

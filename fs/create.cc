@@ -70,7 +70,7 @@ void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   if (attempted && S_ISREG(mode)) node->pool->undo_create(directory->fd, name);
   const bool there = sys::stat_at(directory->fd, name).has_value();
   if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
-  server_of(request).survivors.attempt();
+  server_of(request).survivors.requests().attempt();
   if (!there)
     if (auto made = with_inode(*node->pool, [&] { return make(*node->pool, directory->fd); }); !made)
       return reply_error(request, std::move(made.error()));
@@ -88,7 +88,7 @@ void make_pool(fuse_req_t request, const char* name, mode_t mode) {
   if (std::string_view(name) == kMountControlName) return reply_error(request, {EEXIST, {}});
   if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
   const fuse_ctx* caller = fuse_req_ctx(request);
-  if (!server.pools.find(std::string_view(name))) server.survivors.attempt();
+  if (!server.pools.find(std::string_view(name))) server.survivors.requests().attempt();
   auto pool = server.pools.create_default(name, mode & 07777, caller->uid, caller->gid);
   if (!pool && !(request_identity().attempted && pool.error().code == EEXIST))
     return reply_error(request, std::move(pool.error()));
@@ -207,7 +207,7 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   const RequestIdentity identity = request_identity();
   if (!identity.resent) return false;
   Server& server = server_of(request);
-  const auto opened = server.survivors.opened_by(identity.unique);
+  const auto opened = server.survivors.handles().opened_by(identity.unique);
   if (!opened || opened->inode.pool != pool->number()) return false;
   const Node node{.pool = pool, .ino = opened->inode.ino};
   auto attributes = pool->attributes(node.ino);
@@ -261,7 +261,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   // that belongs to it.
   if (request_identity().attempted) pool.undo_create(directory->fd, name);
   Survivors& survivors = server_of(request).survivors;
-  if (survivors.supervised() && !sys::stat_at(directory->fd, name)) survivors.attempt();
+  if (survivors.supervised() && !sys::stat_at(directory->fd, name)) survivors.requests().attempt();
   for (int tries = 0;; ++tries) {
     auto fd = with_inode(pool, [&] {
       return sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);

@@ -31,7 +31,7 @@ void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_dir
 bool is_renamed(Server& server, Pool& pool, int from, const char* name, unsigned flags) {
   const RequestIdentity identity = request_identity();
   if (!identity.resent) return false;
-  const auto attempted = server.survivors.attempted_rename(identity.unique);
+  const auto attempted = server.survivors.requests().attempted_rename(identity.unique);
   if (!attempted) return false;
   const auto source = sys::handle_at(from, name);
   if (source && ((flags & RENAME_EXCHANGE) == 0 || source->ino != attempted->second_ino)) return false;
@@ -68,7 +68,7 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
     Result<void> removed;
     if (const auto pool = server.pools.find(std::string_view(name))) {
       removed = settle_catalog(*pool);
-      if (removed) server.survivors.attempt();
+      if (removed) server.survivors.requests().attempt();
     }
     if (removed) removed = server.pools.remove(name);
     if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
@@ -127,7 +127,7 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
   const auto there = sys::handle_at(directory->fd, new_name);
   if (there && !request_identity().attempted) return reply_error(request, {EEXIST, {}});
   const bool done = there && there->ino == node->ino;  // done by a process that died
-  server.survivors.attempt();
+  server.survivors.requests().attempt();
   if (done)
     node->pool->attributes_changed(node->ino);
   else if (auto linked =

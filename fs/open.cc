@@ -26,7 +26,7 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
       // The mark stays, so that a later request of the same call (a CREATE in a pool that has gone too)
       // counts as its second try.
       if (!server_of(request).stale_callers.again(fuse_req_ctx(request)->pid))
-        server_of(request).survivors.told_stale(fuse_req_ctx(request)->pid);
+        server_of(request).survivors.requests().told_stale(fuse_req_ctx(request)->pid);
       (void)fuse_reply_err(request, ESTALE);
     } else {
       reply_error(request, std::move(error));
@@ -114,10 +114,10 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
                          fuse_file_info* file) {
   Server& server = server_of(request);
   server.stale_callers.settled(fuse_req_ctx(request)->pid);
-  auto handle = server.survivors.opened({.inode = {node.pool->number(), node.ino},
-                                         .unique = request_identity().unique,
-                                         .writer = writes(file),
-                                         .from_disk = opened.from_disk});
+  auto handle = server.survivors.handles().opened({.inode = {node.pool->number(), node.ino},
+                                                   .unique = request_identity().unique,
+                                                   .writer = writes(file),
+                                                   .from_disk = opened.from_disk});
   if (!handle) {
     node.pool->end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);
@@ -131,13 +131,13 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
 void close_handle(Server& server, const Node& node, const fuse_file_info& file) {
   const uint64_t handle = file.fh >> kHandleShift;
   // A process that died may have closed the handle already, and its counts went with that process.
-  if (!server.survivors.is_open(handle)) return;
-  server.survivors.closed(handle);
+  if (!server.survivors.handles().is_open(handle)) return;
+  server.survivors.handles().closed(handle);
   server.page_cache.closed(NodeId::of_inode(node.pool->number(), node.ino).value);
   node.pool->end_open(node.ino, {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0});
 }
 
-void close_first(Server& server, const Node& node, const Survivors::Opened& opened, fuse_file_info file) {
+void close_first(Server& server, const Node& node, const OpenHandles::Opened& opened, fuse_file_info file) {
   file.fh = opened.handle << kHandleShift | (opened.from_disk ? kFromDisk : 0);
   close_handle(server, node, file);
 }
@@ -146,7 +146,7 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   const RequestIdentity identity = request_identity();
   if (!identity.resent) return false;
   Server& server = server_of(request);
-  const auto opened = server.survivors.opened_by(identity.unique);
+  const auto opened = server.survivors.handles().opened_by(identity.unique);
   if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
   const auto adopted = node.pool->adopted_open(node.ino, opened->from_disk);
   if (!adopted) {
@@ -198,7 +198,7 @@ void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   if (node)
     close_handle(server, *node, *file);
   else
-    server.survivors.closed(file->fh >> kHandleShift),
+    server.survivors.handles().closed(file->fh >> kHandleShift),
         server.page_cache.closed(ino);  // the pool is gone
   (void)fuse_reply_err(request, 0);
 }

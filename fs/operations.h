@@ -68,7 +68,7 @@ inline bool writes_alone(const fuse_file_info* file) {
 void close_handle(Server& server, const Node& node, const fuse_file_info& file);
 // The call closes what a request that is begun anew has opened its first time: otherwise that handle, which
 // is written down, would stay open for ever.
-void close_first(Server& server, const Node& node, const Survivors::Opened& opened, fuse_file_info file);
+void close_first(Server& server, const Node& node, const OpenHandles::Opened& opened, fuse_file_info file);
 // The call answers an OPEN that a process that died has carried out and not answered.
 bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file);
 // The call fills in what the kernel is told of an open under the number `handle`.

@@ -40,8 +40,8 @@ void begin_request(Survivors& survivors, const fuse_buf& request) {
   std::memcpy(&header, request.mem, sizeof header);
   identity = {.unique = header.unique & ~kResentBit, .opcode = header.opcode};
   identity.resent = (header.unique & kResentBit) != 0;
-  identity.attempted = identity.resent && survivors.was_attempted(identity.unique);
-  survivors.begin_request(identity.unique, identity.attempted);
+  identity.attempted = identity.resent && survivors.requests().was_attempted(identity.unique);
+  survivors.requests().begin(identity.unique, identity.attempted);
   fault_point("request begun", identity.opcode);
 }
 
@@ -74,7 +74,7 @@ void reply_error(fuse_req_t request, Error error) {
     if (stale_callers.again(thread))
       code = ENOENT;
     else
-      server_of(request).survivors.told_stale(thread);
+      server_of(request).survivors.requests().told_stale(thread);
   }
   about_to_answer();
   (void)fuse_reply_err(request, code);

@@ -44,7 +44,7 @@ struct Server {
 };
 
 // The request that this thread works for: the kernel's number for it, and whether a process that died had
-// been given it too (`resent`) and may have carried it out (`attempted`, Survivors::attempt()). Requests that
+// been given it too (`resent`) and may have carried it out (`attempted`, Requests::attempt()). Requests that
 // come over io_uring have no number here.
 struct RequestIdentity {
   uint64_t unique = 0;
@@ -87,7 +87,7 @@ inline Server& server_of(fuse_req_t request) {
 // A handler calls this for an order, which may take as long as it likes: it must not count as a hanging
 // request.
 inline void takes_long(fuse_req_t request) {
-  server_of(request).survivors.end_request();
+  server_of(request).survivors.requests().end();
 }
 
 // A Node is the pool and inode that a nodeid names; ESTALE for a pool that is gone.

@@ -213,10 +213,10 @@ Result<void> Session::give_device(int fd) {
 
 Result<void> Session::take_over() {
   if (auto made = make_session(); !made) return made;
-  if (auto given = give_device(*server_.survivors.device_fd()); !given) return given;
+  if (auto given = give_device(*server_.survivors.connection().device_fd()); !given) return given;
   mounted_device_ = device_at(options_.mountpoint);
   // The kernel sends INIT only once, so the saved one is replayed; the kernel ignores the answer to it.
-  const auto init = server_.survivors.init();
+  const auto init = server_.survivors.connection().init();
   std::vector<std::byte> request(init.begin(), init.end());
   fuse_buf buffer{};
   buffer.mem = request.data();
@@ -224,7 +224,7 @@ Result<void> Session::take_over() {
   fuse_session_process_buf(session_, &buffer);
   if (fuse_session_exited(session_) != 0) return fail(EPROTO, "the connection's INIT is not understood");
   server_.backing.take_over();
-  for (const int32_t thread : server_.survivors.told_stale_lately())
+  for (const int32_t thread : server_.survivors.requests().told_stale_lately())
     (void)server_.stale_callers.again(thread);
   return {};
 }
@@ -316,15 +316,15 @@ void Session::save_init(const fuse_buf& request) {
   fuse_in_header header{};
   std::memcpy(&header, request.mem, std::min(request.size, sizeof header));
   if (header.opcode != FUSE_INIT) return;
-  server_.survivors.connected(fuse_session_fd(session_),
-                              {static_cast<const std::byte*>(request.mem), request.size});
+  server_.survivors.connection().connected(fuse_session_fd(session_),
+                                           {static_cast<const std::byte*>(request.mem), request.size});
   fuse_init_in init{};
   std::memcpy(&init, static_cast<const std::byte*>(request.mem) + sizeof header,
               std::min(request.size - sizeof header, sizeof init));
   if ((init.flags & kInitExtended) != 0 && (init.flags2 & kHasResend) != 0) return;
   // A client that waits for an answer when this process dies would wait for ever.
   log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with who serves it");
-  server_.survivors.forbid_succession();
+  server_.survivors.children().forbid_succession();
 }
 
 void Session::serve_device() {
@@ -355,11 +355,11 @@ void Session::serve_device() {
     buffer.mem = memory->bytes().data();
     buffer.size = *received;
     begin_request(server_.survivors, buffer);
-    if (server_.survivors.supervised() && !server_.survivors.device_fd()) save_init(buffer);
+    if (server_.survivors.supervised() && !server_.survivors.connection().device_fd()) save_init(buffer);
     fuse_session_process_buf(session_, &buffer);
     if (request_identity().opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
     fault_point("request answered", request_identity().opcode);
-    server_.survivors.end_request();
+    server_.survivors.requests().end();
     // Most of an open's cost is waking up this thread, so one thread at a time looks for the next request
     // while the others sleep. If one of those takes the request that is seen here, the next receive of this
     // thread sleeps as usual.

@@ -105,7 +105,7 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
       flags = 0;
     else if (sys::get_xattr(fd->get(), name, {}))
       return fail(EEXIST);
-    survivors.attempt();
+    survivors.requests().attempt();
   }
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
   if (priority) node.pool->set_priority(node.ino, *priority);
@@ -118,7 +118,7 @@ Result<void> drop(Survivors& survivors, const Node& node, const char* name) {
   if (!is_storable(name)) return fail(EOPNOTSUPP);
   auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  if (sys::get_xattr(fd->get(), name, {})) survivors.attempt();
+  if (sys::get_xattr(fd->get(), name, {})) survivors.requests().attempt();
   auto done = sys::remove_xattr(fd->get(), name);
   if (!done && !(done.error().code == ENODATA && request_identity().attempted)) return done;
   if (name == kPriority) node.pool->set_priority(node.ino, 0);

@@ -31,7 +31,7 @@ Result<std::string> show_metrics(const ControlledServer& server) {
 
 // The line `reason` has a sentence as its value.
 Result<std::string> show_upgrades(const ControlledServer& server) {
-  const Survivors::Upgrades upgrades = server.upgrades();
+  const Children::Upgrades upgrades = server.upgrades();
   return fmt::format("done {}\nrefused {}\nreason {}\n", upgrades.done, upgrades.refused, upgrades.reason);
 }
 

@@ -9,13 +9,13 @@
 
 #include "fs/control/control_file.h"
 #include "fs/control/stats.h"
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 
 struct ControlledServer {
   ServerInfo info;
-  std::function<Survivors::Upgrades()> upgrades;
+  std::function<Children::Upgrades()> upgrades;
   std::function<size_t()> pool_count;
   std::function<std::vector<PoolReport>()> pool_reports;
 };

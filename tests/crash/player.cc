@@ -115,7 +115,7 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
 }
 
 void Player::keep(Handle& handle) {
-  auto kept = world_.survivors().opened(
+  auto kept = world_.survivors().handles().opened(
       {.inode = {1, handle.ino}, .unique = 1, .writer = handle.writer, .from_disk = handle.from_disk});
   if (!kept) throw Violation("an open is not written down");
   handle.kept = *kept;
@@ -181,7 +181,7 @@ void Player::close(Handle handle) {
     }
   }
   handle.fd.reset();
-  world_.survivors().closed(handle.kept);
+  world_.survivors().handles().closed(handle.kept);
   pool.end_open(handle.ino, {.writer = handle.writer, .from_disk = handle.from_disk});
   if (handle.id == 0) return;
   Object& object = expectation_.object(handle.id);

@@ -1,9 +1,9 @@
-// The mark on a file of a pool with a disk tier, which tells a successor (tier/survivors.h) about the file's
-// copy on the disk. It is an xattr of the tmpfs file itself, so it comes and goes with the file. Where the
-// other order could end in wrong bytes, the mark is written first: a clean entry is marked dirty before a
-// process may write it, and cold before its pages go. A dirty entry's mark names the catalog's node for its
-// earlier content. Inodes without content, such as directories, are marked with their number in the catalog
-// alone.
+// The mark on a file of a pool with a disk tier, which tells a successor (tier/survivors/survivors.h) about
+// the file's copy on the disk. It is an xattr of the tmpfs file itself, so it comes and goes with the file.
+// Where the other order could end in wrong bytes, the mark is written first: a clean entry is marked dirty
+// before a process may write it, and cold before its pages go. A dirty entry's mark names the catalog's node
+// for its earlier content. Inodes without content, such as directories, are marked with their number in the
+// catalog alone.
 //
 // Any thread. Failure: errno of setxattr(2); a mark that exists and cannot be read is kUnreadable.
 #pragma once

@@ -14,41 +14,9 @@
 #include "base/unique_fd.h"
 #include "tier/catalog/catalog.h"
 #include "tier/entries/entry.h"
-#include "tier/survivors.h"
+#include "tier/survivors/kept_inodes.h"
 
 namespace kvcachefs {
-
-// A descriptor that keeps an inode without a name alive, for a successor too.
-class KeptByDescriptor {
- public:
-  KeptByDescriptor() = default;
-  KeptByDescriptor(UniqueFd fd, Survivors* survivors, uint32_t place, DescriptorBudget::Charge charge)
-      : charge_(std::move(charge)), fd_(std::move(fd)), survivors_(survivors), place_(place) {}
-  KeptByDescriptor(KeptByDescriptor&& other) noexcept
-      : charge_(std::move(other.charge_)),
-        fd_(std::move(other.fd_)),
-        survivors_(std::exchange(other.survivors_, nullptr)),
-        place_(other.place_) {}
-  KeptByDescriptor& operator=(KeptByDescriptor&& other) noexcept {
-    std::swap(charge_, other.charge_);
-    std::swap(fd_, other.fd_);
-    std::swap(survivors_, other.survivors_);
-    std::swap(place_, other.place_);
-    return *this;
-  }
-  // The record for a successor goes before the descriptor is closed: it must never name a number that another
-  // file's descriptor has got.
-  ~KeptByDescriptor() {
-    if (survivors_ != nullptr) survivors_->let_go(place_);
-  }
-  explicit operator bool() const { return static_cast<bool>(fd_); }
-
- private:
-  DescriptorBudget::Charge charge_;  // given back when the descriptor is closed
-  UniqueFd fd_;                      // closed after the destructor's body
-  Survivors* survivors_ = nullptr;
-  uint32_t place_ = 0;
-};
 
 struct KeptTimes {
   timespec accessed{};

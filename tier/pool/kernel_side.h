@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 

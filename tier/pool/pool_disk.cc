@@ -129,7 +129,7 @@ void Pool::use_disk(const PoolOptions& spill) {
   fault_point("all restored");
   // A successor that takes the restore for unfinished would bring back what is removed from here on.
   if (is_supervised() && !put_restoring(arena_.tree_fd(), false))
-    surroundings_.survivors->forbid_succession();
+    surroundings_.survivors->children().forbid_succession();
   entries_.observe(*owned_disk_);
   disk_.store(owned_disk_.get());
 }

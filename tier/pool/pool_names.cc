@@ -46,10 +46,11 @@ Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool 
   auto charge = charged ? survivors->descriptors().charge(attributes->st_uid, number_)
                         : Result<DescriptorBudget::Charge>(DescriptorBudget::Charge());
   if (!charge) return pass(charge);
-  const auto place =
-      survivors->keep({.inode = {number_, handle.ino}, .generation = handle.generation, .fd = fd.get()});
+  const auto place = survivors->kept_inodes().keep(
+      {.inode = {number_, handle.ino}, .generation = handle.generation, .fd = fd.get()});
   // The inode is kept without a place as well, but only as long as this process lives.
-  return KeptByDescriptor(std::move(fd), place ? survivors : nullptr, place.value_or(0), std::move(*charge));
+  return KeptByDescriptor(std::move(fd), place ? &survivors->kept_inodes() : nullptr, place.value_or(0),
+                          std::move(*charge));
 }
 
 Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
@@ -90,7 +91,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   if (!keep) return pass(keep);
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
-  if (surroundings_.survivors != nullptr) surroundings_.survivors->attempt();
+  if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt();
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
   if (tier != nullptr) {
@@ -172,7 +173,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   if (surroundings_.survivors != nullptr)
-    surroundings_.survivors->attempt_rename(source->ino, target ? target->ino : 0);
+    surroundings_.survivors->requests().attempt_rename(source->ino, target ? target->ino : 0);
   if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) {
     if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
     return renamed;

@@ -103,7 +103,7 @@ Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const 
   // pages of any other entry are its content, and that is what kNone and a missing mark say.
   if (state == CopyMark::State::kClean) return mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
   auto removed = sys::remove_xattr(fd, kCopyXattr);
-  if (!removed && removed.error().code != ENODATA) surroundings_.survivors->forbid_succession();
+  if (!removed && removed.error().code != ENODATA) surroundings_.survivors->children().forbid_succession();
   return marked;
 }
 
@@ -112,7 +112,7 @@ void Pool::mark_dirty(Entry& entry) {
   if (const auto fd = arena_.open(handle_of(entry), O_PATH))
     (void)mark_copy(entry, fd->get(), CopyMark::State::kNone, nullptr);
   else
-    surroundings_.survivors->forbid_succession();
+    surroundings_.survivors->children().forbid_succession();
 }
 
 void Pool::became_dirty(Entry& entry) {

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "tier/pool/kernel_side.h"
 #include "tier/room.h"
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 
@@ -27,7 +27,7 @@ struct PoolSurroundings {
   bool is_supervised() const { return survivors != nullptr && survivors->supervised(); }
   // A thread that works long for one request says so: it does not hang.
   void still_at_it() const {
-    if (survivors != nullptr) survivors->still_at_it();
+    if (survivors != nullptr) survivors->requests().still_at_it();
   }
 };
 

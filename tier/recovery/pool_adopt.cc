@@ -1,5 +1,6 @@
 // A pool taken over from a process that died. Its files are where they were. What that process knew of them
-// besides is found out again, by a walk of the tree and from what the process wrote down (tier/survivors.h).
+// besides is found out again, by a walk of the tree and from what the process wrote down
+// (tier/survivors/survivors.h).
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -83,14 +84,14 @@ class Pool::Adopter {
   explicit Adopter(Pool& pool) : pool_(pool), survivors_(*pool.surroundings_.survivors) {}
 
   void run() {
-    survivors_.for_each_handle([this](const OpenHandle& handle) {
+    survivors_.handles().for_each([this](const OpenHandle& handle) {
       if (handle.inode.pool != pool_.number_) return;
       Opens& opens = opens_[handle.inode.ino];
       ++opens.all;
       if (handle.writer) ++opens.writers;
       if (handle.from_disk) ++opens.from_disk;
     });
-    survivors_.for_each_backing([this](const HeldBacking& backing, bool) {
+    survivors_.backing_ids().for_each([this](const HeldBacking& backing, bool) {
       if (backing.inode.pool == pool_.number_) backings_[backing.inode.ino] = backing.id;
     });
     adopt_nameless();
@@ -113,13 +114,13 @@ class Pool::Adopter {
   };
 
   void adopt_nameless() {
-    for (const auto& [place, kept] : survivors_.kept()) {
+    for (const auto& [place, kept] : survivors_.kept_inodes().list()) {
       count_step();
       if (kept.inode.pool != pool_.number_) continue;
       const auto attributes = sys::stat_of(kept.fd);
       DescriptorBudget::Charge charge;
       if (attributes) charge = survivors_.descriptors().charge_held(attributes->st_uid, pool_.number_);
-      KeptByDescriptor keeper(UniqueFd(kept.fd), &survivors_, place, std::move(charge));
+      KeptByDescriptor keeper(UniqueFd(kept.fd), &survivors_.kept_inodes(), place, std::move(charge));
       // The process died before the last name went, or after a new one came.
       if (!attributes || attributes->st_ino != kept.inode.ino || attributes->st_nlink > 0) continue;
       const bool is_file = S_ISREG(attributes->st_mode);
@@ -253,7 +254,7 @@ class Pool::Adopter {
 Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& options,
                                           const Surroundings& surroundings) {
   std::vector<int> nameless;
-  for (const auto& [place, kept] : surroundings.survivors->kept())
+  for (const auto& [place, kept] : surroundings.survivors->kept_inodes().list())
     if (kept.inode.pool == number) nameless.push_back(kept.fd);
   auto arena = MemoryArena::adopt(surroundings.arena_path, nameless);
   if (!arena) return pass(arena);

@@ -183,7 +183,7 @@ class Pool::Reconciler final : public CatalogVisitor {
 
   // Claims what clients read of nameless files from the disk.
   void claim_kept() {
-    for (const auto& [place, inode] : pool_.surroundings_.survivors->kept()) {
+    for (const auto& [place, inode] : pool_.surroundings_.survivors->kept_inodes().list()) {
       if (inode.inode.pool != pool_.number_) continue;
       EntryTable::Shard& shard = pool_.entries_.shard(inode.inode.ino);
       MutexLock lock(shard.mutex);

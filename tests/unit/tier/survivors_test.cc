@@ -1,5 +1,5 @@
 // The records that a process leaves for a successor, as the successor finds them.
-#include "tier/survivors.h"
+#include "tier/survivors/survivors.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class SurvivorsTest : public ::testing::Test {
   }
   static std::vector<OpenHandle> handles_of(Survivors& survivors) {
     std::vector<OpenHandle> result;
-    survivors.for_each_handle([&](const OpenHandle& handle) { result.push_back(handle); });
+    survivors.handles().for_each([&](const OpenHandle& handle) { result.push_back(handle); });
     return result;
   }
 
@@ -44,18 +44,19 @@ class SurvivorsTest : public ::testing::Test {
 TEST(NoSurvivorsTest, NothingIsKeptAndNothingFails) {
   Survivors nobody;
   EXPECT_FALSE(nobody.supervised());
-  EXPECT_EQ(nobody.opened({.inode = kInode, .unique = 1}).value(), 0u);
-  EXPECT_TRUE(nobody.is_open(0)) << "who has no numbers closes by his own count";
-  EXPECT_FALSE(nobody.opened_by(1));
-  EXPECT_TRUE(nobody.backed({.inode = kInode, .id = 1}));
-  EXPECT_TRUE(nobody.keep({.inode = kInode}));
-  EXPECT_TRUE(nobody.kept().empty());
-  EXPECT_FALSE(nobody.may_succeed());
+  EXPECT_EQ(nobody.handles().opened({.inode = kInode, .unique = 1}).value(), 0u);
+  EXPECT_TRUE(nobody.handles().is_open(0)) << "without numbers a close goes by its own count";
+  EXPECT_FALSE(nobody.handles().opened_by(1));
+  EXPECT_TRUE(nobody.backing_ids().held({.inode = kInode, .id = 1}));
+  EXPECT_TRUE(nobody.kept_inodes().keep({.inode = kInode}));
+  EXPECT_TRUE(nobody.kept_inodes().list().empty());
+  EXPECT_FALSE(nobody.children().may_succeed());
 }
 
 TEST_F(SurvivorsTest, OpenHandlesAreFoundAndClosedOnce) {
-  const uint64_t reader = survivors_->opened({.inode = kInode, .unique = 10}).value();
-  const uint64_t writer = survivors_->opened({.inode = kInode, .unique = 12, .writer = true}).value();
+  const uint64_t reader = survivors_->handles().opened({.inode = kInode, .unique = 10}).value();
+  const uint64_t writer =
+      survivors_->handles().opened({.inode = kInode, .unique = 12, .writer = true}).value();
   EXPECT_NE(reader, writer);
   const auto next = successor();
   const auto handles = handles_of(*next);
@@ -63,98 +64,98 @@ TEST_F(SurvivorsTest, OpenHandlesAreFoundAndClosedOnce) {
   EXPECT_EQ(handles[0].inode, kInode);
   EXPECT_FALSE(handles[0].writer);
   EXPECT_TRUE(handles[1].writer);
-  ASSERT_TRUE(next->opened_by(12));
-  EXPECT_EQ(next->opened_by(12)->handle, writer);
-  EXPECT_EQ(next->opened_by(12)->inode, kInode);
-  EXPECT_FALSE(next->opened_by(14));
-  next->closed(reader);
-  EXPECT_FALSE(next->is_open(reader));
+  ASSERT_TRUE(next->handles().opened_by(12));
+  EXPECT_EQ(next->handles().opened_by(12)->handle, writer);
+  EXPECT_EQ(next->handles().opened_by(12)->inode, kInode);
+  EXPECT_FALSE(next->handles().opened_by(14));
+  next->handles().closed(reader);
+  EXPECT_FALSE(next->handles().is_open(reader));
   // Another handle has its place now: a repeated close of the old handle does not close the new one.
-  const uint64_t another = next->opened({.inode = kInode, .unique = 16}).value();
-  next->closed(reader);
-  EXPECT_TRUE(next->is_open(another));
+  const uint64_t another = next->handles().opened({.inode = kInode, .unique = 16}).value();
+  next->handles().closed(reader);
+  EXPECT_TRUE(next->handles().is_open(another));
   EXPECT_EQ(handles_of(*next).size(), 2u);
 }
 
 TEST_F(SurvivorsTest, BackingIdsUntilTheyAreGivenBack) {
-  ASSERT_TRUE(survivors_->backed({.inode = kInode, .id = 5}));
-  ASSERT_TRUE(survivors_->backed({.inode = {.pool = 1, .ino = 2}, .id = 9}));
-  survivors_->giving_back(5);
+  ASSERT_TRUE(survivors_->backing_ids().held({.inode = kInode, .id = 5}));
+  ASSERT_TRUE(survivors_->backing_ids().held({.inode = {.pool = 1, .ino = 2}, .id = 9}));
+  survivors_->backing_ids().giving_back(5);
   const auto next = successor();
   std::vector<std::pair<int32_t, bool>> found;
-  next->for_each_backing(
+  next->backing_ids().for_each(
       [&](const HeldBacking& held, bool closing) { found.emplace_back(held.id, closing); });
   EXPECT_EQ(found, (std::vector<std::pair<int32_t, bool>>{{5, true}, {9, false}}));
-  EXPECT_EQ(next->highest_backing(), 9);
-  next->given_back(5);
-  next->given_back(9);
-  next->given_back(9);
+  EXPECT_EQ(next->backing_ids().highest(), 9);
+  next->backing_ids().given_back(5);
+  next->backing_ids().given_back(9);
+  next->backing_ids().given_back(9);
   found.clear();
-  next->for_each_backing(
+  next->backing_ids().for_each(
       [&](const HeldBacking& held, bool closing) { found.emplace_back(held.id, closing); });
   EXPECT_TRUE(found.empty());
-  EXPECT_EQ(next->highest_backing(), 9) << "what was not written down is near it";
+  EXPECT_EQ(next->backing_ids().highest(), 9) << "what was not written down is near it";
 }
 
 TEST_F(SurvivorsTest, KeptInodes) {
-  const uint32_t place = survivors_->keep({.inode = kInode, .generation = 8, .fd = 77}).value();
+  const uint32_t place = survivors_->kept_inodes().keep({.inode = kInode, .generation = 8, .fd = 77}).value();
   const auto next = successor();
-  const auto kept = next->kept();
+  const auto kept = next->kept_inodes().list();
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(kept[0].first, place);
   EXPECT_EQ(kept[0].second.inode, kInode);
   EXPECT_EQ(kept[0].second.generation, 8u);
   EXPECT_EQ(kept[0].second.fd, 77);
-  next->let_go(place);
-  EXPECT_TRUE(survivors_->kept().empty());
+  next->kept_inodes().let_go(place);
+  EXPECT_TRUE(survivors_->kept_inodes().list().empty());
 }
 
 TEST_F(SurvivorsTest, WhatBecameOfRequests) {
   const auto run = [this](uint64_t unique, auto what) {
     std::thread([&] {
-      survivors_->begin_request(unique, false);
+      survivors_->requests().begin(unique, false);
       what();
     }).join();
   };
   run(2, [] {});
-  run(4, [this] { survivors_->attempt(); });
+  run(4, [this] { survivors_->requests().attempt(); });
   const auto next = successor();
-  EXPECT_FALSE(next->was_attempted(2));
-  EXPECT_TRUE(next->was_attempted(4));
-  EXPECT_FALSE(next->was_attempted(8));
-  std::thread([&] { next->begin_request(4, next->was_attempted(4)); }).join();
-  EXPECT_TRUE(successor()->was_attempted(4)) << "by the one before the one before";
+  EXPECT_FALSE(next->requests().was_attempted(2));
+  EXPECT_TRUE(next->requests().was_attempted(4));
+  EXPECT_FALSE(next->requests().was_attempted(8));
+  std::thread([&] { next->requests().begin(4, next->requests().was_attempted(4)); }).join();
+  EXPECT_TRUE(successor()->requests().was_attempted(4)) << "by the one before the one before";
 }
 
 TEST_F(SurvivorsTest, TheOldestRequestInHand) {
-  EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
+  EXPECT_EQ(survivors_->requests().oldest_ns(), 0u);
   std::thread([this] {
-    survivors_->begin_request(2, false);
-    const uint64_t begun_ns = survivors_->oldest_request_ns();
+    survivors_->requests().begin(2, false);
+    const uint64_t begun_ns = survivors_->requests().oldest_ns();
     EXPECT_NE(begun_ns, 0u);
-    survivors_->still_at_it();
-    EXPECT_GT(survivors_->oldest_request_ns(), begun_ns);
-    survivors_->end_request();
-    EXPECT_EQ(survivors_->oldest_request_ns(), 0u);
-    survivors_->still_at_it();
-    EXPECT_EQ(survivors_->oldest_request_ns(), 0u) << "what may take as long as it likes is watched again";
-    survivors_->begin_request(4, false);
+    survivors_->requests().still_at_it();
+    EXPECT_GT(survivors_->requests().oldest_ns(), begun_ns);
+    survivors_->requests().end();
+    EXPECT_EQ(survivors_->requests().oldest_ns(), 0u);
+    survivors_->requests().still_at_it();
+    EXPECT_EQ(survivors_->requests().oldest_ns(), 0u) << "what may take as long as it likes is watched again";
+    survivors_->requests().begin(4, false);
   }).join();
-  EXPECT_NE(survivors_->oldest_request_ns(), 0u);
+  EXPECT_NE(survivors_->requests().oldest_ns(), 0u);
   const auto next = successor();
-  EXPECT_EQ(next->oldest_request_ns(), 0u) << "a dead one's";
+  EXPECT_EQ(next->requests().oldest_ns(), 0u) << "a dead one's";
 }
 
 TEST_F(SurvivorsTest, TheConnection) {
-  EXPECT_FALSE(survivors_->device_fd());
+  EXPECT_FALSE(survivors_->connection().device_fd());
   const std::vector<std::byte> init(104, std::byte{7});
-  survivors_->connected(9, init);
+  survivors_->connection().connected(9, init);
   const auto next = successor();
-  EXPECT_EQ(next->device_fd(), 9);
-  EXPECT_TRUE(std::ranges::equal(next->init(), init));
-  EXPECT_TRUE(next->may_succeed());
-  next->forbid_succession();
-  EXPECT_FALSE(survivors_->may_succeed());
+  EXPECT_EQ(next->connection().device_fd(), 9);
+  EXPECT_TRUE(std::ranges::equal(next->connection().init(), init));
+  EXPECT_TRUE(next->children().may_succeed());
+  next->children().forbid_succession();
+  EXPECT_FALSE(survivors_->children().may_succeed());
 }
 
 TEST_F(SurvivorsTest, PoolsReplaceOneAnother) {
@@ -169,17 +170,17 @@ TEST_F(SurvivorsTest, PoolsReplaceOneAnother) {
 }
 
 TEST_F(SurvivorsTest, Renames) {
-  survivors_->attempt_rename(3, 4);  // by a thread that has no request
+  survivors_->requests().attempt_rename(3, 4);  // by a thread that has no request
   std::thread([this] {
-    survivors_->begin_request(20, false);
-    survivors_->attempt_rename(1, 2);
-    survivors_->begin_request(22, false);
+    survivors_->requests().begin(20, false);
+    survivors_->requests().attempt_rename(1, 2);
+    survivors_->requests().begin(22, false);
   }).join();
   const auto next = successor();
-  ASSERT_TRUE(next->attempted_rename(20));
-  EXPECT_EQ(next->attempted_rename(20)->first_ino, 1u);
-  EXPECT_EQ(next->attempted_rename(20)->second_ino, 2u);
-  EXPECT_FALSE(next->attempted_rename(22));
+  ASSERT_TRUE(next->requests().attempted_rename(20));
+  EXPECT_EQ(next->requests().attempted_rename(20)->first_ino, 1u);
+  EXPECT_EQ(next->requests().attempted_rename(20)->second_ino, 2u);
+  EXPECT_FALSE(next->requests().attempted_rename(22));
 }
 
 TEST_F(SurvivorsTest, AnotherFormatIsRefused) {
@@ -203,10 +204,10 @@ TEST_F(SurvivorsTest, AProcessKilledAtAnyMomentLeavesTheTruth) {
     if (child == 0) {
       survivors_->begin_generation();
       for (uint64_t unique = 2;; unique += 2) {
-        const auto handle = survivors_->opened({.inode = kInode, .unique = unique, .writer = true});
-        const auto place = survivors_->keep({.inode = kInode, .generation = 1, .fd = 3});
-        survivors_->closed(*handle);
-        survivors_->let_go(*place);
+        const auto handle = survivors_->handles().opened({.inode = kInode, .unique = unique, .writer = true});
+        const auto place = survivors_->kept_inodes().keep({.inode = kInode, .generation = 1, .fd = 3});
+        survivors_->handles().closed(*handle);
+        survivors_->kept_inodes().let_go(*place);
       }
     }
     ::usleep(static_cast<useconds_t>(100 * round));
@@ -218,12 +219,12 @@ TEST_F(SurvivorsTest, AProcessKilledAtAnyMomentLeavesTheTruth) {
     for (const OpenHandle& handle : handles) {
       EXPECT_EQ(handle.inode, kInode);
       EXPECT_TRUE(handle.writer);
-      ASSERT_TRUE(next->opened_by(handle.unique));
-      next->closed(next->opened_by(handle.unique)->handle);
+      ASSERT_TRUE(next->handles().opened_by(handle.unique));
+      next->handles().closed(next->handles().opened_by(handle.unique)->handle);
     }
-    for (const auto& [place, kept] : next->kept()) {
+    for (const auto& [place, kept] : next->kept_inodes().list()) {
       EXPECT_EQ(kept.fd, 3);
-      next->let_go(place);
+      next->kept_inodes().let_go(place);
     }
   }
   // No records have piled up, because the same few places are used over and over.

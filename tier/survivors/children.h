@@ -1,0 +1,60 @@
+// The supervisor's children, which serve one after the other: whether the present one does, gets on, and may
+// have a successor, and how upgrades ended. Any thread. Never fails; without a supervisor nothing is kept.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kvcachefs {
+
+class Children {
+ public:
+  static constexpr size_t kMostReasonBytes = 512;
+
+  struct Shared {
+    std::atomic<uint32_t> forbidden;
+    std::atomic<uint64_t> serving_since_ns, last_beat_ns;
+    std::atomic<uint32_t> upgrades_done, upgrades_refused;
+    std::array<char, kMostReasonBytes> refusal;  // ends with a zero
+  };
+
+  explicit Children(Shared* shared) : shared_(shared) {}  // none: without a supervisor
+
+  void beginning() {  // the next child is about to be started
+    ending();
+    beat(kBeatToCome);
+  }
+  bool is_beginning() const {  // a child was started and neither serves yet nor ends
+    return serving_since_ns() == 0 && last_beat_ns() == kBeatToCome;
+  }
+  void serving(uint64_t since_ns);    // the child has taken over and serves
+  uint64_t serving_since_ns() const;  // 0: the child does not serve yet, or serves no more
+  void ending();                      // the child has been asked to end, which may take long
+  void beat(uint64_t at_ns);          // at this time all threads of the child were making progress
+  uint64_t last_beat_ns() const;
+  // A child that dies from now on is not replaced: its successor would lack something (a disk tier, a copy's
+  // mark).
+  void forbid_succession();
+  bool may_succeed() const;
+
+  // The supervisor notes how an upgrade ended; the process that asked for it reads that.
+  struct Upgrades {
+    uint32_t done = 0;
+    uint32_t refused = 0;
+    std::string reason;  // why the last refused upgrade was refused
+  };
+  void upgraded();
+  void upgrade_refused(std::string_view reason);
+  Upgrades upgrades() const;
+
+ private:
+  static constexpr uint64_t kBeatToCome = UINT64_MAX;
+
+  Shared* const shared_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,36 @@
+#include "tier/survivors/connection.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvcachefs {
+
+Result<void> Connection::set_mount_point(std::string_view path) {
+  if (path.size() >= PATH_MAX) return fail(ENAMETOOLONG, "the mount point's path is too long");
+  shared_->mount_point[path.copy(shared_->mount_point.data(), path.size())] = '\0';
+  return {};
+}
+
+std::string Connection::mount_point() const {
+  return shared_->mount_point.data();
+}
+
+void Connection::connected(int device_fd, std::span<const std::byte> init) {
+  if (shared_ == nullptr || shared_->device_fd >= 0) return;
+  KVCACHEFS_CHECK(init.size() <= kMostInitBytes);
+  std::ranges::copy(init, shared_->init.begin());
+  shared_->init_bytes = init.size();
+  shared_->device_fd = device_fd;
+}
+
+std::optional<int> Connection::device_fd() const {
+  if (shared_ == nullptr || shared_->device_fd < 0) return std::nullopt;
+  return shared_->device_fd;
+}
+
+std::span<const std::byte> Connection::init() const {
+  return std::span(shared_->init).first(shared_->init_bytes);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,89 @@
+#include "tier/survivors/requests.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kLatelyMs = 2000;  // longer than it takes to replace a process
+
+constexpr uint32_t kNoRequest = UINT32_MAX;
+thread_local uint32_t own_request = kNoRequest;
+
+}  // namespace
+
+void Requests::begin(uint64_t unique, bool attempted) {
+  if (shared_ == nullptr) return;
+  if (own_request == kNoRequest) own_request = shared_->threads++ % kPlaces;
+  auto& request = shared_->in_hand[own_request];
+  request.unique = 0;
+  request.attempted = attempted ? 1 : 0;
+  request.unique = unique;
+  request.generation = shared_->generation.load();
+  request.begun_ns = now_ns();
+}
+
+void Requests::end() {
+  if (shared_ != nullptr && own_request != kNoRequest) shared_->in_hand[own_request].begun_ns = 0;
+}
+
+void Requests::still_at_it() {
+  if (shared_ == nullptr || own_request == kNoRequest) return;
+  if (auto& begun_ns = shared_->in_hand[own_request].begun_ns; begun_ns != 0) begun_ns = now_ns();
+}
+
+void Requests::attempt() {
+  if (shared_ != nullptr && own_request != kNoRequest) shared_->in_hand[own_request].attempted = 1;
+}
+
+bool Requests::was_attempted(uint64_t unique) const {
+  return shared_ != nullptr && std::ranges::any_of(shared_->in_hand, [unique](const auto& request) {
+           return request.unique == unique && request.attempted != 0;
+         });
+}
+
+void Requests::attempt_rename(uint64_t first_ino, uint64_t second_ino) {
+  if (shared_ == nullptr || own_request == kNoRequest) return;
+  auto& record = shared_->renamed[shared_->renames++ % kRenames];
+  record.unique = 0;
+  record.first_ino = first_ino;
+  record.second_ino = second_ino;
+  record.unique = shared_->in_hand[own_request].unique.load();
+}
+
+std::optional<Requests::Rename> Requests::attempted_rename(uint64_t unique) const {
+  if (shared_ == nullptr) return std::nullopt;
+  for (const auto& record : shared_->renamed)
+    if (record.unique == unique) return Rename{unique, record.first_ino, record.second_ino};
+  return std::nullopt;
+}
+
+void Requests::told_stale(int32_t thread) {
+  if (shared_ == nullptr) return;
+  auto& told = shared_->stale[shared_->stales++ % kStales];
+  told.thread = thread;
+  told.at_ms = now_coarse_ms();
+}
+
+std::vector<int32_t> Requests::told_stale_lately() const {
+  std::vector<int32_t> result;
+  if (shared_ == nullptr) return result;
+  for (const auto& told : shared_->stale)
+    if (told.at_ms != 0 && now_coarse_ms() - told.at_ms < kLatelyMs) result.push_back(told.thread);
+  return result;
+}
+
+uint64_t Requests::oldest_ns() const {
+  uint64_t oldest_ns = 0;
+  if (shared_ == nullptr) return oldest_ns;
+  for (const auto& request : shared_->in_hand) {
+    const uint64_t begun_ns = request.begun_ns;
+    if (begun_ns == 0 || request.generation != shared_->generation) continue;
+    if (oldest_ns == 0 || begun_ns < oldest_ns) oldest_ns = begun_ns;
+  }
+  return oldest_ns;
+}
+
+}  // namespace kvcachefs

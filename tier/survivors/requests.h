@@ -1,0 +1,76 @@
+// The requests that the threads of a serving process have in hand, for its successor, which gets the
+// unanswered ones again, and for the supervisor, which sees how old they are. Any thread; what concerns a
+// request is of the calling thread. Never fails; without a supervisor nothing is kept.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace kvcachefs {
+
+class Requests {
+ public:
+  // One place for each thread: enough for the threads of many children, so that the requests of the last few
+  // children stay on record.
+  static constexpr uint32_t kPlaces = 4096;
+  static constexpr uint32_t kRenames = 4096;  // more renames than a client's threads have in hand at once
+  static constexpr uint32_t kStales = 256;
+
+  struct Shared {
+    std::atomic<uint32_t> generation;  // of the child that serves
+    std::atomic<uint32_t> threads, renames, stales;
+    struct {
+      std::atomic<uint64_t> unique;
+      std::atomic<uint32_t> attempted;
+      std::atomic<uint32_t> generation;
+      std::atomic<uint64_t> begun_ns;  // 0: the thread waits for a request
+    } in_hand[kPlaces];
+    struct {
+      std::atomic<uint64_t> unique;
+      uint64_t first_ino, second_ino;
+    } renamed[kRenames];
+    struct {
+      std::atomic<int32_t> thread;
+      std::atomic<uint64_t> at_ms;
+    } stale[kStales];
+  };
+
+  explicit Requests(Shared* shared) : shared_(shared) {}  // none: without a supervisor
+  // Answers how many children came before this one.
+  uint32_t begin_generation() { return shared_ != nullptr ? shared_->generation++ : 0; }
+
+  // The calling thread begins a request. `attempted`: an earlier process attempted it; that stays recorded.
+  void begin(uint64_t unique, bool attempted);
+  void end();  // the thread waits for its next request
+  // The thread made progress, or waits with a bound of its own for other threads: its request's age begins
+  // anew.
+  void still_at_it();
+  // The calling thread is about to make the change that its request asks for, and has just checked that the
+  // change is possible. (The kernel sends one change of a directory's names or an inode's attributes at a
+  // time.) A successor that gets the same request again may find the change done. A thread without a request
+  // records nothing.
+  void attempt();
+  bool was_attempted(uint64_t unique) const;
+  // The same for a rename, which may be answered after its thread has had other requests. first_ino is the
+  // inode of the old name, second_ino that of the new name; 0: the new name was free.
+  struct Rename {
+    uint64_t unique = 0, first_ino = 0, second_ino = 0;
+  };
+  void attempt_rename(uint64_t first_ino, uint64_t second_ino);
+  std::optional<Rename> attempted_rename(uint64_t unique) const;
+  // told_stale() records that a client's thread was told ESTALE for the first time in a call
+  // (fs/stale_callers.h); told_stale_lately() lists the threads of the last two seconds.
+  void told_stale(int32_t thread);
+  std::vector<int32_t> told_stale_lately() const;
+  // The time when the oldest request in hand of this generation's threads began; 0: no thread has one in
+  // hand.
+  uint64_t oldest_ns() const;
+
+ private:
+  Shared* const shared_;
+};
+
+}  // namespace kvcachefs

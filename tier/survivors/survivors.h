@@ -1,0 +1,86 @@
+// Survivors keeps what outlives a serving process that dies, in one piece of shared memory that the
+// supervisor made and every serving child maps. A child writes down here what the kernel holds for it and
+// what cannot be found out again from the pools' memory: the connection with its INIT request, the pools,
+// which request opened which handle, backing ids, and the numbers of the descriptors that keep nameless
+// inodes alive. The descriptors themselves lie in the table that child and supervisor share
+// (daemon/supervisor.h).
+//
+// Because a process may be killed between any two instructions, each fact is one record, which a single store
+// makes true or false.
+//
+// Any thread. Failure: ENFILE when a table is full. Without a supervisor nothing is kept and nothing fails.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tier/descriptor_budget.h"
+#include "tier/survivors/backing_ids.h"
+#include "tier/survivors/children.h"
+#include "tier/survivors/connection.h"
+#include "tier/survivors/kept_inodes.h"
+#include "tier/survivors/open_handles.h"
+#include "tier/survivors/requests.h"
+
+namespace kvcachefs {
+
+class Survivors {
+ public:
+  static constexpr size_t kMostPoolsBytes = size_t{16} << 20;
+
+  Survivors();  // without a supervisor
+  static Result<std::unique_ptr<Survivors>> create();
+  // open() maps the memory that another program, of an older or newer version, has created. EPROTONOSUPPORT:
+  // another format.
+  static Result<std::unique_ptr<Survivors>> open(UniqueFd memory);
+  static uint32_t format();  // the number of the layout's version
+  ~Survivors();
+  Survivors(const Survivors&) = delete;
+  Survivors& operator=(const Survivors&) = delete;
+
+  bool supervised() const { return layout_ != nullptr; }
+  int memory_fd() const { return memory_.get(); }
+  // Each child calls this first of all; the answer is how many children came before it.
+  uint32_t begin_generation();
+  // The device has another descriptor, and the descriptors that kept nameless inodes are gone: the supervisor
+  // that held them died.
+  void moved(int device_fd);
+
+  // The pools' numbers and options, as text that the caller understands. ENOSPC above kMostPoolsBytes.
+  Result<void> set_pools(std::string_view text) EXCLUDES(mutex_);
+  std::string pools() const;
+
+  Connection& connection() { return connection_; }
+  const Connection& connection() const { return connection_; }
+  Children& children() { return children_; }
+  Requests& requests() { return requests_; }
+  OpenHandles& handles() { return handles_; }
+  BackingIds& backing_ids() { return backing_ids_; }
+  KeptInodes& kept_inodes() { return kept_inodes_; }
+  // The budget of this process; a successor charges the descriptors that it takes over anew.
+  DescriptorBudget& descriptors() { return descriptors_; }
+
+ private:
+  struct Layout;
+  Survivors(UniqueFd memory, Layout* layout);
+  static Result<Layout*> map(int memory);
+
+  UniqueFd memory_;
+  Layout* const layout_;
+  Connection connection_;
+  Children children_;
+  Requests requests_;
+  OpenHandles handles_;
+  BackingIds backing_ids_;
+  KeptInodes kept_inodes_;
+  DescriptorBudget descriptors_;
+  Mutex mutex_;  // orders writers of the pools' text
+};
+
+}  // namespace kvcachefs
