@@ -19,9 +19,8 @@ constexpr auto kClosingPause = std::chrono::milliseconds(1);
 // While other writers are at work, a full pool need not stay full.
 constexpr auto kOthersPatience = std::chrono::milliseconds(20);
 
-// The watermarks keep 50 MiB free in a pool of kSmallPoolBytes: at one writer's 5 GB/s, enough for an evictor
-// that is 10 ms late. In a smaller pool a writer gets passthrough only if half of the pool can be promised to
-// it. In a larger one the promise is the expected size; where that is unknown or may be wrong, it is
+// In a pool smaller than kSmallPoolBytes a writer gets passthrough only if half of the pool can be promised
+// to it. In a larger one the promise is the expected size; where that is unknown or may be wrong, it is
 // kUnknownBytes, which last for at least 50 ms.
 constexpr uint64_t kSmallPoolBytes = uint64_t{1} << 30;
 constexpr uint64_t kUnknownBytes = uint64_t{512} << 20;
@@ -35,6 +34,10 @@ constexpr uint64_t kLearnedShare = 8;
 // At most this share of a small pool stays empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
 constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
+// A writer with passthrough that needs more than it was promised takes what is free until the evictor sees
+// it. On a busy machine of two processors the evictor was 24 ms late; at 5 GB/s this lasts for that time.
+constexpr uint64_t kUnpromisedBytes = uint64_t{128} << 20;
+constexpr uint64_t kUnpromisedShare = 8;
 
 }  // namespace
 
@@ -117,9 +120,12 @@ uint64_t Capacity::pressure_bytes() {
   // Because free space must be there before writers need it, room for a few entries is kept beyond the
   // watermarks.
   const uint64_t expected = expected_entry_bytes();
-  const uint64_t headroom =
+  const bool outgrows =
+      now.size_bytes >= kSmallPoolBytes && !surroundings_.backing_store->needs_write_access();
+  const uint64_t headroom = std::max(
       std::min(now.size_bytes / kHeadroomShare, 4 * expected) +
-      std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed));
+          std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed)),
+      outgrows ? std::min(now.size_bytes / kUnpromisedShare, kUnpromisedBytes) : 0);
   const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
   const uint64_t low =
       std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));

@@ -14,6 +14,7 @@
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
+#include "tests/support/no_kernel.h"
 #include "tier/pool/pool.h"
 #include "tier/pool/pools.h"
 
@@ -63,19 +64,6 @@ class HookedCatalog final : public Catalog {
   const std::function<void()> loaded_;
 };
 
-struct NoBacking final : BackingStore {
-  Result<int32_t> acquire(int, PoolInode) override { return fail(ENOSYS); }
-  void give_back(int32_t) override {}
-  bool needs_write_access() const override { return false; }
-};
-
-struct NoListener final : DiscardListener {
-  void changed(uint16_t, uint64_t) override {}
-  void discarded(uint16_t, uint64_t, uint64_t, std::string) override {}
-  void appeared(uint16_t, uint64_t, std::string) override {}
-  void wait_until_told(std::chrono::milliseconds) override {}
-};
-
 class PoolRestoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -121,8 +109,8 @@ class PoolRestoreTest : public ::testing::Test {
 
   test::DiskDirectory place_;
   NumaTopology topology_{{{.id = 0}}, [](int) { return uint64_t{1} << 40; }};
-  NoBacking backing_;
-  NoListener listener_;
+  test::NoBacking backing_;
+  test::NoListener listener_;
   Wakeup evictor_;
   PoolOptions options_;
   std::shared_ptr<Pool> pool_;
@@ -239,9 +227,10 @@ TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
   EXPECT_EQ(presence(accepts_disk), Presence::kHere);
   EXPECT_EQ(presence({}), Presence::kCold) << "nobody has it open any more";
   ASSERT_EQ(pool_->truncate(ino, 0), Presence::kHere);
+  backing_.error = ENOSYS;
   const auto answer = pool_->begin_open(ino, {}, 0);
   ASSERT_FALSE(answer);
-  EXPECT_EQ(answer.error().code, ENOSYS) << "from NoBacking";
+  EXPECT_EQ(answer.error().code, ENOSYS);
   ASSERT_TRUE(pool_->remove(root(), "f", false));
   EXPECT_EQ(presence(accepts_disk), Presence::kGone);
   EXPECT_EQ(pool_->truncate(ino, 0), Presence::kGone);

@@ -64,6 +64,17 @@ TEST(Room, AWaiterIsWokenByEitherAnswer) {
   }
 }
 
+// What came while rounds came every few milliseconds has woken the evictor for none of them: it looks once
+// more before it waits for long.
+TEST(Wakeup, WorkThatCameBeforeTheFirstLongWaitIsNotLeftForIt) {
+  Wakeup wakeup;
+  wakeup.wait(std::chrono::milliseconds(1));
+  wakeup.wake_if_idle();
+  wakeup.wait(kLong);
+  wakeup.wake_if_idle();
+  wakeup.wait(kLong);
+}
+
 TEST(Wakeup, AWakeBeforeTheWaitIsNotLost) {
   Wakeup wakeup;
   wakeup.wake();
