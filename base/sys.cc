@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/xattr.h>
 
 #include <cerrno>
@@ -319,6 +320,11 @@ Result<int> control(int fd, unsigned long request, void* argument) {
   const int rc = ioctl(fd, request, argument);
   if (rc < 0) return failed();
   return rc;
+}
+
+uint64_t memory_bytes() {
+  struct sysinfo info {};
+  return ::sysinfo(&info) == 0 ? uint64_t{info.totalram} * info.mem_unit : 0;
 }
 
 Error last_error(std::string_view what) {

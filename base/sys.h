@@ -79,6 +79,8 @@ Result<void> remove_directory(const char* path);
 Result<std::string> read_text(const char* path);                     // for small files of /proc and /sys
 Result<int> control(int fd, unsigned long request, void* argument);  // ioctl(2)
 
+uint64_t memory_bytes();  // of the machine; 0: unknown
+
 Error last_error(std::string_view what);  // the present errno, for calls of libraries that set it
 
 }  // namespace kvcachefs::sys

@@ -5,7 +5,6 @@
 #include <spawn.h>
 #include <sys/file.h>
 #include <sys/mount.h>
-#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,12 +22,6 @@ enum ExitCode { kOk = 0, kUsage = 1, kSystem = 2, kMountFailed = 32 };
 
 void say(std::string_view message) {
   fmt::print(stderr, "mount.kvcachefs: {}\n", message);
-}
-
-uint64_t total_memory_bytes() {
-  struct sysinfo info {};
-  if (::sysinfo(&info) != 0) return 0;
-  return uint64_t{info.totalram} * info.mem_unit;
 }
 
 Result<std::vector<MountPoint>> read_mounts() {
@@ -221,7 +214,7 @@ bool is_bound(const std::vector<MountPoint>& mounts, const MountArguments& argum
 }
 
 int run_mount_helper(int argc, const char* const* argv) {
-  const uint64_t memory_bytes = total_memory_bytes();
+  const uint64_t memory_bytes = sys::memory_bytes();
   Result<MountArguments> arguments = parse_mount_arguments(argc, argv, memory_bytes);
   if (!arguments) {
     say(arguments.error().message);

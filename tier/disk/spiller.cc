@@ -9,18 +9,18 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "tier/disk/file_checksum.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1 << 20;
+constexpr uint64_t kPieceBytes = PieceBuffers::kBytes;
 // The most copies under way at a time: enough to keep the disk at its depth with small entries.
 constexpr size_t kCopies = 64;
 constexpr uint64_t kCopyingBytes = uint64_t{128} << 20;
 // The most pieces sent before their checksums are made: the disk has 32 requests, so it does not run dry
 // meanwhile.
 constexpr size_t kPiecesARound = 8;
-constexpr size_t kBuffers = 32;
 
 constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back dropped space
 constexpr uint64_t kFullPatienceMs = 10'000;
@@ -37,30 +37,12 @@ constexpr unsigned kAttempts = 8;  // of a file that is written or cut short whi
 constexpr uint64_t kShortestRestMs = 50;
 constexpr uint64_t kLongestRestMs = 2000;
 
-// hash_file() uses read(2), because reading the pages through the mapping would be a SIGBUS after a
-// truncation meanwhile, or where memory has run out for a hole. The result is false for a file that ends
-// before.
-Result<bool> hash_file(Hasher& hasher, int fd, uint64_t offset, uint64_t bytes) {
-  static thread_local std::array<char, 128 << 10> piece;  // stays in the processor's cache
-  for (uint64_t done = 0; done < bytes;) {
-    const uint64_t wanted = std::min<uint64_t>(piece.size(), bytes - done);
-    auto count = sys::read_at(fd, std::span(piece).first(wanted), offset + done);
-    if (!count) return pass(count);
-    if (*count == 0) return false;
-    hasher.update(std::as_bytes(std::span(piece).first(*count)));
-    done += *count;
-  }
-  return true;
-}
-
 }  // namespace
 
 Spiller::Spiller(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel)
     : store_(store), residency_(residency), channel_(std::move(channel)) {
   for (size_t slot = 0; slot < slots_.size(); ++slot) free_slots_.push_back(slot);
 }
-
-Spiller::~Spiller() = default;
 
 void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) {
   {
@@ -229,35 +211,8 @@ ContentLayout Spiller::layout_of(const SpillTask& task) const {
 bool Spiller::is_unchanged(const SpillTask& task, const ContentLayout& layout) const {
   if (!task.before || task.before->size_bytes != task.size_bytes || !has_layout(task.before->extents, layout))
     return false;
-  Hasher hasher;
-  std::vector<char> piece(std::min(task.size_bytes, kPieceBytes));
-  uint64_t begin = 0;
-  for (const Extent& run : layout.runs) {
-    const uint64_t end = std::min(task.size_bytes, begin + run.count * store_.unit_bytes());
-    if (is_hole(run)) hash_hole(hasher, run.count);
-    for (uint64_t offset = is_hole(run) ? end : begin; offset < end;) {
-      auto count =
-          sys::read_at(task.fd.get(), std::span(piece).first(std::min(kPieceBytes, end - offset)), offset);
-      if (!count || *count == 0) return false;
-      hasher.update(std::as_bytes(std::span(piece).first(*count)));
-      offset += *count;
-    }
-    begin = end;
-  }
-  return hasher.digest() == task.before->checksum;
-}
-
-std::optional<size_t> Spiller::take_buffer() {
-  if (free_buffers_.empty() && buffers_.size() < kBuffers) {
-    auto made = Mapping::of_memory(kPieceBytes);
-    if (!made) return std::nullopt;
-    buffers_.push_back(std::move(*made));
-    free_buffers_.push_back(buffers_.size() - 1);
-  }
-  if (free_buffers_.empty()) return std::nullopt;
-  const size_t buffer = free_buffers_.back();
-  free_buffers_.pop_back();
-  return buffer;
+  return checksum_of_file(task.fd.get(), task.size_bytes, layout, store_.unit_bytes()) ==
+         task.before->checksum;
 }
 
 void Spiller::pass_holes(Copy& copy) {
@@ -287,16 +242,16 @@ bool Spiller::send_piece(Copy& copy) {
   if (copy.mapping) {
     memory = copy.mapping.bytes().subspan(copy.sent_bytes, size);
   } else {
-    const auto taken = take_buffer();
+    const auto taken = buffers_.take();
     if (!taken) return false;
     buffer = *taken;
-    memory = buffers_[buffer].bytes().first(size);
+    memory = buffers_.memory(buffer).first(size);
     auto count =
         sys::read_at(copy.task.fd.get(), {reinterpret_cast<char*>(memory.data()), used}, copy.sent_bytes);
     if (!count || *count < used) {
       copy.written = count.has_value();
       if (!count) copy.error = count.error().code;
-      free_buffers_.push_back(buffer);
+      buffers_.give_back(buffer);
       return true;
     }
     std::ranges::fill(memory.subspan(used), std::byte{0});
@@ -353,7 +308,7 @@ void Spiller::collect(std::chrono::milliseconds at_most) {
   (void)channel_->reap(completions_, at_most);
   for (const BlockCompletion& completion : completions_) {
     Slot& slot = slots_[completion.tag];
-    if (slot.buffer != kNoBuffer) free_buffers_.push_back(slot.buffer);
+    if (slot.buffer != kNoBuffer) buffers_.give_back(slot.buffer);
     --slot.copy->flying;
     // A truncation took the mapped pages.
     if (completion.error == EFAULT && slot.copy->mapping)

@@ -28,6 +28,7 @@
 #include "base/mutex.h"
 #include "tier/block_io.h"
 #include "tier/catalog/content_layout.h"
+#include "tier/disk/piece_buffers.h"
 #include "tier/disk/residency.h"
 #include "tier/disk/spill_store.h"
 
@@ -38,7 +39,6 @@ class Spiller {
   static constexpr unsigned kDepth = 32;
 
   Spiller(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel);
-  ~Spiller();
   Spiller(const Spiller&) = delete;
   Spiller& operator=(const Spiller&) = delete;
 
@@ -106,7 +106,6 @@ class Spiller {
   bool feed();  // true: there is more to send and room for it
   bool send_piece(Copy& copy);
   void pass_holes(Copy& copy);
-  std::optional<size_t> take_buffer();
   void collect(std::chrono::milliseconds at_most);
   void finish(Copy& copy) EXCLUDES(mutex_);
   SpillOutcome outcome_of(const Copy& copy) const;
@@ -128,8 +127,7 @@ class Spiller {
   uint64_t rest_ends_ms_ = 0;
   std::vector<Slot> slots_{kDepth};
   std::vector<size_t> free_slots_;
-  std::vector<Mapping> buffers_;
-  std::vector<size_t> free_buffers_;
+  PieceBuffers buffers_;
   std::vector<BlockRequest> sending_;
   std::vector<Piece> hashing_;
   bool passed_holes_ = false;  // in this round: a copy may have ended without a completion

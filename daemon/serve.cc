@@ -1,0 +1,209 @@
+#include "daemon/serve.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "alloc/numa_topology.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/risky_read.h"
+#include "base/sys.h"
+#include "daemon/child.h"
+#include "daemon/log_file.h"
+#include "daemon/pool_list.h"
+#include "daemon/stacks.h"
+#include "daemon/supervisor.h"
+#include "daemon/workers.h"
+#include "fs/session.h"
+#include "tier/pool/pools.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr auto kNegotiationTime = std::chrono::seconds(10);
+constexpr int kHastyNice = -10;
+
+// The call returns when a signal asks for the end, or when the connection has ended by an umount from
+// outside.
+void wait_for_end(Session& session, const Workers& workers, Survivors& survivors, pid_t supervisor,
+                  const std::function<void()>& gets_on) {
+  const sigset_t signals = ending_signals();
+  const timespec pause{0, 200'000'000};
+  while (!session.ended()) {
+    survivors.children().beat(std::min(now_ns(), workers.last_turn_ns()));
+    gets_on();
+    const int signal = sigtimedwait(&signals, nullptr, &pause);
+    if (signal > 0) {
+      log_info("{}: unmounting", strsignal(signal));
+      return;
+    }
+    // Clients do not notice this, as with an upgrade. Without a supervisor no process would follow.
+    if (workers.found_disk() && supervisor > 0 && getppid() == supervisor) {
+      log_info("ends, and another takes over, with the disk");
+      fault_point("handing over");
+      std::_Exit(kExitToBeFollowed);
+    }
+  }
+  log_info("unmounted from outside");
+}
+
+Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& runtime) {
+  auto listed = parse_pool_list(survivors.pools(), sys::memory_bytes());
+  if (!listed) return pass(listed);
+  for (const ListedPool& pool : *listed) {
+    auto adopted = pools.adopt(pool.number, pool.options);
+    // The error means that the pool was removed and its memory given back.
+    if (!adopted && adopted.error().code != ENOENT) return adopted;
+  }
+  runtime.note_pools_without_disk(names_without_disk(pools));
+  // These kept inodes belong to pools that are gone, or that were about to be created.
+  for (const auto& [place, kept] : survivors.kept_inodes().list())
+    if (pools.find(kept.inode.pool) == nullptr) {
+      survivors.kept_inodes().let_go(place);
+      UniqueFd(kept.fd).reset();
+    }
+  std::vector<std::string> arenas;
+  for (const auto& pool : pools.all()) arenas.push_back(pool->arena_path());
+  runtime.clean_up(arenas);
+  return survivors.set_pools(format_pool_list(pools));
+}
+
+// All clients wait for a takeover, so it runs with a higher priority.
+class Haste {
+ public:
+  Haste() : nice_(getpriority(PRIO_PROCESS, 0)) { (void)setpriority(PRIO_PROCESS, 0, kHastyNice); }
+  ~Haste() { (void)setpriority(PRIO_PROCESS, 0, nice_); }
+  Haste(const Haste&) = delete;
+  Haste& operator=(const Haste&) = delete;
+
+ private:
+  const int nice_;
+};
+
+Result<void> begin(const Config& config, const RuntimeDir& runtime, Pools& pools, Session& session,
+                   Survivors& survivors, bool successor) {
+  if (successor) {
+    const Haste haste;
+    if (auto taken = session.take_over(); !taken) return taken;
+    fault_point("taken over");
+    if (auto adopted = adopt_pools(pools, survivors, runtime); !adopted) return adopted;
+    fault_point("pools adopted");
+    session.resume();
+    fault_point("resumed");
+    return {};
+  }
+  for (const PoolOptions& options : config.pools)
+    if (auto pool = pools.create(options); !pool) return pass(pool);
+  if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
+  return session.mount();
+}
+
+// Over io_uring libfuse's own threads wait for requests, so none polls.
+unsigned poll_us_of(const Config& config) {
+  return config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
+}
+
+unsigned server_threads_of(const Config& config) {
+  if (config.io_uring) return 1;
+  return config.threads > 0 ? config.threads : Workers::default_server_threads();
+}
+
+ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation) {
+  return {.threads = server_threads_of(config),
+          .poll_us = poll_us_of(config),
+          .memory_bytes = sys::memory_bytes(),
+          .started_ns = now_ns(),
+          .pid = getpid(),
+          .supervisor_pid = survivors.supervised() ? getppid() : 0,
+          .generation = generation};
+}
+
+}  // namespace
+
+sigset_t ending_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,
+          const Audience& audience) {
+  let_stacks_be_printed();
+  RiskyRead::note_deaths_in(runtime.deadly_reads(), generation == 0);
+  survivors.descriptors().limit(descriptor_limit());
+  const auto topology = NumaTopology::detect();
+  SessionBacking backing(survivors);
+  Invalidator invalidator;
+  Wakeup evictor_wakeup;
+  // The lock keeps two threads apart, so that the older list is not written down last.
+  Mutex listing;
+  std::function<Result<void>()> list_pools;
+  Pools pools({.directory = runtime.pools_directory(),
+               .memory_bytes = sys::memory_bytes(),
+               .topology = topology.get(),
+               .backing_store = &backing,
+               .listener = &invalidator,
+               .evictor = &evictor_wakeup,
+               .cores = std::max(1u, std::thread::hardware_concurrency()),
+               .opens_may_wait = !config.io_uring,
+               .survivors = &survivors,
+               .options_changed = [&] { return list_pools(); }});
+  list_pools = [&] {
+    MutexLock lock(listing);
+    return survivors.set_pools(format_pool_list(pools));
+  };
+  Session session(pools, backing, survivors, invalidator,
+                  {.mountpoint = config.mountpoint.string(),
+                   .io_uring = config.io_uring,
+                   .no_passthrough = config.no_passthrough,
+                   .no_page_cache = config.no_page_cache,
+                   .poll_us = poll_us_of(config),
+                   .generation = generation,
+                   .info = describe(config, survivors, generation),
+                   .pools_changed = [&] {
+                     if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
+                   }});
+  if (auto begun = begin(config, runtime, pools, session, survivors, generation > 0); !begun) {
+    log_error("{}", begun.error().message);
+    // A successor leaves memory, mounts and descriptors to the next process, so no destructor may run.
+    if (generation > 0) std::_Exit(kExitFailure);
+    return kExitFailure;
+  }
+  AwayDisks away_disks(pools, audience.handovers);
+  Workers workers(session, pools, evictor_wakeup);
+  workers.start(server_threads_of(config));
+  workers.watch(away_disks);
+  const bool negotiated = session.wait_until_negotiated(kNegotiationTime);
+  if (negotiated) {
+    log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
+             config.mountpoint.string(), session.passthrough() ? "passthrough" : "daemon",
+             session.over_io_uring() ? "io_uring" : "dev_fuse", pools.list().size());
+    survivors.children().serving(now_ns());
+    audience.announcement.ready(config.runtime_dir.string());
+    audience.served();
+    const auto gets_on = [&audience, log = log_path(config.runtime_dir.string())] {
+      keep_log_bounded(log);
+      audience.gets_on();
+    };
+    wait_for_end(session, workers, survivors, audience.supervisor, gets_on);
+    survivors.children().ending();
+  } else {
+    log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
+  }
+  session.unmount();
+  workers.stop();
+  return negotiated ? 0 : kExitFailure;
+}
+
+}  // namespace kvcachefs
