@@ -108,7 +108,7 @@ pid_t fork_sharing_descriptors() {
   return 0;
 }
 
-bool has_ended_but_for_notifier(pid_t child) {
+bool has_ended_but_for_notifiers(pid_t child) {
   const std::string process = fmt::format("/proc/{}", child);
   const auto before = stat_of(process);
   // Because the first thread of a process stays as a zombie until the last thread has ended, most calls end

@@ -20,14 +20,13 @@ uint64_t descriptor_limit();
 // lower: even if the child reaches its limit, some descriptors are left for the supervisor.
 pid_t fork_sharing_descriptors();
 
-// True if a child that was killed has ended except for one thread: the one that tells the kernel of discarded
-// names. That thread may wait, and cannot be killed, for the lock of a directory that a client's call holds
-// while the call waits for an answer, and only the next child gives that answer. Neither a pidfd nor
-// waitpid(2) reports this state (Linux 6.15, fs/pidfs.c). Any other thread may be in the midst of a write to
-// the disk or to an entry, and that write must have ended before another process decides where an entry's
-// bytes are. The result is true only if every thread's state could be read, and no thread can come back to
-// what it was doing.
-bool has_ended_but_for_notifier(pid_t child);
+// True if a child that was killed has ended except for threads that tell the kernel of discarded names. Such
+// a thread may wait, and cannot be killed, for the lock of a directory that a client's call holds while the
+// call waits for an answer, and only the next child gives that answer. Neither a pidfd nor waitpid(2) reports
+// this state (Linux 6.15, fs/pidfs.c). Any other thread may be in the midst of a write to the disk or to an
+// entry, and that write must have ended before another process decides where an entry's bytes are. The result
+// is true only if every thread's state could be read, and no thread can come back to what it was doing.
+bool has_ended_but_for_notifiers(pid_t child);
 
 // True if any of the child's threads waits where signals do not reach it, for example for a disk.
 bool waits_in_kernel(pid_t child);

@@ -176,23 +176,23 @@ void Supervisor::rest(std::chrono::milliseconds pause) {
   }
 }
 
-// The result says how the child ended, in waitpid's terms; it is empty for a child that is dead except for a
-// thread that cannot be killed. Only the kernel's own report counts as an end: a failure to open or read
+// The result says how the child ended, in waitpid's terms; it is empty for a child that is dead except for
+// threads that cannot be killed. Only the kernel's own report counts as an end: a failure to open or read
 // something proves nothing.
 std::optional<int> Supervisor::wait_for_end() {
   // If no pidfd can be opened, waitpid() alone tells of the end.
   const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));
-  bool only_notifier_left = false;
+  bool only_notifiers_left = false;
   for (auto waited = kFirstPause * 0; waited < kReapPatience;) {
     pollfd events[] = {{ended.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    (void)poll(events, 2, only_notifier_left ? static_cast<int>(kFirstPause.count()) : kLookEvery);
+    (void)poll(events, 2, only_notifiers_left ? static_cast<int>(kFirstPause.count()) : kLookEvery);
     heed_signals();
     int status = 0;
     const pid_t reaped = waitpid(child_, &status, WNOHANG);
     if (reaped == child_) return status;
     if (reaped < 0 && (events[0].revents & POLLIN) != 0) return std::nullopt;  // reaped elsewhere
-    only_notifier_left = has_ended_but_for_notifier(child_);
-    if (only_notifier_left)
+    only_notifiers_left = has_ended_but_for_notifiers(child_);
+    if (only_notifiers_left)
       waited += kFirstPause;
     else
       look_after_child();

@@ -15,8 +15,10 @@
 namespace kvcachefs {
 namespace {
 
-// Clients wait for the work of these two threads, the invalidator and the evictor.
+// Clients wait for the work of these threads, the invalidators and the evictor.
 constexpr int kHelperNice = -10;
+// So many pools' directories can be locked at once before the other pools' notifications wait for them.
+constexpr int kInvalidators = 8;
 constexpr int kBackgroundNice = 10;  // for work that no client waits for
 // Reads of clients come before the spiller: on two cores they keep 0.75 of their speed beside a spiller at
 // 5.5 GB/s, and 0.6 without this value. The value is no higher, because an fsync may wait for the spiller.
@@ -85,10 +87,11 @@ void Workers::start(unsigned server_threads) {
       session_.serve();
       --serving_;
     });
-  threads_.emplace_back([this] {
-    become_helper("invalidator");
-    session_.notify();
-  });
+  for (int i = 0; i < kInvalidators; ++i)
+    threads_.emplace_back([this] {
+      become_helper("invalidator");
+      session_.notify();
+    });
   start_reader("gatherer", &ControlFiles::gather);
   start_reader("surveyor", &ControlFiles::survey);
   threads_.emplace_back([this] {

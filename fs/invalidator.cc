@@ -3,6 +3,7 @@
 #include <linux/fuse.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -44,37 +45,41 @@ bool knows(fuse_session* session, uint64_t node) {
 }  // namespace
 
 void Invalidator::discarded(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name) {
-  queue({NodeId::of_inode(pool, parent_ino).value, NodeId::of_inode(pool, ino).value, std::move(name)});
+  queue(pool, {NodeId::of_inode(pool, parent_ino).value, NodeId::of_inode(pool, ino).value, std::move(name)});
 }
 
 void Invalidator::appeared(uint16_t pool, uint64_t parent_ino, std::string name) {
-  queue({NodeId::of_inode(pool, parent_ino).value, 0, std::move(name)});
+  queue(pool, {NodeId::of_inode(pool, parent_ino).value, 0, std::move(name)});
 }
 
 void Invalidator::changed(uint16_t pool, uint64_t ino) {
-  queue({0, NodeId::of_inode(pool, ino).value, {}});
+  queue(pool, {0, NodeId::of_inode(pool, ino).value, {}});
 }
 
 void Invalidator::let_go(uint16_t pool, std::vector<uint64_t> inos, Told told) {
   for (uint64_t& ino : inos) ino = NodeId::of_inode(pool, ino).value;
-  queue({.parent = 0, .child = 0, .name = {}, .let_go = std::move(inos), .told = std::move(told)});
+  queue(pool, {.parent = 0, .child = 0, .name = {}, .let_go = std::move(inos), .told = std::move(told)});
 }
 
 void Invalidator::drop_name(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name, Told told) {
-  queue({.parent = NodeId::of_inode(pool, parent_ino).value,
-         .child = NodeId::of_inode(pool, ino).value,
-         .name = std::move(name),
-         .let_go = {},
-         .told = std::move(told)});
+  queue(pool, {.parent = NodeId::of_inode(pool, parent_ino).value,
+               .child = NodeId::of_inode(pool, ino).value,
+               .name = std::move(name),
+               .let_go = {},
+               .told = std::move(told)});
 }
 
-void Invalidator::queue(Notice notice) {
+void Invalidator::queue(uint16_t pool, Notice notice) {
+  bool first = false;
   {
     MutexLock lock(mutex_);
-    queue_.push_back(std::move(notice));
-    ++queued_;
+    notice.number = queued_++;
+    PoolNotices& notices = pools_.try_emplace(pool, PoolNotices{.first = notice.number}).first->second;
+    first = notices.first == notice.number;
+    if (first) ready_.push_back(pool);
+    notices.queue.push_back(std::move(notice));
   }
-  condition_.notify_one();
+  if (first) condition_.notify_one();
 }
 
 // The error ENOENT means that the kernel has forgotten the name by itself; no other error can be mended here.
@@ -95,25 +100,39 @@ void Invalidator::tell(fuse_session* session, const Notice& notice) {
 
 void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most) {
   std::deque<Notice> batch;
+  uint16_t pool = 0;
   {
     MutexLock lock(mutex_);
-    if (queue_.empty()) condition_.wait_for(mutex_, at_most);
-    batch.swap(queue_);
+    if (ready_.empty()) condition_.wait_for(mutex_, at_most);
+    if (ready_.empty()) return;
+    pool = ready_.front();
+    ready_.pop_front();
+    batch.swap(pools_[pool].queue);
   }
   for (const Notice& notice : batch) tell(session, notice);
-  if (batch.empty()) return;
   {
     MutexLock lock(mutex_);
-    told_ += batch.size();
+    const auto told = pools_.find(pool);
+    if (told->second.queue.empty()) {
+      pools_.erase(told);
+    } else {
+      told->second.first = told->second.queue.front().number;
+      ready_.push_back(pool);
+    }
   }
+  condition_.notify_one();  // this thread may go on with another pool
   told_condition_.notify_all();
+}
+
+bool Invalidator::all_told_before(uint64_t number) const {
+  return std::ranges::all_of(pools_, [number](const auto& pool) { return pool.second.first >= number; });
 }
 
 void Invalidator::wait_until_told(std::chrono::milliseconds at_most) {
   const uint64_t deadline_ms = now_coarse_ms() + static_cast<uint64_t>(at_most.count());
   MutexLock lock(mutex_);
   const uint64_t goal = queued_;
-  while (told_ < goal && now_coarse_ms() < deadline_ms) told_condition_.wait_for(mutex_, at_most);
+  while (!all_told_before(goal) && now_coarse_ms() < deadline_ms) told_condition_.wait_for(mutex_, at_most);
 }
 
 void Invalidator::wake() {

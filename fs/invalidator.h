@@ -1,8 +1,10 @@
 // The Invalidator tells the kernel of names that the daemon itself made vanish or appear, and of inodes whose
 // blocks it changed. Any thread may call the listener's functions, which only queue a notice, and
-// wait_until_told(), which waits. step() is for one worker thread and holds no lock while it writes to the
-// kernel: a notification waits for the parent directory's lock, and a request that a handler works on may
-// hold that lock. A name that the kernel does not know is no failure. The queue has no limit, because a
+// wait_until_told(), which waits. step() is for several worker threads and holds no lock while it writes to
+// the kernel: a notification waits for the parent directory's lock, and a request that a handler works on may
+// hold that lock. Because a user can make such a request wait, one thread at a time tells of one pool, in the
+// order of that pool's notices, and the other pools have the other threads. A name that the kernel does not
+// know is no failure. The queue has no limit, because a
 // thread that queues must not wait for the kernel (a create that waits for room holds its directory's lock);
 // a notice takes about 100 bytes.
 #pragma once
@@ -11,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,7 +35,7 @@ class Invalidator : public DiscardListener {
       EXCLUDES(mutex_);
   bool can_let_go() const override { return can_let_go_; }
   void wait_until_told(std::chrono::milliseconds at_most) override EXCLUDES(mutex_);
-  // The call handles the queued notices, and waits for one for `at_most`.
+  // The call handles the queued notices of one pool, and waits for one for `at_most`.
   void step(fuse_session* session, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
 
@@ -42,17 +45,23 @@ class Invalidator : public DiscardListener {
     uint64_t child;   // 0: the name exists now; the kernel may remember it as missing
     std::string name;
     std::vector<uint64_t> let_go = {};
-    Told told = {};  // set: the name is dropped, or the inodes in let_go are, and this hears the outcome
+    Told told = {};       // set: the name is dropped, or the inodes in let_go are, and this hears the outcome
+    uint64_t number = 0;  // in the order of all pools' notices
+  };
+  struct PoolNotices {
+    uint64_t first = 0;  // the number of the first that is not told yet
+    std::deque<Notice> queue = {};
   };
   void tell(fuse_session* session, const Notice& notice);
-  void queue(Notice notice) EXCLUDES(mutex_);
+  void queue(uint16_t pool, Notice notice) EXCLUDES(mutex_);
+  bool all_told_before(uint64_t number) const REQUIRES(mutex_);
   std::atomic<bool> can_let_go_{true};  // false once the kernel has refused
   Mutex mutex_;
   Condition condition_;
-  std::deque<Notice> queue_ GUARDED_BY(mutex_);
+  std::map<uint16_t, PoolNotices> pools_ GUARDED_BY(mutex_);  // those with notices that are not told yet
+  std::deque<uint16_t> ready_ GUARDED_BY(mutex_);             // those of them that no thread has in hand
   Condition told_condition_;
   uint64_t queued_ GUARDED_BY(mutex_) = 0;
-  uint64_t told_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvcachefs

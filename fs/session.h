@@ -42,7 +42,7 @@ class Session {
   Result<void> mount();
   // The call is one thread's work until the connection ends; over io_uring only one thread calls it.
   void serve();
-  // The call is one thread's work until stop_notifying().
+  // The call is the work of each of several threads until stop_notifying().
   void notify();
   void stop_notifying();
 
