@@ -85,9 +85,13 @@ class Room {
   Answer wait(Whose whose, Ticket ticket, std::chrono::milliseconds at_most) EXCLUDES(mutex_) {
     const uint64_t before = ticket.exhausted[index(whose)];
     MutexLock lock(mutex_);
-    const uint64_t& now = exhausted_[index(whose)];
-    if (made_ == ticket.made && now == before) condition_.wait_for(mutex_, at_most);
-    return made_ == ticket.made && now != before ? Answer::kNothingToEvict : Answer::kTryAgain;
+    if (made_ == ticket.made && exhausted_[index(whose)] == before) condition_.wait_for(mutex_, at_most);
+    return answer(whose, ticket, {made_, exhausted_});
+  }
+  // What the evictor has answered between the two tickets, for a caller that does not wait here.
+  static Answer answer(Whose whose, const Ticket& before, const Ticket& now) {
+    const bool exhausted = now.exhausted[index(whose)] != before.exhausted[index(whose)];
+    return now.made == before.made && exhausted ? Answer::kNothingToEvict : Answer::kTryAgain;
   }
 
   void room_made() EXCLUDES(mutex_) {

@@ -19,7 +19,7 @@ class IdleResidency : public Residency {
   std::optional<CatalogContent> begin_verify(uint64_t) override { return std::nullopt; }
   bool end_verify(uint64_t, const CatalogContent&, Finding) override { return false; }
   Room& memory_room() override { return room_; }
-  bool has_room(uint64_t) const override { return true; }
+  uint64_t free_bytes(bool) const override { return UINT64_MAX; }
   uint64_t memory_bytes() const override { return uint64_t{1} << 30; }
   void wake_evictor() override {}
 

@@ -24,8 +24,9 @@ bool Promoter::queue(uint64_t ino, int priority, PromoteWaiter waiter) {
     // next() passes over the place that the request had in a lower queue.
     pending.priority = priority;
     queue_[priority].push_back(ino);
-  } else if (pending.started) {
-    pending.priority = std::max(pending.priority, priority);
+  } else if (pending.started && priority > pending.priority) {
+    pending.priority = priority;
+    raises_.fetch_add(1, std::memory_order_release);
   }
   wake_one();
   return true;
@@ -42,9 +43,9 @@ void Promoter::read(CatalogContent content, uint64_t offset, size_t size, ReadWa
   waiter(fail(ESHUTDOWN));
 }
 
-std::optional<Promoter::Next> Promoter::next() {
+std::optional<Promoter::Next> Promoter::next(int lowest_priority) {
   MutexLock lock(mutex_);
-  while (!queue_.empty()) {
+  while (!queue_.empty() && queue_.begin()->first >= lowest_priority) {
     auto first = queue_.begin();
     if (first->second.empty()) {
       queue_.erase(first);

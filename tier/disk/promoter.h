@@ -81,9 +81,11 @@ class Promoter {
     int priority = 0;
   };
   bool queue(uint64_t ino, int priority, PromoteWaiter waiter) REQUIRES(mutex_);
-  std::optional<Next> next() EXCLUDES(mutex_);
+  std::optional<Next> next(int lowest_priority) EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
   int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of those who wait for the entry
+  // This changes when a caller of a higher priority joins a request that a lane has begun.
+  uint64_t raises() const { return raises_.load(std::memory_order_acquire); }
   // done() answers the waiters. Where the outcome is that there was no memory for a copy of this priority,
   // and a caller of a higher one has joined meanwhile, the request is queued again instead.
   void done(uint64_t ino, const PromoteOutcome& outcome, int priority) EXCLUDES(mutex_);
@@ -93,6 +95,7 @@ class Promoter {
   Residency& residency_;
   const size_t most_queued_;
   std::atomic<uint64_t> arriving_bytes_{0};
+  std::atomic<uint64_t> raises_{0};
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Pending> pending_ GUARDED_BY(mutex_);
   std::map<int, std::deque<uint64_t>, std::greater<>> queue_ GUARDED_BY(mutex_);
@@ -114,7 +117,7 @@ class PromoterLane {
   // One round: starts copies, waits at most `at_most` for the disk or for a request, ends copies.
   void step(std::chrono::milliseconds at_most);
   void wake() { channel_->wake(); }
-  bool idle() const { return jobs_.empty(); }
+  bool idle() const { return jobs_.empty() && waiting_.empty(); }
   // close() answers the reads that this lane has begun with ESHUTDOWN; waiters for its copies hear from
   // Promoter::close(). Called after the last step().
   void close();
@@ -153,16 +156,27 @@ class PromoterLane {
     }
   };
 
+  using Jobs = std::list<Job>;
   void start_jobs();
   void start_read(Promoter::Read read);
   void start(Promoter::Next next);
   void raise(Job& job, int priority);
-  void claim_memory(Job& job);
+  void demand(Job& job);
+  void drop_demand(Job& job);
+  bool may_move() const;             // one job more
+  bool holds(const Job& job) const;  // the free memory, when it was last looked at
+  void look_at_free_memory();
+  // These two are for jobs in waiting_. What they begin or end leaves it.
+  void wait_in_order(Jobs::iterator job);
+  void claim_memory(Jobs::iterator job);
+  void begin_moving(Jobs::iterator job);
+  void poll_waiting(Jobs::iterator job, const Room::Ticket& now, bool raised);
   Result<void> allocate(const Job& job) const;
   Result<Mapping> memory_for(Job& job);
   PromoteOutcome judge(Job& job);
-  void verify_instead(Job& job);
+  void verify_instead(Jobs::iterator waiting);
   void poll_room();
+  uint64_t room_pause_ms() const;
   bool feed();
   bool send_piece(Job& job);
   void collect(std::chrono::milliseconds at_most);
@@ -176,8 +190,14 @@ class PromoterLane {
   Place place_of(const Job& job, uint64_t at) const;
 
   Promoter& promoter_;
-  std::list<Job> jobs_;
+  Jobs jobs_;     // they have their memory, and their bytes move
+  Jobs waiting_;  // these wait for memory, and the first are those of the highest priority
   uint64_t moving_bytes_ = 0;
+  uint64_t demanded_bytes_ = 0;
+  uint64_t polled_ns_ = 0;
+  uint64_t raises_seen_ = 0;
+  uint64_t free_bytes_ = 0;
+  uint64_t unpromised_bytes_ = 0;
   std::vector<Mapping> buffers_;  // not in use
   std::vector<Job*> slots_;
   std::vector<size_t> free_slots_;

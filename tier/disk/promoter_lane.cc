@@ -15,7 +15,9 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-constexpr size_t kJobs = 128;
+constexpr size_t kJobs = 128;  // whose bytes move
+constexpr size_t kWaitingJobs = 16'384;
+constexpr size_t kJobsAPause = 512;  // waiting jobs for which the next look at the memory comes 1 ms later
 constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
 constexpr size_t kPiecesARound = 32;
 // An open waits this long for the evictor; after that its bytes come from the disk.
@@ -23,7 +25,6 @@ constexpr uint64_t kReaderPatienceMs = 500;
 // Because the disk cannot serve a writer, it waits as long as a write does in a pool that loses nothing. What
 // is not on the disk yet leaves no sooner.
 constexpr uint64_t kWriterPatienceMs = 30'000;
-constexpr auto kRoomPause = std::chrono::milliseconds(1);
 constexpr PromoteOutcome kNoMemory = {PromoteOutcome::Kind::kNoMemory};
 
 PromoteOutcome bad_copy(Finding finding) {
@@ -51,8 +52,10 @@ PromoterLane::~PromoterLane() = default;
 
 void PromoterLane::start_jobs() {
   while (auto read = promoter_.next_read()) start_read(std::move(*read));
-  while (jobs_.size() < kJobs && moving_bytes_ < kMovingBytes) {
-    auto next = promoter_.next();
+  while (may_move() && waiting_.size() < kWaitingJobs) {
+    // A prefetch can wait in its queue.
+    const bool crowded = waiting_.size() >= kJobs || demanded_bytes_ >= kMovingBytes;
+    auto next = promoter_.next(crowded ? Promoter::kOpenPriority : INT32_MIN);
     if (!next) return;
     start(*next);
   }
@@ -82,13 +85,16 @@ void PromoterLane::start(Promoter::Next next) {
   auto task = promoter_.residency_.begin_promote(next.ino);
   if (!task) return promoter_.done(next.ino, outcome_of(task.error().code), next.priority);
   if (!*task) return promoter_.done(next.ino, {}, next.priority);  // the waiter looks at the entry again
-  Job& job = jobs_.emplace_back();
+  const auto waiting = waiting_.emplace(waiting_.end());
+  Job& job = *waiting;
   job.task = std::move(**task);
   raise(job, next.priority);
   job.filling = has_holes(job.task.content.extents);
   job.data_bytes = data_bytes_of(job.task.content, promoter_.store_.unit_bytes());
-  moving_bytes_ += job.data_bytes;
-  claim_memory(job);
+  wait_in_order(waiting);
+  job.ticket = promoter_.residency_.memory_room().ticket();
+  look_at_free_memory();
+  claim_memory(waiting);
 }
 
 // raise() takes note that a caller of this priority waits for the job.
@@ -98,7 +104,7 @@ void PromoterLane::raise(Job& job, int priority) {
                                : job.whose() == Room::Whose::kWriter ? kWriterPatienceMs
                                                                      : kReaderPatienceMs;
   job.patience_ends_ms = now_coarse_ms() + patience_ms;
-  job.demand.reset();
+  drop_demand(job);
 }
 
 // allocate() gets memory for all of the content's data, or for none.
@@ -128,41 +134,72 @@ Result<void> PromoterLane::allocate(const Job& job) const {
   return {};
 }
 
-void PromoterLane::claim_memory(Job& job) {
+bool PromoterLane::may_move() const {
+  return jobs_.size() < kJobs && moving_bytes_ < kMovingBytes;
+}
+
+void PromoterLane::look_at_free_memory() {
+  free_bytes_ = promoter_.residency_.free_bytes(true);
+  unpromised_bytes_ = promoter_.residency_.free_bytes(false);
+}
+
+bool PromoterLane::holds(const Job& job) const {
+  return job.data_bytes <= (job.takes_promised ? free_bytes_ : unpromised_bytes_);
+}
+
+void PromoterLane::wait_in_order(Jobs::iterator job) {
+  auto place = job;
+  while (place != waiting_.begin() && std::prev(place)->priority < job->priority) --place;
+  waiting_.splice(place, waiting_, job);
+}
+
+void PromoterLane::begin_moving(Jobs::iterator job) {
+  drop_demand(*job);
+  moving_bytes_ += job->data_bytes;
+  job->end_bytes = padded(job->task.content.size_bytes, promoter_.store_.device().alignment_bytes());
+  jobs_.splice(jobs_.end(), waiting_, job);
+}
+
+// An attempt that the free memory cannot hold would take all of it from everybody else for a moment.
+void PromoterLane::claim_memory(Jobs::iterator waiting) {
+  Job& job = *waiting;
   const uint64_t size = job.task.content.size_bytes;
-  Room& room = promoter_.residency_.memory_room();
-  job.ticket = room.ticket();
-  // A client's open or truncation may have joined a prefetch.
-  if (const int priority = promoter_.priority_of(job.task.ino); priority > job.priority) raise(job, priority);
-  const auto allocated = size == 0 ? Result<void>()
-                         : !job.takes_promised && !promoter_.residency_.has_room(job.data_bytes)
-                             ? fail(ENOSPC)
+  // Such an entry's bytes are served from the disk, which needs no memory.
+  if (job.data_bytes > promoter_.residency_.memory_bytes()) return verify_instead(waiting);
+  const auto allocated = size == 0     ? Result<void>()
+                         : !holds(job) ? fail(ENOSPC)
                          : job.filling ? allocate(job)
                                        : sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, 0, size);
-  // Such an entry's bytes are served from the disk, which needs no memory.
-  const bool hopeless = !allocated && (allocated.error().code == ENOMEM ||
-                                       job.data_bytes > promoter_.residency_.memory_bytes());
-  if (hopeless) return verify_instead(job);
-  if (!allocated && allocated.error().code == ENOSPC) {
-    if (!job.demand) job.demand = std::make_unique<Room::Demand>(room, job.whose(), job.data_bytes);
-    if (now_coarse_ms() > job.patience_ends_ms) return verify_instead(job);
-    promoter_.residency_.wake_evictor();
-    return;
-  }
-  job.demand.reset();
+  if (!allocated && allocated.error().code == ENOMEM) return verify_instead(waiting);
+  if (!allocated && allocated.error().code == ENOSPC) return demand(job);
   if (allocated) promoter_.arriving_bytes_ += job.arriving_bytes = job.data_bytes;
-  job.end_bytes = padded(size, promoter_.store_.device().alignment_bytes());
   if (!allocated) {
     job.outcome = outcome_of(allocated.error().code);
   } else if (size > 0) {
     auto memory = memory_for(job);
-    if (!memory && memory.error().code == ENOMEM) return verify_instead(job);
+    if (!memory && memory.error().code == ENOMEM) return verify_instead(waiting);
     if (memory)
       job.memory = std::move(*memory);
     else
       job.outcome = outcome_of(memory.error().code);
   }
+  begin_moving(waiting);
+  look_at_free_memory();
   if (size == 0 || job.failed()) finish(job);
+}
+
+// What all jobs demand is limited, because the evictor makes room for the whole of it at once.
+void PromoterLane::demand(Job& job) {
+  if (job.demand || demanded_bytes_ >= kMovingBytes) return;
+  job.demand =
+      std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), job.whose(), job.data_bytes);
+  demanded_bytes_ += job.data_bytes;
+  promoter_.residency_.wake_evictor();
+}
+
+void PromoterLane::drop_demand(Job& job) {
+  if (job.demand) demanded_bytes_ -= job.data_bytes;
+  job.demand.reset();
 }
 
 Result<Mapping> PromoterLane::memory_for(Job& job) {
@@ -176,8 +213,9 @@ Result<Mapping> PromoterLane::memory_for(Job& job) {
   return buffer;
 }
 
-void PromoterLane::verify_instead(Job& job) {
-  job.demand.reset();
+void PromoterLane::verify_instead(Jobs::iterator waiting) {
+  Job& job = *waiting;
+  begin_moving(waiting);
   auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
   if (!job.asked_for() || !memory) {
     job.outcome = kNoMemory;
@@ -186,26 +224,41 @@ void PromoterLane::verify_instead(Job& job) {
   job.buffered = job.filling = false;
   job.memory = std::move(*memory);
   job.verifying = true;
-  job.end_bytes = padded(job.task.content.size_bytes, promoter_.store_.device().alignment_bytes());
+}
+
+void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now, bool raised) {
+  Job& job = *waiting;
+  // A client's open or truncation may have joined a prefetch.
+  if (const int priority = raised ? promoter_.priority_of(job.task.ino) : job.priority;
+      priority > job.priority) {
+    raise(job, priority);
+    wait_in_order(waiting);
+  }
+  const bool nothing_to_evict =
+      Room::answer(job.whose(), std::exchange(job.ticket, now), now) == Room::Answer::kNothingToEvict;
+  // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
+  // writer does, and waits for them to close.
+  job.takes_promised = nothing_to_evict && job.whose() == Room::Whose::kWriter;
+  if (!may_move()) return;
+  if (holds(job)) return claim_memory(waiting);
+  if ((nothing_to_evict && !job.takes_promised) || now_coarse_ms() > job.patience_ends_ms)
+    return verify_instead(waiting);
+  demand(job);
+}
+
+uint64_t PromoterLane::room_pause_ms() const {
+  return 1 + waiting_.size() / kJobsAPause;
 }
 
 void PromoterLane::poll_room() {
-  Room& room = promoter_.residency_.memory_room();
-  for (auto job = jobs_.begin(); job != jobs_.end();) {
-    auto next = std::next(job);
-    if (job->demand) {
-      const bool nothing_to_evict =
-          room.wait(job->whose(), job->ticket, std::chrono::milliseconds(0)) == Room::Answer::kNothingToEvict;
-      // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
-      // writer does, and waits for them to close.
-      job->takes_promised = nothing_to_evict && job->whose() == Room::Whose::kWriter;
-      if (nothing_to_evict && !job->takes_promised)
-        verify_instead(*job);
-      else
-        claim_memory(*job);
-    }
-    job = next;
-  }
+  if (waiting_.empty() || now_ns() - polled_ns_ < room_pause_ms() * 1'000'000) return;
+  polled_ns_ = now_ns();
+  const uint64_t raises = promoter_.raises();
+  const bool raised = std::exchange(raises_seen_, raises) != raises;
+  const Room::Ticket now = promoter_.residency_.memory_room().ticket();
+  look_at_free_memory();
+  for (auto job = waiting_.begin(); job != waiting_.end();) poll_waiting(job++, now, raised);
+  if (!waiting_.empty()) promoter_.residency_.wake_evictor();
 }
 
 PromoterLane::Place PromoterLane::place_of(const Job& job, uint64_t at) const {
@@ -256,7 +309,6 @@ bool PromoterLane::send_piece(Job& job) {
 bool PromoterLane::feed() {
   bool stuck = false;
   for (Job& job : jobs_) {
-    if (job.demand) continue;
     while (!job.failed() && job.sent_bytes < job.end_bytes && sending_.size() < kPiecesARound && !stuck &&
            !(job.piecewise() && job.flying > 0))
       stuck = !send_piece(job);
@@ -293,8 +345,7 @@ void PromoterLane::collect(std::chrono::milliseconds at_most) {
   }
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     auto next = std::next(job);
-    if (!job->demand && job->flying == 0 && (job->failed() || job->sent_bytes >= job->end_bytes))
-      finish(*job);
+    if (job->flying == 0 && (job->failed() || job->sent_bytes >= job->end_bytes)) finish(*job);
     job = next;
   }
 }
@@ -335,7 +386,6 @@ void PromoterLane::finish(Job& job) {
   Mapping memory = std::move(ended.memory);
   if (ended.buffered && memory) buffers_.push_back(std::move(memory));
   memory = Mapping();
-  ended.demand.reset();
   const bool asked_for = promoter_.priority_of(ended.task.ino) >= Promoter::kOpenPriority;
   promoter_.residency_.end_promote(ended.task, outcome, asked_for);
   ended.task.fd.reset();
@@ -351,8 +401,8 @@ void PromoterLane::step(std::chrono::milliseconds at_most) {
   start_jobs();
   poll_room();
   const bool more = feed();
-  const bool waiting = std::ranges::any_of(jobs_, [](const Job& job) { return job.demand != nullptr; });
-  collect(more ? std::chrono::milliseconds(0) : waiting ? std::min(at_most, kRoomPause) : at_most);
+  const auto pause = std::chrono::milliseconds(room_pause_ms());
+  collect(more ? std::chrono::milliseconds(0) : waiting_.empty() ? at_most : std::min(at_most, pause));
 }
 
 // The jobs stay, because the disk may use their memory until the channel is destroyed.

@@ -108,8 +108,8 @@ class Residency {
   virtual bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) = 0;
 
   virtual Room& memory_room() = 0;
-  // has_room() is true if this many bytes are free that no writer has been promised.
-  virtual bool has_room(uint64_t bytes) const = 0;
+  // Free memory: what no writer has been promised, or all of it.
+  virtual uint64_t free_bytes(bool even_promised) const = 0;
   virtual uint64_t memory_bytes() const = 0;  // of the whole pool
   virtual void wake_evictor() = 0;
 };

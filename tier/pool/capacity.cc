@@ -73,6 +73,11 @@ bool Capacity::has_room(uint64_t bytes, uint64_t own_promise_bytes) const {
   return arena_.usage().free_bytes + own_promise_bytes >= writers_.promised_bytes() + bytes;
 }
 
+uint64_t Capacity::free_bytes(bool even_promised) const {
+  const uint64_t free_bytes = arena_.usage().free_bytes;
+  return free_bytes - (even_promised ? 0 : std::min(free_bytes, writers_.promised_bytes()));
+}
+
 bool Capacity::wait_for_room(uint64_t bytes, uint64_t own_promise_bytes) {
   if (bytes == 0 || has_room(bytes, own_promise_bytes)) return true;
   if (closed()) return arena_.usage().free_bytes >= bytes;

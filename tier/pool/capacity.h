@@ -66,6 +66,7 @@ class Capacity {
   Room& room() { return room_; }
   // True if this many bytes are free that were promised to no other writer.
   bool has_room(uint64_t bytes, uint64_t own_promise_bytes = 0) const;
+  uint64_t free_bytes(bool even_promised) const;
   // Waits for the evictor or for other writers. False: there is no room.
   bool wait_for_room(uint64_t bytes, uint64_t own_promise_bytes = 0);
   uint64_t pressure_bytes();  // bytes that must leave now; 0: none

@@ -315,7 +315,7 @@ class Pool final : private Residency {
   void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
   void report_refusal(const Error& error);
   Room& memory_room() override { return capacity_.room(); }
-  bool has_room(uint64_t bytes) const override { return capacity_.has_room(bytes); }
+  uint64_t free_bytes(bool even_promised) const override { return capacity_.free_bytes(even_promised); }
   uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
   void wake_evictor() override { surroundings_.evictor->wake(); }
   // What remove_names() leaves of a file: it removes `most` names at once, because the shard is held and

@@ -25,6 +25,7 @@ using test::SmallStore;
 
 constexpr uint64_t kUnitBytes = SmallStore::kUnitBytes;
 constexpr uint64_t kIno = 7;
+constexpr uint64_t kOther = 100;  // the first of the others
 
 class ColdEntry final : public test::IdleResidency {
  public:
@@ -42,8 +43,14 @@ class ColdEntry final : public test::IdleResidency {
   }
   int fd() const { return file_.get(); }
 
+  // The content of all entries but kIno.
+  void others_have(CatalogContent content) { of_others_ = std::move(content); }
+
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override {
     ++begun;
+    if (ino != kIno)
+      return PromoteTask{
+          .ino = ino, .fd = UniqueFd(::memfd_create("other", MFD_CLOEXEC)), .content = of_others_};
     return PromoteTask{
         .ino = ino, .fd = UniqueFd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)), .content = content_};
   }
@@ -51,16 +58,22 @@ class ColdEntry final : public test::IdleResidency {
     ended_asked_for = asked_for;
   }
   void waiters_told(uint64_t) override { ++told; }
-  bool has_room(uint64_t) const override { return room; }
+  uint64_t free_bytes(bool even_promised) const override {
+    ++looks;
+    return even_promised ? free : free - promised;
+  }
   void wake_evictor() override { ++evictor_woken; }
 
   int begun = 0, told = 0, evictor_woken = 0;
+  mutable int looks = 0;  // at the free memory
   bool ended_asked_for = false;
-  bool room = true;
+  uint64_t free = uint64_t{1} << 30;
+  uint64_t promised = 0;
 
  private:
   UniqueFd file_;
   CatalogContent content_;
+  CatalogContent of_others_;
 };
 
 class PromoterLaneTest : public ::testing::Test {
@@ -77,10 +90,10 @@ class PromoterLaneTest : public ::testing::Test {
     }));
   }
   // The place for the outcome that this request's waiter is told.
-  std::shared_ptr<std::optional<Kind>> request(int priority) {
+  std::shared_ptr<std::optional<Kind>> request(int priority, uint64_t ino = kIno) {
     auto told = std::make_shared<std::optional<Kind>>();
     EXPECT_TRUE(
-        promoter_.request(kIno, priority, [told](const PromoteOutcome& outcome) { *told = outcome.kind; }));
+        promoter_.request(ino, priority, [told](const PromoteOutcome& outcome) { *told = outcome.kind; }));
     return told;
   }
   std::optional<Kind> promote() {
@@ -155,7 +168,7 @@ TEST_F(PromoterLaneTest, AnEntryIsBroughtOnceForAllWhoAsk) {
 TEST_F(PromoterLaneTest, AnOpenWithoutMemoryLearnsWhetherTheDiskCanServeIt) {
   const CatalogContent content = store_.put(test::pattern(1, 2 * kUnitBytes));
   entry_.has(content);
-  entry_.room = false;
+  entry_.free = 0;
   const auto open = request(Promoter::kOpenPriority);
   lane_.step(SmallStore::kNow);
   EXPECT_EQ(entry_.memory_room().wanted_bytes(Room::Whose::kPromotion), 2 * kUnitBytes);
@@ -171,14 +184,64 @@ TEST_F(PromoterLaneTest, AnOpenWithoutMemoryLearnsWhetherTheDiskCanServeIt) {
 
 TEST_F(PromoterLaneTest, AnOpenWaitsForTheRoomThatTheEvictorMakes) {
   entry_.has(store_.put(test::pattern(1, kUnitBytes)));
-  entry_.room = false;
+  entry_.free = 0;
   const auto open = request(Promoter::kOpenPriority);
   lane_.step(SmallStore::kNow);
-  entry_.room = true;
+  entry_.free = kUnitBytes;
   entry_.memory_room().room_made();
   step_until([&] { return open->has_value(); });
   EXPECT_EQ(*open, Kind::kPromoted);
   EXPECT_EQ(entry_.memory(), test::pattern(1, kUnitBytes));
+}
+
+TEST_F(PromoterLaneTest, WhoeverWaitsForMemoryIsInNobodysWay) {
+  entry_.has(store_.put(test::pattern(1, kUnitBytes)));
+  entry_.free = kUnitBytes;
+  entry_.others_have({.size_bytes = uint64_t{300} << 20, .checksum = {}, .extents = {{1, 1}}});
+  auto huge = request(Promoter::kWriterPriority, kOther);
+  lane_.step(SmallStore::kNow);
+  entry_.others_have(store_.put(test::pattern(2, 2 * kUnitBytes)));
+  for (uint64_t i = 1; i <= 300; ++i) (void)request(Promoter::kWriterPriority, kOther + i);
+  EXPECT_EQ(promote(), Kind::kPromoted);
+  EXPECT_EQ(entry_.begun, 302);
+  EXPECT_FALSE(*huge);
+  EXPECT_EQ(promoter_.queued(), 301u);
+}
+
+TEST_F(PromoterLaneTest, ManyThatWaitCostOneLookAtTheMemory) {
+  entry_.free = 0;
+  entry_.others_have(store_.put(test::pattern(2, 2 * kUnitBytes)));
+  for (uint64_t i = 0; i < 100; ++i) (void)request(Promoter::kWriterPriority, kOther + i);
+  lane_.step(SmallStore::kNow);
+  EXPECT_EQ(entry_.begun, 100);
+  const int looks = entry_.looks;
+  const int woken = entry_.evictor_woken;
+  ASSERT_TRUE(test::eventually([&] {
+    lane_.step(std::chrono::milliseconds(1));
+    return entry_.looks > looks;
+  }));
+  EXPECT_LE(entry_.looks - looks, 2);
+  EXPECT_LE(entry_.evictor_woken - woken, 1);
+}
+
+// An attempt that fails takes all that is free from everybody else until it is given back.
+TEST_F(PromoterLaneTest, AWriterTakesWhatIsPromisedAndNothingThatIsNotFree) {
+  entry_.has(store_.put(test::pattern(1, 2 * kUnitBytes)));
+  entry_.free = entry_.promised = kUnitBytes;
+  const auto open = request(Promoter::kWriterPriority);
+  lane_.step(SmallStore::kNow);
+  const auto exhausted = [&] {
+    entry_.memory_room().nothing_to_evict(Room::Whose::kWriter);
+    const int looks = entry_.looks;
+    step_until([&] { return entry_.looks > looks; });
+  };
+  exhausted();
+  EXPECT_EQ(entry_.memory_blocks(), 0u);
+  EXPECT_FALSE(*open);
+  entry_.free = entry_.promised = 2 * kUnitBytes;
+  exhausted();
+  step_until([&] { return open->has_value(); });
+  EXPECT_EQ(*open, Kind::kPromoted);
 }
 
 TEST_F(PromoterLaneTest, AReaderGetsItsRangeFromTheDisk) {

@@ -33,7 +33,7 @@ class OneEntry final : public test::IdleResidency {
         .ino = ino, .fd = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), .content = content};
   }
   void end_promote(const PromoteTask&, const PromoteOutcome& outcome, bool) override { ended = outcome; }
-  bool has_room(uint64_t bytes) const override { return bytes <= memory; }
+  uint64_t free_bytes(bool) const override { return memory; }
   uint64_t memory_bytes() const override { return memory; }
 
   CatalogContent content;
