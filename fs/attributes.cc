@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "fs/control_files.h"
 #include "fs/operations.h"
 #include "fs/server.h"
@@ -126,14 +127,19 @@ void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
 
 namespace {
 
-void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, int tries) {
+void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, uint64_t patience_ends_ms,
+            int tries) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   bool begun = false;
   auto done = set_attributes(request, *node, wanted, valid, begun);
   if (done && *done == Presence::kCold) {
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
-    return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });
+    auto again = [=](const PromoteOutcome& outcome) {
+      if (outcome.kind != PromoteOutcome::Kind::kPromoted) return reply_error(request, error_of(outcome));
+      change(request, ino, wanted, valid, patience_ends_ms, tries + 1);
+    };
+    return node->pool->promote(node->ino, for_this_request(again), Room::Whose::kWriter, patience_ends_ms);
   }
   if (done || begun) node->pool->attributes_changed(node->ino);
   if (!done) return reply_error(request, begun ? in_effect(done.error()) : std::move(done.error()));
@@ -153,8 +159,9 @@ void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int va
   }
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  when_catalog_takes_more(
-      *node, [request, ino, wanted = *attributes, valid] { change(request, ino, wanted, valid, 1); });
+  when_catalog_takes_more(*node, [request, ino, wanted = *attributes, valid] {
+    change(request, ino, wanted, valid, now_coarse_ms() + kTruncationPatienceMs, 1);
+  });
 }
 
 void readlink(fuse_req_t request, fuse_ino_t ino) {

@@ -54,7 +54,8 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
 void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
   Pool& pool = *node.pool;
   const uint64_t ino = node.ino;
-  auto reopen = [request, node = std::move(node), file, begun_ns,
+  const uint64_t patience_ends_ms = begun_ns / 1'000'000 + kWriterPatienceMs;
+  auto reopen = [request, node = std::move(node), file, begun_ns, patience_ends_ms,
                  tries](const PromoteOutcome& outcome) mutable {
     using Kind = PromoteOutcome::Kind;
     const bool over = outcome.kind == Kind::kEnding || outcome.finding.kind == Finding::Kind::kUnreadable;
@@ -63,14 +64,16 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
     if (try_open(request, node, &file, intact))
       return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
-    if (tries == kPromotions) {
+    if (tries == kPromotions || (writes(&file) && now_ns() / 1'000'000 > patience_ends_ms)) {
       node.pool->report_full(true);
       return reply_error(request, {ENOSPC, {}});
     }
     open_cold(request, std::move(node), file, begun_ns, tries + 1);
   };
-  const auto whose = writes(&file) ? Room::Whose::kWriter : Room::Whose::kPromotion;
-  pool.promote(ino, for_this_request(std::move(reopen)), whose);
+  if (writes(&file))
+    pool.promote(ino, for_this_request(std::move(reopen)), Room::Whose::kWriter, patience_ends_ms);
+  else
+    pool.promote(ino, for_this_request(std::move(reopen)));
 }
 
 }  // namespace
@@ -158,14 +161,6 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   about_to_answer();
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
   return true;
-}
-
-void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then) {
-  auto go_on = [request, then = std::move(then)](const PromoteOutcome& outcome) mutable {
-    if (outcome.kind == PromoteOutcome::Kind::kPromoted) return then();
-    reply_error(request, error_of(outcome));
-  };
-  node.pool->promote(node.ino, for_this_request(std::move(go_on)), Room::Whose::kWriter);
 }
 
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {

@@ -83,9 +83,12 @@ inline constexpr int kHandleShift = 2;
 // The limit of promotions for one request. An entry may be evicted again before its open is retried; if that
 // happens more often, it is no chance, and the entry cannot be opened.
 inline constexpr int kPromotions = 4;
-// `then` runs, on another thread, when the entry is in memory; the request is answered with an error if the
-// entry cannot be brought to memory.
-void when_resident(fuse_req_t request, const Node& node, std::move_only_function<void()> then);
+// Because the disk cannot serve an open for writing, it waits for memory as long as a write does in a pool
+// that loses nothing. What is not on the disk yet leaves no sooner.
+inline constexpr uint64_t kWriterPatienceMs = 30'000;
+// During a SETATTR the kernel holds the file's lock, and a removal of the file holds the directory's while it
+// waits for that.
+inline constexpr uint64_t kTruncationPatienceMs = 2'000;
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file);

@@ -5,28 +5,28 @@
 
 namespace kvcachefs {
 
-bool Promoter::request(uint64_t ino, int priority, PromoteWaiter waiter) {
+bool Promoter::request(uint64_t ino, int priority, PromoteWaiter waiter, uint64_t patience_ends_ms) {
   {
     MutexLock lock(mutex_);
-    if (!closed_) return queue(ino, priority, std::move(waiter));
+    if (!closed_) return queue(ino, priority, {std::move(waiter), patience_ends_ms});
   }
   if (waiter) waiter(kEnding);
   return true;
 }
 
-bool Promoter::queue(uint64_t ino, int priority, PromoteWaiter waiter) {
+bool Promoter::queue(uint64_t ino, int priority, Pending::Waiting waiting) {
   auto found = pending_.find(ino);
   if (found == pending_.end() && priority < kOpenPriority && pending_.size() >= most_queued_) return false;
   Pending& pending = pending_[ino];
-  if (waiter) pending.waiters.push_back(std::move(waiter));
+  if (waiting.waiter) pending.waiters.push_back(std::move(waiting));
   const bool raised = found == pending_.end() || (!pending.started && priority > pending.priority);
   if (raised) {
     // next() passes over the place that the request had in a lower queue.
     pending.priority = priority;
     queue_[priority].push_back(ino);
-  } else if (pending.started && priority > pending.priority) {
-    pending.priority = priority;
-    raises_.fetch_add(1, std::memory_order_release);
+  } else if (pending.started) {
+    pending.priority = std::max(pending.priority, priority);
+    joins_.fetch_add(1, std::memory_order_release);
   }
   wake_one();
   return true;
@@ -75,8 +75,39 @@ int Promoter::priority_of(uint64_t ino) const {
   return found != pending_.end() ? found->second.priority : INT32_MIN;
 }
 
-void Promoter::done(uint64_t ino, const PromoteOutcome& outcome, int priority) {
+Promoter::Patience Promoter::patience_of(uint64_t ino) const {
+  MutexLock lock(mutex_);
+  Patience patience;
+  auto found = pending_.find(ino);
+  if (found == pending_.end()) return patience;
+  for (const Pending::Waiting& waiting : found->second.waiters) {
+    if (waiting.patience_ends_ms == 0) continue;
+    patience.first_ends_ms = std::min(patience.first_ends_ms, waiting.patience_ends_ms);
+    patience.last_ends_ms = std::max(patience.last_ends_ms, waiting.patience_ends_ms);
+  }
+  return patience;
+}
+
+bool Promoter::give_up(uint64_t ino, uint64_t now_ms) {
   std::vector<PromoteWaiter> waiters;
+  bool waited_for = false;
+  {
+    MutexLock lock(mutex_);
+    auto found = pending_.find(ino);
+    if (found == pending_.end()) return false;
+    std::erase_if(found->second.waiters, [&](Pending::Waiting& waiting) {
+      const bool over = waiting.patience_ends_ms != 0 && waiting.patience_ends_ms < now_ms;
+      if (over) waiters.push_back(std::move(waiting.waiter));
+      return over;
+    });
+    waited_for = !found->second.waiters.empty();
+  }
+  for (PromoteWaiter& waiter : waiters) waiter({PromoteOutcome::Kind::kNoMemory});
+  return waited_for;
+}
+
+void Promoter::done(uint64_t ino, const PromoteOutcome& outcome, int priority) {
+  std::vector<Pending::Waiting> waiters;
   {
     MutexLock lock(mutex_);
     auto found = pending_.find(ino);
@@ -90,7 +121,7 @@ void Promoter::done(uint64_t ino, const PromoteOutcome& outcome, int priority) {
     waiters = std::move(pending.waiters);
     pending_.erase(found);
   }
-  for (PromoteWaiter& waiter : waiters) waiter(outcome);
+  for (Pending::Waiting& waiting : waiters) waiting.waiter(outcome);
 }
 
 void Promoter::wake_one() {
@@ -125,7 +156,7 @@ void Promoter::close() {
     queue_.clear();
   }
   for (auto& [ino, left] : pending)
-    for (PromoteWaiter& waiter : left.waiters) waiter(kEnding);
+    for (Pending::Waiting& waiting : left.waiters) waiting.waiter(kEnding);
   for (Read& read : reads) read.waiter(fail(ESHUTDOWN));
 }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/mapping.h"
 #include "base/mutex.h"
 #include "tier/block_io.h"
@@ -48,7 +49,10 @@ class Promoter {
 
   // request() brings the entry to memory once, however many callers ask for it. Higher priorities come first.
   // False: the queue of prefetches is full, and the waiter is not called.
-  bool request(uint64_t ino, int priority, PromoteWaiter waiter = {}) EXCLUDES(mutex_);
+  // A writer waits for memory until `patience_ends_ms` (now_coarse_ms()), also where the request goes on for
+  // others; the lanes say how long all others wait.
+  bool request(uint64_t ino, int priority, PromoteWaiter waiter = {}, uint64_t patience_ends_ms = 0)
+      EXCLUDES(mutex_);
   using ReadWaiter = std::move_only_function<void(Result<std::span<const std::byte>>)>;
   // read() reads bytes of an entry that is cold and held (SpillStore::hold); fewer at the content's end.
   void read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) EXCLUDES(mutex_);
@@ -74,18 +78,30 @@ class Promoter {
   struct Pending {
     int priority = 0;
     bool started = false;
-    std::vector<PromoteWaiter> waiters;
+    struct Waiting {
+      PromoteWaiter waiter;
+      uint64_t patience_ends_ms = 0;  // 0: it waits as long as the request goes on
+    };
+    std::vector<Waiting> waiters;
   };
   struct Next {
     uint64_t ino = 0;
     int priority = 0;
   };
-  bool queue(uint64_t ino, int priority, PromoteWaiter waiter) REQUIRES(mutex_);
+  bool queue(uint64_t ino, int priority, Pending::Waiting waiting) REQUIRES(mutex_);
   std::optional<Next> next(int lowest_priority) EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
   int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of those who wait for the entry
-  // This changes when a caller of a higher priority joins a request that a lane has begun.
-  uint64_t raises() const { return raises_.load(std::memory_order_acquire); }
+  // This changes when a caller joins a request that a lane has begun.
+  uint64_t joins() const { return joins_.load(std::memory_order_acquire); }
+  // Until when the least and the most patient writers wait for the entry.
+  struct Patience {
+    uint64_t first_ends_ms = UINT64_MAX;
+    uint64_t last_ends_ms = 0;
+  };
+  Patience patience_of(uint64_t ino) const EXCLUDES(mutex_);
+  // Writers whose patience is over are told that there is no memory. False: no waiter is left.
+  bool give_up(uint64_t ino, uint64_t now_ms) EXCLUDES(mutex_);
   // done() answers the waiters. Where the outcome is that there was no memory for a copy of this priority,
   // and a caller of a higher one has joined meanwhile, the request is queued again instead.
   void done(uint64_t ino, const PromoteOutcome& outcome, int priority) EXCLUDES(mutex_);
@@ -95,7 +111,7 @@ class Promoter {
   Residency& residency_;
   const size_t most_queued_;
   std::atomic<uint64_t> arriving_bytes_{0};
-  std::atomic<uint64_t> raises_{0};
+  std::atomic<uint64_t> joins_{0};
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, Pending> pending_ GUARDED_BY(mutex_);
   std::map<int, std::deque<uint64_t>, std::greater<>> queue_ GUARDED_BY(mutex_);
@@ -130,7 +146,10 @@ class PromoterLane {
     // While the job waits for memory.
     std::unique_ptr<Room::Demand> demand;
     Room::Ticket ticket{};
+    uint64_t begun_ms = now_coarse_ms();
     uint64_t patience_ends_ms = 0;
+    uint64_t gives_up_ms = UINT64_MAX;  // when the least patient of its writers does
+    bool abandoned = false;
     bool takes_promised = false;
     // While the bytes move.
     Mapping memory;
@@ -150,6 +169,8 @@ class PromoterLane {
 
     bool failed() const { return outcome.kind != PromoteOutcome::Kind::kPromoted; }
     bool piecewise() const { return verifying || filling; }
+    // Without memory, the copy on the disk is read for those who wait.
+    bool verified_instead() const { return asked_for() && !abandoned; }
     bool asked_for() const { return priority >= Promoter::kOpenPriority; }
     Room::Whose whose() const {
       return priority == Promoter::kWriterPriority ? Room::Whose::kWriter : Room::Whose::kPromotion;
@@ -161,6 +182,7 @@ class PromoterLane {
   void start_read(Promoter::Read read);
   void start(Promoter::Next next);
   void raise(Job& job, int priority);
+  void take_patience(Job& job);
   void demand(Job& job);
   void drop_demand(Job& job);
   bool may_move() const;             // one job more
@@ -170,7 +192,7 @@ class PromoterLane {
   void wait_in_order(Jobs::iterator job);
   void claim_memory(Jobs::iterator job);
   void begin_moving(Jobs::iterator job);
-  void poll_waiting(Jobs::iterator job, const Room::Ticket& now, bool raised);
+  void poll_waiting(Jobs::iterator job, const Room::Ticket& now, bool joined);
   Result<void> allocate(const Job& job) const;
   Result<Mapping> memory_for(Job& job);
   PromoteOutcome judge(Job& job);
@@ -195,7 +217,7 @@ class PromoterLane {
   uint64_t moving_bytes_ = 0;
   uint64_t demanded_bytes_ = 0;
   uint64_t polled_ns_ = 0;
-  uint64_t raises_seen_ = 0;
+  uint64_t joins_seen_ = 0;
   uint64_t free_bytes_ = 0;
   uint64_t unpromised_bytes_ = 0;
   std::vector<Mapping> buffers_;  // not in use

@@ -22,9 +22,8 @@ constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
 constexpr size_t kPiecesARound = 32;
 // An open waits this long for the evictor; after that its bytes come from the disk.
 constexpr uint64_t kReaderPatienceMs = 500;
-// Because the disk cannot serve a writer, it waits as long as a write does in a pool that loses nothing. What
-// is not on the disk yet leaves no sooner.
-constexpr uint64_t kWriterPatienceMs = 30'000;
+// Nor does an open for reading wait longer where it has joined writers.
+constexpr uint64_t kMostPatienceMs = 30'000;
 constexpr PromoteOutcome kNoMemory = {PromoteOutcome::Kind::kNoMemory};
 
 PromoteOutcome bad_copy(Finding finding) {
@@ -100,11 +99,17 @@ void PromoterLane::start(Promoter::Next next) {
 // raise() takes note that a caller of this priority waits for the job.
 void PromoterLane::raise(Job& job, int priority) {
   job.priority = priority;
-  const uint64_t patience_ms = !job.asked_for()                      ? 0
-                               : job.whose() == Room::Whose::kWriter ? kWriterPatienceMs
-                                                                     : kReaderPatienceMs;
-  job.patience_ends_ms = now_coarse_ms() + patience_ms;
+  job.patience_ends_ms = now_coarse_ms() + (job.asked_for() ? kReaderPatienceMs : 0);
   drop_demand(job);
+  take_patience(job);
+}
+
+// Because the disk cannot serve a writer, its caller says how long it waits.
+void PromoterLane::take_patience(Job& job) {
+  if (job.whose() != Room::Whose::kWriter) return;
+  const Promoter::Patience patience = promoter_.patience_of(job.task.ino);
+  job.gives_up_ms = patience.first_ends_ms;
+  job.patience_ends_ms = std::min(patience.last_ends_ms, job.begun_ms + kMostPatienceMs);
 }
 
 // allocate() gets memory for all of the content's data, or for none.
@@ -217,7 +222,7 @@ void PromoterLane::verify_instead(Jobs::iterator waiting) {
   Job& job = *waiting;
   begin_moving(waiting);
   auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
-  if (!job.asked_for() || !memory) {
+  if (!job.verified_instead() || !memory) {
     job.outcome = kNoMemory;
     return finish(job);
   }
@@ -226,23 +231,28 @@ void PromoterLane::verify_instead(Jobs::iterator waiting) {
   job.verifying = true;
 }
 
-void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now, bool raised) {
+void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now, bool joined) {
   Job& job = *waiting;
   // A client's open or truncation may have joined a prefetch.
-  if (const int priority = raised ? promoter_.priority_of(job.task.ino) : job.priority;
+  if (const int priority = joined ? promoter_.priority_of(job.task.ino) : job.priority;
       priority > job.priority) {
     raise(job, priority);
     wait_in_order(waiting);
+  } else if (joined) {
+    take_patience(job);
   }
   const bool nothing_to_evict =
       Room::answer(job.whose(), std::exchange(job.ticket, now), now) == Room::Answer::kNothingToEvict;
   // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
   // writer does, and waits for them to close.
   job.takes_promised = nothing_to_evict && job.whose() == Room::Whose::kWriter;
-  if (!may_move()) return;
-  if (holds(job)) return claim_memory(waiting);
-  if ((nothing_to_evict && !job.takes_promised) || now_coarse_ms() > job.patience_ends_ms)
-    return verify_instead(waiting);
+  if (may_move() && holds(job)) return claim_memory(waiting);
+  if (!holds(job) && now_coarse_ms() > job.gives_up_ms) {
+    job.abandoned = !promoter_.give_up(job.task.ino, now_coarse_ms());
+    take_patience(job);
+  }
+  const bool over = (nothing_to_evict && !job.takes_promised) || now_coarse_ms() > job.patience_ends_ms;
+  if (over && (may_move() || !job.verified_instead())) return verify_instead(waiting);
   demand(job);
 }
 
@@ -253,11 +263,11 @@ uint64_t PromoterLane::room_pause_ms() const {
 void PromoterLane::poll_room() {
   if (waiting_.empty() || now_ns() - polled_ns_ < room_pause_ms() * 1'000'000) return;
   polled_ns_ = now_ns();
-  const uint64_t raises = promoter_.raises();
-  const bool raised = std::exchange(raises_seen_, raises) != raises;
+  const uint64_t joins = promoter_.joins();
+  const bool joined = std::exchange(joins_seen_, joins) != joins;
   const Room::Ticket now = promoter_.residency_.memory_room().ticket();
   look_at_free_memory();
-  for (auto job = waiting_.begin(); job != waiting_.end();) poll_waiting(job++, now, raised);
+  for (auto job = waiting_.begin(); job != waiting_.end();) poll_waiting(job++, now, joined);
   if (!waiting_.empty()) promoter_.residency_.wake_evictor();
 }
 

@@ -160,7 +160,9 @@ class Pool final : private Residency {
   Durability durability() const { return durability_.load(std::memory_order_relaxed); }
   // Waiters are called with no lock held, by a worker's thread; or by this call, if there is nothing to wait
   // for or the threads have ended (kEnding; ESHUTDOWN).
-  void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion);
+  // A writer's waiter hears that there is no memory when `patience_ends_ms` (now_coarse_ms()) is over.
+  void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion,
+               uint64_t patience_ends_ms = 0);
   void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
   // lseek(2) for a file that is opened from_disk; ENXIO as there.
   Result<uint64_t> seek_on_disk(uint64_t ino, uint64_t offset, int whence);

@@ -11,12 +11,12 @@
 
 namespace kvcachefs {
 
-void Pool::promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose) {
+void Pool::promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose, uint64_t patience_ends_ms) {
   if (away_ != nullptr) return away_->wait(std::move(waiter));
   if (disk() == nullptr) return waiter({});
   count(counters_.promote_waits);
   const int priority = whose == Room::Whose::kWriter ? Promoter::kWriterPriority : Promoter::kOpenPriority;
-  (void)disk()->promoter.request(ino, priority, std::move(waiter));
+  (void)disk()->promoter.request(ino, priority, std::move(waiter), patience_ends_ms);
 }
 
 Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {

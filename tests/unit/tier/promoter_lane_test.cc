@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "tests/support/files.h"
 #include "tests/support/idle_residency.h"
 #include "tests/support/mount.h"
@@ -90,10 +91,12 @@ class PromoterLaneTest : public ::testing::Test {
     }));
   }
   // The place for the outcome that this request's waiter is told.
-  std::shared_ptr<std::optional<Kind>> request(int priority, uint64_t ino = kIno) {
+  std::shared_ptr<std::optional<Kind>> request(int priority, uint64_t ino = kIno,
+                                               uint64_t patience_ends_ms = UINT64_MAX) {
     auto told = std::make_shared<std::optional<Kind>>();
-    EXPECT_TRUE(
-        promoter_.request(ino, priority, [told](const PromoteOutcome& outcome) { *told = outcome.kind; }));
+    EXPECT_TRUE(promoter_.request(
+        ino, priority, [told](const PromoteOutcome& outcome) { *told = outcome.kind; },
+        priority == Promoter::kWriterPriority ? patience_ends_ms : 0));
     return told;
   }
   std::optional<Kind> promote() {
@@ -222,6 +225,34 @@ TEST_F(PromoterLaneTest, ManyThatWaitCostOneLookAtTheMemory) {
   }));
   EXPECT_LE(entry_.looks - looks, 2);
   EXPECT_LE(entry_.evictor_woken - woken, 1);
+}
+
+TEST_F(PromoterLaneTest, EachWriterGivesUpAtItsOwnTime) {
+  entry_.has(store_.put(test::pattern(1, 2 * kUnitBytes)));
+  entry_.free = 0;
+  const auto open = request(Promoter::kWriterPriority);
+  const auto truncation = request(Promoter::kWriterPriority, kIno, now_coarse_ms() + 1);
+  step_until([&] { return truncation->has_value(); });
+  EXPECT_EQ(*truncation, Kind::kNoMemory);
+  EXPECT_FALSE(*open);
+  const auto later = request(Promoter::kWriterPriority, kIno, now_coarse_ms() + 1);
+  step_until([&] { return later->has_value(); });
+  EXPECT_EQ(*later, Kind::kNoMemory);
+  EXPECT_FALSE(*open);
+  entry_.free = 2 * kUnitBytes;
+  step_until([&] { return open->has_value(); });
+  EXPECT_EQ(*open, Kind::kPromoted);
+  EXPECT_EQ(entry_.begun, 1);
+}
+
+TEST_F(PromoterLaneTest, TheMostPatientWriterDecidesHowLongTheEntryIsWaitedFor) {
+  entry_.has(store_.put(test::pattern(1, 2 * kUnitBytes)));
+  entry_.free = 0;
+  const auto truncation = request(Promoter::kWriterPriority, kIno, now_coarse_ms() + 1);
+  const auto reader = request(Promoter::kOpenPriority);
+  step_until([&] { return reader->has_value(); });
+  EXPECT_EQ(*truncation, Kind::kNoMemory);
+  EXPECT_EQ(*reader, Kind::kIntactOnDisk);
 }
 
 // An attempt that fails takes all that is free from everybody else until it is given back.
