@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "fs/control_files.h"
 #include "fs/operations.h"
 #include "fs/server.h"
@@ -127,6 +128,11 @@ void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
 
 namespace {
 
+// An entry that was evicted after the change is gone with it: at ESTALE the kernel looks for the name again.
+Error after_change(Error why) {
+  return why.code == ESTALE ? why : in_effect(std::move(why));
+}
+
 void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, uint64_t patience_ends_ms,
             int tries) {
   auto node = find_node(server_of(request), ino);
@@ -142,8 +148,9 @@ void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, u
     return node->pool->promote(node->ino, for_this_request(again), Room::Whose::kWriter, patience_ends_ms);
   }
   if (done || begun) node->pool->attributes_changed(node->ino);
-  if (!done) return reply_error(request, begun ? in_effect(done.error()) : std::move(done.error()));
-  reply_attributes_of(request, ino, *node, in_effect);
+  if (!done) return reply_error(request, begun ? after_change(done.error()) : std::move(done.error()));
+  fault_point("attributes changed");
+  reply_attributes_of(request, ino, *node, after_change);
 }
 
 }  // namespace
