@@ -102,7 +102,7 @@ bool Promoter::give_up(uint64_t ino, uint64_t now_ms) {
     });
     waited_for = !found->second.waiters.empty();
   }
-  for (PromoteWaiter& waiter : waiters) waiter({PromoteOutcome::Kind::kNoMemory});
+  for (PromoteWaiter& waiter : waiters) waiter(kNoMemory);
   return waited_for;
 }
 

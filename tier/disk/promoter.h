@@ -169,7 +169,7 @@ class PromoterLane {
 
     bool failed() const { return outcome.kind != PromoteOutcome::Kind::kPromoted; }
     bool piecewise() const { return verifying || filling; }
-    // Without memory, the copy on the disk is read for those who wait.
+    // Where there is no memory, the copy on the disk is verified for those who wait.
     bool verified_instead() const { return asked_for() && !abandoned; }
     bool asked_for() const { return priority >= Promoter::kOpenPriority; }
     Room::Whose whose() const {
@@ -178,6 +178,10 @@ class PromoterLane {
   };
 
   using Jobs = std::list<Job>;
+  static constexpr uint64_t kPieceBytes = 1 << 20;
+  static constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
+
+  static PromoteOutcome outcome_of(int error);
   void start_jobs();
   void start_read(Promoter::Read read);
   void start(Promoter::Next next);

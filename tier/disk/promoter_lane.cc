@@ -1,11 +1,7 @@
-#include <linux/falloc.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
-#include "alloc/unwritten.h"
-#include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/sys.h"
 #include "tier/catalog/content_layout.h"
@@ -14,26 +10,12 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1 << 20;
 constexpr size_t kJobs = 128;  // whose bytes move
 constexpr size_t kWaitingJobs = 16'384;
-constexpr size_t kJobsAPause = 512;  // waiting jobs for which the next look at the memory comes 1 ms later
-constexpr uint64_t kMovingBytes = uint64_t{256} << 20;
 constexpr size_t kPiecesARound = 32;
-// An open waits this long for the evictor; after that its bytes come from the disk.
-constexpr uint64_t kReaderPatienceMs = 500;
-// Nor does an open for reading wait longer where it has joined writers.
-constexpr uint64_t kMostPatienceMs = 30'000;
-constexpr PromoteOutcome kNoMemory = {PromoteOutcome::Kind::kNoMemory};
 
 PromoteOutcome bad_copy(Finding finding) {
   return {PromoteOutcome::Kind::kFailed, finding};
-}
-
-// The outcome after an error of the system or of the disk.
-PromoteOutcome outcome_of(int error) {
-  if (error == ENOMEM || error == ENOSPC) return kNoMemory;
-  return bad_copy({Finding::Kind::kUnreadable, error});
 }
 
 uint64_t padded(uint64_t bytes, uint64_t alignment) {
@@ -48,6 +30,12 @@ PromoterLane::PromoterLane(Promoter& promoter, std::unique_ptr<BlockChannel> cha
 }
 
 PromoterLane::~PromoterLane() = default;
+
+// The outcome after an error of the system or of the disk.
+PromoteOutcome PromoterLane::outcome_of(int error) {
+  if (error == ENOMEM || error == ENOSPC) return kNoMemory;
+  return bad_copy({Finding::Kind::kUnreadable, error});
+}
 
 void PromoterLane::start_jobs() {
   while (auto read = promoter_.next_read()) start_read(std::move(*read));
@@ -96,66 +84,8 @@ void PromoterLane::start(Promoter::Next next) {
   claim_memory(waiting);
 }
 
-// raise() takes note that a caller of this priority waits for the job.
-void PromoterLane::raise(Job& job, int priority) {
-  job.priority = priority;
-  job.patience_ends_ms = now_coarse_ms() + (job.asked_for() ? kReaderPatienceMs : 0);
-  drop_demand(job);
-  take_patience(job);
-}
-
-// Because the disk cannot serve a writer, its caller says how long it waits.
-void PromoterLane::take_patience(Job& job) {
-  if (job.whose() != Room::Whose::kWriter) return;
-  const Promoter::Patience patience = promoter_.patience_of(job.task.ino);
-  job.gives_up_ms = patience.first_ends_ms;
-  job.patience_ends_ms = std::min(patience.last_ends_ms, job.begun_ms + kMostPatienceMs);
-}
-
-// allocate() gets memory for all of the content's data, or for none.
-Result<void> PromoterLane::allocate(const Job& job) const {
-  const uint64_t size = job.task.content.size_bytes;
-  uint64_t begin = 0;
-  for (const Extent& extent : job.task.content.extents) {
-    const uint64_t end = std::min(size, begin + extent.count * promoter_.store_.unit_bytes());
-    if (begin == end) break;
-    const auto allocated = is_hole(extent)
-                               ? Result<void>()
-                               : sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, begin, end - begin);
-    if (!allocated) {
-      if (begin > 0)
-        (void)sys::allocate(job.task.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, begin);
-      return allocated;
-    }
-    begin = end;
-  }
-  // Each piece of data that came in a large page would take many times its size.
-  begin = 0;
-  for (const Extent& extent : job.task.content.extents) {
-    const uint64_t end = std::min(size, begin + extent.count * promoter_.store_.unit_bytes());
-    if (is_hole(extent) && begin < end) keep_hole(job.task.fd.get(), begin, end);
-    begin = end;
-  }
-  return {};
-}
-
 bool PromoterLane::may_move() const {
   return jobs_.size() < kJobs && moving_bytes_ < kMovingBytes;
-}
-
-void PromoterLane::look_at_free_memory() {
-  free_bytes_ = promoter_.residency_.free_bytes(true);
-  unpromised_bytes_ = promoter_.residency_.free_bytes(false);
-}
-
-bool PromoterLane::holds(const Job& job) const {
-  return job.data_bytes <= (job.takes_promised ? free_bytes_ : unpromised_bytes_);
-}
-
-void PromoterLane::wait_in_order(Jobs::iterator job) {
-  auto place = job;
-  while (place != waiting_.begin() && std::prev(place)->priority < job->priority) --place;
-  waiting_.splice(place, waiting_, job);
 }
 
 void PromoterLane::begin_moving(Jobs::iterator job) {
@@ -163,112 +93,6 @@ void PromoterLane::begin_moving(Jobs::iterator job) {
   moving_bytes_ += job->data_bytes;
   job->end_bytes = padded(job->task.content.size_bytes, promoter_.store_.device().alignment_bytes());
   jobs_.splice(jobs_.end(), waiting_, job);
-}
-
-// An attempt that the free memory cannot hold would take all of it from everybody else for a moment.
-void PromoterLane::claim_memory(Jobs::iterator waiting) {
-  Job& job = *waiting;
-  const uint64_t size = job.task.content.size_bytes;
-  // Such an entry's bytes are served from the disk, which needs no memory.
-  if (job.data_bytes > promoter_.residency_.memory_bytes()) return verify_instead(waiting);
-  const auto allocated = size == 0     ? Result<void>()
-                         : !holds(job) ? fail(ENOSPC)
-                         : job.filling ? allocate(job)
-                                       : sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, 0, size);
-  if (!allocated && allocated.error().code == ENOMEM) return verify_instead(waiting);
-  if (!allocated && allocated.error().code == ENOSPC) return demand(job);
-  if (allocated) promoter_.arriving_bytes_ += job.arriving_bytes = job.data_bytes;
-  if (!allocated) {
-    job.outcome = outcome_of(allocated.error().code);
-  } else if (size > 0) {
-    auto memory = memory_for(job);
-    if (!memory && memory.error().code == ENOMEM) return verify_instead(waiting);
-    if (memory)
-      job.memory = std::move(*memory);
-    else
-      job.outcome = outcome_of(memory.error().code);
-  }
-  begin_moving(waiting);
-  look_at_free_memory();
-  if (size == 0 || job.failed()) finish(job);
-}
-
-// What all jobs demand is limited, because the evictor makes room for the whole of it at once.
-void PromoterLane::demand(Job& job) {
-  if (job.demand || demanded_bytes_ >= kMovingBytes) return;
-  job.demand =
-      std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), job.whose(), job.data_bytes);
-  demanded_bytes_ += job.data_bytes;
-  promoter_.residency_.wake_evictor();
-}
-
-void PromoterLane::drop_demand(Job& job) {
-  if (job.demand) demanded_bytes_ -= job.data_bytes;
-  job.demand.reset();
-}
-
-Result<Mapping> PromoterLane::memory_for(Job& job) {
-  const uint64_t size = job.task.content.size_bytes;
-  if (job.filling) return Mapping::of_memory(std::min(kPieceBytes, size));
-  job.buffered = size <= kBufferedBytesMax;
-  if (!job.buffered) return Mapping::of_file(job.task.fd.get(), size, Mapping::Access::kWrite);
-  if (buffers_.empty()) return Mapping::of_memory(kBufferedBytesMax);
-  Mapping buffer = std::move(buffers_.back());
-  buffers_.pop_back();
-  return buffer;
-}
-
-void PromoterLane::verify_instead(Jobs::iterator waiting) {
-  Job& job = *waiting;
-  begin_moving(waiting);
-  auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
-  if (!job.verified_instead() || !memory) {
-    job.outcome = kNoMemory;
-    return finish(job);
-  }
-  job.buffered = job.filling = false;
-  job.memory = std::move(*memory);
-  job.verifying = true;
-}
-
-void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now, bool joined) {
-  Job& job = *waiting;
-  // A client's open or truncation may have joined a prefetch.
-  if (const int priority = joined ? promoter_.priority_of(job.task.ino) : job.priority;
-      priority > job.priority) {
-    raise(job, priority);
-    wait_in_order(waiting);
-  } else if (joined) {
-    take_patience(job);
-  }
-  const bool nothing_to_evict =
-      Room::answer(job.whose(), std::exchange(job.ticket, now), now) == Room::Answer::kNothingToEvict;
-  // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
-  // writer does, and waits for them to close.
-  job.takes_promised = nothing_to_evict && job.whose() == Room::Whose::kWriter;
-  if (may_move() && holds(job)) return claim_memory(waiting);
-  if (!holds(job) && now_coarse_ms() > job.gives_up_ms) {
-    job.abandoned = !promoter_.give_up(job.task.ino, now_coarse_ms());
-    take_patience(job);
-  }
-  const bool over = (nothing_to_evict && !job.takes_promised) || now_coarse_ms() > job.patience_ends_ms;
-  if (over && (may_move() || !job.verified_instead())) return verify_instead(waiting);
-  demand(job);
-}
-
-uint64_t PromoterLane::room_pause_ms() const {
-  return 1 + waiting_.size() / kJobsAPause;
-}
-
-void PromoterLane::poll_room() {
-  if (waiting_.empty() || now_ns() - polled_ns_ < room_pause_ms() * 1'000'000) return;
-  polled_ns_ = now_ns();
-  const uint64_t joins = promoter_.joins();
-  const bool joined = std::exchange(joins_seen_, joins) != joins;
-  const Room::Ticket now = promoter_.residency_.memory_room().ticket();
-  look_at_free_memory();
-  for (auto job = waiting_.begin(); job != waiting_.end();) poll_waiting(job++, now, joined);
-  if (!waiting_.empty()) promoter_.residency_.wake_evictor();
 }
 
 PromoterLane::Place PromoterLane::place_of(const Job& job, uint64_t at) const {
