@@ -125,11 +125,9 @@ Result<void> MemoryArena::drop_pages(int fd) const {
   auto attributes = sys::stat_of(fd);
   if (!attributes) return pass(attributes);
   if (attributes->st_blocks == 0) return {};
-  // The punched range includes the rest of the last page and the memory allocated beyond the file's size.
-  constexpr uint64_t kBlockBytes = 512;
-  const uint64_t pages = static_cast<uint64_t>(attributes->st_blocks) * kBlockBytes;
-  const uint64_t length = std::min<uint64_t>(static_cast<uint64_t>(attributes->st_size) + pages, INT64_MAX);
-  return sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, length);
+  // The punched range includes the rest of the last page and memory that was allocated beyond the file's
+  // size, at any offset.
+  return sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, INT64_MAX);
 }
 
 ArenaUsage MemoryArena::usage() const {

@@ -265,6 +265,13 @@ Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_of
   return counted(retried([&] { return copy_file_range(from, &in, to, &out, length, 0); }));
 }
 
+Result<dirent*> next_entry(DIR* directory) {
+  errno = 0;
+  dirent* const record = ::readdir(directory);
+  if (record == nullptr && errno != 0) return std::unexpected<Error>(last_error("readdir"));
+  return record;
+}
+
 Result<size_t> read_directory(int fd, std::span<char> buffer) {
   return counted(static_cast<ssize_t>(syscall(SYS_getdents64, fd, buffer.data(), buffer.size())));
 }

@@ -3,6 +3,7 @@
 // retried. A function blocks only on the file system of its arguments.
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -64,6 +65,7 @@ Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset);
 Result<size_t> read_some(int fd, std::span<std::byte> bytes);  // one read(2); EINTR is returned
 Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset);
 Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t length);
+Result<dirent*> next_entry(DIR* directory);                     // readdir(3); none at the end
 Result<size_t> read_directory(int fd, std::span<char> buffer);  // linux_dirent64 records; 0 at the end
 
 // `type` is F_RDLCK, F_WRLCK or F_UNLCK; docs/facts.md "F_SETLEASE tells whether a file is in use" says what

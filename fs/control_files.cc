@@ -17,6 +17,8 @@ namespace {
 constexpr off_t kStatedBytes = 4096;
 constexpr blkcnt_t kStatedBlocks = 8;  // with 0 blocks cp(1) would look for holes
 constexpr size_t kMostOrderBytes = 4096;
+// What an open file shows is kept until its close: 11 KiB for each pool in `metrics`.
+constexpr uint32_t kMostOpensOfUser = 256;
 constexpr int kGenerationShift = 32;  // in handles
 constexpr const char* kPoolsDirectoryName = "pools";
 
@@ -243,16 +245,33 @@ void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
 }
 
 void ControlFiles::open_now(fuse_req_t request, NodeId id, fuse_file_info* file) {
-  auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
-  if (!opened) return reply_error(request, std::move(opened.error()));
+  const uid_t user = fuse_req_ctx(request)->uid;
   {
     MutexLock lock(mutex_);
-    open_files_[file->fh] = std::move(*opened);
+    if (opens_of_user_[user] >= kMostOpensOfUser) return reply_error(request, {EMFILE, {}});
+    ++opens_of_user_[user];
   }
+  auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
+  const auto handle = file->fh;
+  if (opened) {
+    (*opened)->user = user;
+    MutexLock lock(mutex_);
+    open_files_[handle] = *opened;
+  } else {
+    MutexLock lock(mutex_);
+    if (--opens_of_user_[user] == 0) opens_of_user_.erase(user);
+  }
+  if (!opened) return reply_error(request, std::move(opened.error()));
   file->direct_io = 1;
-  if (fuse_reply_open(request, file) != -ENOENT) return;
+  if (fuse_reply_open(request, file) == -ENOENT) forget_open(handle);
+}
+
+void ControlFiles::forget_open(uint64_t handle) {
   MutexLock lock(mutex_);
-  open_files_.erase(file->fh);
+  const auto closed = open_files_.extract(handle);
+  if (!closed || !closed.mapped()->user) return;
+  const auto opens = opens_of_user_.find(*closed.mapped()->user);
+  if (--opens->second == 0) opens_of_user_.erase(opens);
 }
 
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file_info* file) {
@@ -336,10 +355,7 @@ void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* fi
 }
 
 void ControlFiles::release(fuse_req_t request, NodeId, const fuse_file_info* file) {
-  {
-    MutexLock lock(mutex_);
-    open_files_.erase(file->fh);
-  }
+  forget_open(file->fh);
   (void)fuse_reply_err(request, 0);
 }
 

@@ -67,11 +67,13 @@ class ControlFiles {
     std::unique_ptr<ControlledPool> pool;
     std::unique_ptr<ControlReader> reader;
     LineBuffer lines;
+    std::optional<uid_t> user;  // for whom it counts; none: it was opened by a process that died
   };
 
   Result<struct stat> attributes_of(NodeId id) const;
   void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
+  void forget_open(uint64_t handle) EXCLUDES(mutex_);
   Result<uint64_t> handle_for(fuse_req_t request, NodeId id) EXCLUDES(mutex_);
   void open_now(fuse_req_t request, NodeId id, fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> known_open(const fuse_file_info* file) EXCLUDES(mutex_);
@@ -93,6 +95,7 @@ class ControlFiles {
   std::shared_ptr<const ControlledServer> server_ GUARDED_BY(mutex_);  // replaced, never changed
   uint64_t next_handle_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<OpenFile>> open_files_ GUARDED_BY(mutex_);
+  std::unordered_map<uid_t, uint32_t> opens_of_user_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcachefs

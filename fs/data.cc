@@ -77,7 +77,7 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   // others. A later flush of cached pages (`writepage`) is no user's write.
   if (file->writepage == 0)
     if (auto fd = node->pool->open_inode(node->ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
-  if ((file->flags & O_DSYNC) == 0 || node->pool->disk() == nullptr) {
+  if ((file->flags & O_DSYNC) == 0 || !node->pool->has_disk()) {
     about_to_answer();
     return (void)fuse_reply_write(request, *count);
   }

@@ -96,7 +96,8 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
   const bool done = is_renamed(server, *from->pool, old_directory->fd, name, flags);
   const bool durable = from->pool->durability() == Durability::kSync;
-  if (!done && durable && from->pool->disk()->store->log().frozen())
+  const DiskTier* const tier = from->pool->disk();  // none: it is away, and sync_name() waits for it
+  if (!done && durable && tier != nullptr && tier->store->log().frozen())
     // The change cannot become durable, and nothing has been done yet.
     return reply_error(request, {EIO, {}});
   auto renamed =

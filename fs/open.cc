@@ -103,7 +103,7 @@ void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, u
     file->backing_id = opened.backing;
     // With direct I/O, writes through this open come to the daemon, to wait for room or to be answered when
     // they are durable. Mappings and the I/O of other opens do not come here.
-    const bool durable = !reader && (file->flags & O_DSYNC) != 0 && pool.disk() != nullptr;
+    const bool durable = !reader && (file->flags & O_DSYNC) != 0 && pool.has_disk();
     file->direct_io = durable || opened.through_daemon ? 1 : 0;
   } else if (bypasses_page_cache) {
     file->direct_io = 1;

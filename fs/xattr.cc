@@ -55,7 +55,8 @@ void reply_sized(fuse_req_t request, std::string_view value, size_t size) {
 Result<int> parse_priority(std::string_view text) {
   int priority = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), priority);
-  if (code != std::errc() || end != text.data() + text.size() || std::abs(priority) > kMostPriority)
+  if (code != std::errc() || end != text.data() + text.size() || priority > kMostPriority ||
+      priority < -kMostPriority)
     return fail(EINVAL);
   return priority;
 }

@@ -31,9 +31,13 @@ Directory stream_of(UniqueFd fd) {
   return stream;
 }
 
-void read_children(const Directory& directory, const std::function<void(const Child& child)>& visit) {
+Result<void> read_children(const Directory& directory, const std::function<void(const Child& child)>& visit) {
   Child child;
-  while (const dirent* const record = ::readdir(directory.get())) {
+  for (;;) {
+    auto next = sys::next_entry(directory.get());
+    if (!next) return pass(next);
+    const dirent* const record = *next;
+    if (record == nullptr) return {};
     const std::string_view name(record->d_name);
     if (name == "." || name == "..") continue;
     count_step();
@@ -50,13 +54,14 @@ void read_children(const Directory& directory, const std::function<void(const Ch
 Result<void> for_each_child(UniqueFd directory, const std::function<void(const Child& child)>& visit) {
   const Directory stream = stream_of(std::move(directory));
   if (!stream) return fail(ENOMEM);  // its buffer is the only thing that there may be no memory for
-  read_children(stream, visit);
-  return {};
+  return read_children(stream, visit);
 }
 
-void walk_tree(const MemoryArena& arena,
-               const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit) {
+Result<void> walk_tree(
+    const MemoryArena& arena,
+    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit) {
   std::vector<sys::Handle> pending{arena.tree()};
+  Result<void> whole;
   while (!pending.empty()) {
     const sys::Handle next = pending.back();
     pending.pop_back();
@@ -64,19 +69,23 @@ void walk_tree(const MemoryArena& arena,
     if (!directory) {
       const int code = directory.error().code;  // a link or a pipe is no directory
       static LogLimit limit(kMostNamed);
-      if (code != ENOTDIR && code != ELOOP)
+      if (code != ENOTDIR && code != ELOOP) {
         limit.error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
+        whole = pass(directory);
+      }
       continue;
     }
     const Directory stream = stream_of(std::move(*directory));
     KVCACHEFS_CHECK(stream != nullptr);
     const int fd = ::dirfd(stream.get());
-    read_children(stream, [&](const Child& child) {
+    auto read = read_children(stream, [&](const Child& child) {
       visit(fd, next.ino, child);
       if (child.is_regular) return;
       if (const auto handle = sys::handle_at(fd, child.name.c_str())) pending.push_back(*handle);
     });
+    if (!read) whole = std::move(read);
   }
+  return whole;
 }
 
 }  // namespace kvcachefs

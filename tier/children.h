@@ -21,13 +21,15 @@ struct Child {
 
 // The children of `directory` except `.` and `..`. The directory is read piece by piece, so a million names
 // are not held in memory. `visit` gets the same Child object each time, and may use the descriptor's number.
-// ENOMEM: nothing was read.
+// ENOMEM: nothing was read. Other errors: not all was read.
 Result<void> for_each_child(UniqueFd directory, const std::function<void(const Child& child)>& visit);
 
 // Each name of the tree, a directory before its children. However wide or deep the tree is, the walk has one
 // descriptor open at a time and does not recurse; a directory that waits for its turn takes 16 bytes.
-void walk_tree(const MemoryArena& arena,
-               const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit);
+// After an error, which is the answer, it goes on with what it can read.
+Result<void> walk_tree(
+    const MemoryArena& arena,
+    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit);
 
 // Flags to open a regular file with, in order to ask for its facts. Because a takeover may ask a million
 // files, each call counts: five calls on such a descriptor take 5 us; by name or by O_PATH they are seven

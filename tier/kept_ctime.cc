@@ -112,7 +112,7 @@ KeptCtime adopt_ctime(int fd, struct stat& attributes, bool written) {
       if (sys::change_times(fd, {timespec{0, UTIME_OMIT}, modified})) attributes.st_mtim = modified;
     }
     if (is_kept(kept, attributes)) {
-      if (record.begun != 0) write_down(fd, modified, kept, false);
+      if (record.begun != 0 && !written) write_down(fd, modified, kept, false);
       show_ctime(kept, attributes);
       return kept;
     }
@@ -120,7 +120,7 @@ KeptCtime adopt_ctime(int fd, struct stat& attributes, bool written) {
   // A write came after the record. The record would count as true again if a user set its mtime, and removing
   // the xattr would move the ctime; so it is replaced by the present times.
   kept = kept_ctime(attributes.st_mtim, attributes.st_ctim);
-  write_down(fd, attributes.st_mtim, kept, false);
+  if (!written) write_down(fd, attributes.st_mtim, kept, false);
   return kept;
 }
 

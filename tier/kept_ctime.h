@@ -55,7 +55,8 @@ class UnseenChange {
 };
 
 // The times that a process which died has kept, put back by now in the inode and in `attributes`. `written`:
-// the file has writers, so an unfinished change's mtime is not put back.
+// the file has writers, so an unfinished change's mtime is not put back, and nothing is written down: a write
+// past the daemon may hold the inode's lock until this process serves.
 KeptCtime adopt_ctime(int fd, struct stat& attributes, bool written);
 
 }  // namespace kvcachefs

@@ -57,7 +57,7 @@ Result<PrefetchOrder> parse_prefetch_line(std::string_view line) {
   const size_t blank = line.find_last_of(" \t");
   if (blank != std::string_view::npos && blank > 0) {
     if (const std::optional<int> priority = parse_integer(line.substr(blank + 1))) {
-      if (std::abs(*priority) > kMaximumPrefetchPriority) {
+      if (*priority > kMaximumPrefetchPriority || *priority < -kMaximumPrefetchPriority) {
         return fail(EINVAL, fmt::format("{} is not a priority from -{} to {}", *priority,
                                         kMaximumPrefetchPriority, kMaximumPrefetchPriority));
       }

@@ -1,5 +1,6 @@
 // Reads of files for which the daemon looks at every entry. However long that takes, it does not count as a
 // hang, and only clients that asked for it wait.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -83,6 +84,23 @@ TEST_F(ControlReadsTest, WhatGetsOnIsNoHang) {
   ASSERT_EQ(store(fault_file_, "hang survey\n"), 0);
   EXPECT_TRUE(can_be_read(mount_->control("entries")));
   EXPECT_NE(mount_->serving_pid(), serving);
+}
+
+// Each open file keeps its text.
+TEST_F(ControlReadsTest, AUserKeepsOnlySoManyOpen) {
+  start({"p:size=16M"}, "hang_after=30");
+  const std::string metrics = mount_->root() + "/.kvcachefs/metrics";
+  const int refused_at = in_child(
+      [&] {
+        if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) return 1;
+        int opens = 0;
+        while (opens < 300 && ::open(metrics.c_str(), O_RDONLY | O_CLOEXEC) >= 0) ++opens;
+        if (opens == 300 || errno != EMFILE) return 2;
+        return opens == 256 ? 0 : 3;
+      },
+      kPatience);
+  EXPECT_EQ(refused_at, 0);
+  EXPECT_TRUE(can_be_read(metrics));
 }
 
 TEST_F(ControlReadsTest, OthersDoNotWaitForThem) {

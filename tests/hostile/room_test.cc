@@ -124,6 +124,24 @@ TEST_F(RoomTest, OneEntryOfHalfALargePoolAfterManySmall) {
   mount.stop();
 }
 
+// Memory that is allocated far beyond an entry's end leaves with the entry.
+TEST_F(RoomTest, AllocationsFarBeyondTheEndLeaveWithTheirEntry) {
+  const DiskDirectory disk;
+  Mount mount(
+      {.pools = {"p:size=64M,spill=" + disk / "spill" + ",spill_size=256M,catalog=" + disk / "catalog"}});
+  for (int i = 0; i < 10; ++i) {
+    const File file(mount.path() + "/far" + std::to_string(i), O_RDWR | O_CREAT);
+    ASSERT_EQ(::write(file.fd(), "x", 1), 1);
+    ASSERT_EQ(::fallocate(file.fd(), FALLOC_FL_KEEP_SIZE, 1 << 30, 5 * kMiB), 0) << i;
+  }
+  EXPECT_TRUE(eventually([&] {
+    (void)write_once(mount.control("evict"), "100%");
+    return mount.stat_value("cold_entries") == 10;
+  }));
+  EXPECT_LT(tmpfs_used_bytes(mount), 2 * kMiB);
+  mount.stop();
+}
+
 TEST_F(RoomTest, FilesThatAreMerelyOpenTakeNone) {
   Mount mount({.pools = {"p:size=64M"}});
   ASSERT_EQ(save(mount.path() + "/first", pattern(1, 8 * kMiB), SIZE_MAX), 0);

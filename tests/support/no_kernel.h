@@ -10,10 +10,11 @@
 namespace kvcachefs::test {
 
 struct NoBacking final : BackingStore {
-  int error = 0;  // an errno: no open gets a backing
+  int error = 0;           // an errno: no open gets a backing
+  bool daemon_io = false;  // else as with passthrough
   Result<int32_t> acquire(int, PoolInode) override { return error == 0 ? Result<int32_t>(1) : fail(error); }
   void give_back(int32_t) override {}
-  bool needs_write_access() const override { return false; }  // as with passthrough
+  bool needs_write_access() const override { return daemon_io; }
 };
 
 struct NoListener final : DiscardListener {

@@ -30,7 +30,7 @@ class AwayDisk {
   // machine.
   static constexpr std::chrono::seconds kLockPatience{30};
 
-  explicit AwayDisk(std::chrono::seconds patience)
+  explicit AwayDisk(std::chrono::milliseconds patience)
       : patience_ends_ns_(now_ns() + static_cast<uint64_t>(std::chrono::nanoseconds(patience).count())) {}
   bool may_be_waited_for() const { return now_ns() < patience_ends_ns_; }
   void wait(PromoteWaiter waiter) EXCLUDES(mutex_);

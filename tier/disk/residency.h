@@ -71,6 +71,7 @@ struct PromoteOutcome {
   bool lacks_memory() const { return kind == Kind::kIntactOnDisk || kind == Kind::kNoMemory; }
 };
 inline constexpr PromoteOutcome kEnding{PromoteOutcome::Kind::kEnding};
+inline constexpr PromoteOutcome kNoMemory{PromoteOutcome::Kind::kNoMemory};
 
 // Called once, with no lock held, as a Waiter is.
 using PromoteWaiter = std::move_only_function<void(const PromoteOutcome&)>;

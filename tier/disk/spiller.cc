@@ -54,6 +54,7 @@ void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) 
                    .bytes = bytes,
                    .urgent = urgent,
                    .waiter = std::exchange(waiter, {}),
+                   .asked_ms = now_coarse_ms(),
                    .not_before_ms = 0,
                    .full_since_ms = 0,
                    .attempts = 0,
@@ -106,10 +107,19 @@ void Spiller::was_refused(Request request, std::vector<Extent> extents, int erro
     rest_ends_ms_ = now_coarse_ms() + rest_ms_;
   }
   if (request.waiter) std::exchange(request.waiter, {})(fail(error));
-  request.urgent = false;
-  store_.give_back(std::exchange(request.refused, std::move(extents)));
-  MutexLock lock(mutex_);
-  requests_.push_back(std::move(request));  // last: its place may be the cause
+  {
+    // One request for each entry is enough: each keeps the extents that the disk refused it.
+    MutexLock lock(mutex_);
+    const auto is_its = [&](const Request& other) { return other.ino == request.ino; };
+    if (std::ranges::none_of(requests_, is_its)) {
+      request.urgent = false;
+      std::swap(request.refused, extents);
+      requests_.push_back(std::move(request));  // last: its place may be the cause
+      request.ino = 0;
+    }
+  }
+  store_.give_back(extents);
+  if (request.ino != 0) settle(request, {});
 }
 
 void Spiller::settle(Request& request, Result<void> outcome) {
@@ -327,11 +337,10 @@ void Spiller::collect(std::chrono::milliseconds at_most) {
 SpillOutcome Spiller::outcome_of(const Copy& copy) const {
   using Kind = SpillOutcome::Kind;
   if (copy.error != 0) {
-    // A thinly provisioned disk can be full too.
-    const Kind kind = copy.error == ENOSPC ? Kind::kNoRoom : Kind::kRefused;
-    if (copy.extents.empty()) return {.kind = kind, .why = {copy.error, {}}};
+    // That of a thinly provisioned disk may be ENOSPC, which no discard of ours mends.
+    if (copy.extents.empty()) return {.kind = Kind::kRefused, .why = {copy.error, {}}};
     const uint64_t place = first_place_of(copy.extents, store_.unit_bytes());
-    return {.kind = kind, .why = {copy.error, fmt::format(" at byte {}", place)}};
+    return {.kind = Kind::kRefused, .why = {copy.error, fmt::format(" at byte {}", place)}};
   }
   if (copy.written) return {.kind = copy.request.attempts + 1 < kAttempts ? Kind::kAgain : Kind::kBusy};
   return {.content = {.size_bytes = copy.task.size_bytes,
@@ -362,7 +371,22 @@ void Spiller::settle_or_repeat(Request request, bool taken) {
   settle(request, taken ? Result<void>() : fail(EBUSY));
 }
 
+// Many copies may wait for space, each for its time, one after the other.
+void Spiller::tell_the_patient() {
+  std::vector<Waiter> told;
+  {
+    MutexLock lock(mutex_);
+    const uint64_t now_ms = now_coarse_ms();
+    for (auto* queue : {&urgent_, &requests_, &later_})
+      for (Request& request : *queue)
+        if (request.waiter && now_ms > request.asked_ms + waiter_patience_ms_)
+          told.push_back(std::exchange(request.waiter, {}));
+  }
+  for (Waiter& waiter : told) waiter(fail(ENOSPC));
+}
+
 void Spiller::step(std::chrono::milliseconds at_most) {
+  tell_the_patient();
   start_copies();
   const bool more = feed();
   if (more) return collect(std::chrono::milliseconds(0));

@@ -52,6 +52,7 @@ class Spiller {
   // One round: starts copies, waits at most `at_most` for the disk or for a request, ends copies.
   void step(std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() { channel_->wake(); }
+  void set_waiter_patience_ms(uint64_t patience_ms) { waiter_patience_ms_ = patience_ms; }  // for tests
   // close() tells remaining waiters, and later callers, ESHUTDOWN. It is called after the last step().
   void close() EXCLUDES(mutex_);
 
@@ -61,6 +62,7 @@ class Spiller {
     uint64_t bytes = 0;
     bool urgent = false;
     Waiter waiter;
+    uint64_t asked_ms = 0;
     uint64_t not_before_ms = 0;
     uint64_t full_since_ms = 0;  // 0: the disk was not full for it
     unsigned attempts = 0;
@@ -96,6 +98,7 @@ class Spiller {
 
   std::optional<Request> next_request() EXCLUDES(mutex_);
   void queue_again(Request request, uint64_t pause_ms) EXCLUDES(mutex_);
+  void tell_the_patient() EXCLUDES(mutex_);
   void start_copies() EXCLUDES(mutex_);
   bool start(Request request) EXCLUDES(mutex_);  // false: the disk is full for now
   bool wait_for_space(Request request, const SpillTask& task, const ContentLayout& layout) EXCLUDES(mutex_);
@@ -119,6 +122,7 @@ class Spiller {
   std::atomic<uint64_t> backlog_bytes_{0};
   std::atomic<size_t> unfinished_{0};
   std::atomic<size_t> stuck_{0};
+  uint64_t waiter_patience_ms_ = 30'000;
 
   // The stepping thread's own members.
   std::list<Copy> copies_;

@@ -46,7 +46,7 @@ class Entries::Change {
       : entries_(entries),
         entry_(entry),
         evictable_(if_true(entry.holds_evictable_memory(), entry.charged_bytes)),
-        pinned_(if_true(entry.pins_memory(), entry.charged_bytes)),
+        pinned_(if_true(entry.pins_memory(), entry.pin_bytes())),
         bytes_(entry.charged_bytes),
         tier_(static_cast<size_t>(entry.tier)),
         stored_(entry.is_stored()) {}
@@ -55,7 +55,7 @@ class Entries::Change {
   ~Change() {
     // Unsigned differences wrap around to the right sum.
     entries_.evictable_bytes_ += if_true(entry_.holds_evictable_memory(), entry_.charged_bytes) - evictable_;
-    entries_.pinned_bytes_ += if_true(entry_.pins_memory(), entry_.charged_bytes) - pinned_;
+    entries_.pinned_bytes_ += if_true(entry_.pins_memory(), entry_.pin_bytes()) - pinned_;
     if (stored_) {
       --entries_.tier_entries_[tier_];
       entries_.tier_bytes_[tier_] -= bytes_;
@@ -126,25 +126,13 @@ bool Entries::closed(Entry& entry, bool from_disk) {
   return true;
 }
 
-bool Entries::stored(Entry& entry, uint64_t charged_bytes, uint64_t pinned_max_bytes) {
+bool Entries::stored(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) {
   ++entry.version;
   // Hits start anew when the writer closes. The kernel tells of a close at once only by FLUSH, where they
   // have been reset; a reader may have come after it.
   if (!entry.flushed) entry.hits = 0;
   entry.stored_ms = now_coarse_ms();
-  bool stays_pinned = true;
-  if (entry.pins_memory()) {
-    MutexLock pins(pins_mutex_);
-    const Change change(*this, entry);
-    // The pin came before the size was known, or the entry has grown.
-    const uint64_t others = pinned_bytes_ - entry.charged_bytes;
-    entry.charged_bytes = charged_bytes;
-    if (others + charged_bytes > pinned_max_bytes) entry.pinned = stays_pinned = false;
-  } else {
-    charged(entry, charged_bytes);
-  }
-  // An entry that is still open is unparked by its last close.
-  if (!stays_pinned && entry.open_count == 0) candidates_.unpark(entry);
+  const bool stays_pinned = resized(entry, bytes, pinned_max_bytes);
   if (entry.removed || entry.stage != Entry::Stage::kWritten) return stays_pinned;
   if (std::exchange(entry.renamed, false)) {
     published(entry);
@@ -152,6 +140,27 @@ bool Entries::stored(Entry& entry, uint64_t charged_bytes, uint64_t pinned_max_b
     const Change change(*this, entry);
     candidates_.fresh(entry);
   }
+  return stays_pinned;
+}
+
+bool Entries::resized(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) {
+  if (!entry.pins_memory()) {
+    charged(entry, bytes.charged);
+    entry.whole_bytes = bytes.whole;  // counts if it gets a name
+    return true;
+  }
+  bool stays_pinned = true;
+  {
+    MutexLock pins(pins_mutex_);
+    const Change change(*this, entry);
+    // The pin came before the size was known, or the entry has grown.
+    const uint64_t others = pinned_bytes_ - entry.pin_bytes();
+    entry.charged_bytes = bytes.charged;
+    entry.whole_bytes = bytes.whole;
+    if (others + entry.pin_bytes() > pinned_max_bytes) entry.pinned = stays_pinned = false;
+  }
+  // An entry that is still open is unparked by its last close.
+  if (!stays_pinned && entry.open_count == 0) candidates_.unpark(entry);
   return stays_pinned;
 }
 
@@ -169,14 +178,20 @@ void Entries::renamed(Entry& entry, uint32_t name_hash) {
   if (entry.stage == Entry::Stage::kWritten) entry.renamed = true;
 }
 
-void Entries::named(Entry& entry) {
+bool Entries::named(Entry& entry, uint64_t pinned_max_bytes) {
+  bool stays_pinned = true;
   {
+    MutexLock pins(pins_mutex_);
     const Change change(*this, entry);
+    if (entry.pinned && pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes)
+      entry.pinned = stays_pinned = false;
     entry.removed = false;
     if (entry.is_file()) ++files_;
   }
+  if (!stays_pinned && entry.open_count == 0) candidates_.unpark(entry);
   if (entry.open_count == 0 && entry.stage == Entry::Stage::kWritten) published(entry);
   entry.renamed = true;
+  return stays_pinned;
 }
 
 void Entries::removed(Shard& shard, Entry& entry, RemovalReason reason) {
@@ -238,10 +253,11 @@ void Entries::unpark_if_evictable(Entry& entry) {
   if (entry.parked && entry.evictable()) candidates_.unpark(entry);
 }
 
-bool Entries::pinned(Entry& entry, uint64_t pinned_max_bytes) {
+bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) {
   {
     MutexLock pins(pins_mutex_);
-    if (pinned_bytes_ + entry.charged_bytes > pinned_max_bytes) return false;
+    entry.whole_bytes = whole_bytes;
+    if (pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes) return false;
     const Change change(*this, entry);
     entry.pinned = true;
   }
@@ -266,6 +282,7 @@ void Entries::found(Entry& entry, const Found& facts) {
   entry.writer_count = facts.writer_count;
   entry.direct_count = facts.direct_count;
   entry.charged_bytes = facts.charged_bytes;
+  entry.whole_bytes = facts.whole_bytes;
   entry.pinned = facts.pinned;
   if (facts.open_count > 0) ++open_files_;
   if (facts.named) ++files_;
@@ -280,11 +297,12 @@ void Entries::found_stored(Entry& entry) {
   if (entry.pinned) candidates_.park(entry);
 }
 
-void Entries::restored(Entry& entry, uint64_t charged_bytes, bool is_pinned) {
+void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
   const Change change(*this, entry);
   entry.stage = Entry::Stage::kCandidate;
   entry.tier = Entry::Tier::kCold;
-  entry.charged_bytes = charged_bytes;
+  entry.charged_bytes = bytes.charged;
+  entry.whole_bytes = bytes.whole;
   entry.pinned = is_pinned;
   entry.stored_ms = now_coarse_ms();
   ++files_;

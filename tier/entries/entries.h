@@ -47,12 +47,19 @@ class Entries {
   // True: it was the entry's last writer, and the caller says that it is stored before its close ends.
   bool writer_closed(Entry& entry);
   bool closed(Entry& entry, bool from_disk);  // true: nobody has it open any more
-  // The last writer has closed the entry, whose file takes `charged_bytes`. False: it was pinned, and is not
-  // any more, because more than `pinned_max_bytes` would be pinned.
-  bool stored(Entry& entry, uint64_t charged_bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
+  struct FileBytes {
+    uint64_t charged = 0;  // memory that the file takes
+    uint64_t whole = 0;    // its size in whole pages
+  };
+  // The last writer has closed the entry. False: it was pinned, and is not any more, because more than
+  // `pinned_max_bytes` would be pinned.
+  bool stored(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
+  // The same for a file that was cut or made longer without being open.
+  bool resized(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   void published(Entry& entry);
   void renamed(Entry& entry, uint32_t name_hash);  // a stored entry is published by it
-  void named(Entry& entry);                        // a nameless file got its first name
+  // A nameless file got its first name. False: as from stored().
+  bool named(Entry& entry, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   // removed(): its last name is gone. The caller erases the entry if nobody knows or uses it.
   void removed(Shard& shard, Entry& entry, RemovalReason reason) REQUIRES(shard.mutex);
 
@@ -71,7 +78,7 @@ class Entries {
 
   // --- what its users want ---
   // False: with it more than `pinned_max_bytes` would be pinned, and it is not.
-  bool pinned(Entry& entry, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
+  bool pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   void unpinned(Entry& entry) EXCLUDES(pins_mutex_);
   void reprioritised(Entry& entry, int priority) { candidates_.reprioritised(entry, priority); }
 
@@ -81,6 +88,7 @@ class Entries {
     uint32_t writer_count = 0;
     uint32_t direct_count = 0;
     uint64_t charged_bytes = 0;
+    uint64_t whole_bytes = 0;  // see FileBytes
     bool cold = false;
     bool pinned = false;
     bool named = true;
@@ -90,7 +98,7 @@ class Entries {
   void found_stored(Entry& entry);
   void found_nameless(Entry& entry) { entry.removed = true; }
   // A file that the disk has, made anew as a cold one.
-  void restored(Entry& entry, uint64_t charged_bytes, bool is_pinned);
+  void restored(Entry& entry, FileBytes bytes, bool is_pinned);
   // What the disk has of a found file: it is clean, or cold with these bytes.
   void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);
 
@@ -126,5 +134,11 @@ class Entries {
   std::array<std::atomic<uint64_t>, 3> tier_bytes_{};
   Mutex pins_mutex_;  // held from the look at pinned_bytes_ until a new pin is in it
 };
+
+inline Entries::FileBytes bytes_of(const struct stat& file) {
+  constexpr uint64_t kStatBlockBytes = 512, kPageBytes = 4096;
+  return {.charged = static_cast<uint64_t>(file.st_blocks) * kStatBlockBytes,
+          .whole = (static_cast<uint64_t>(file.st_size) + kPageBytes - 1) / kPageBytes * kPageBytes};
+}
 
 }  // namespace kvcachefs

@@ -72,6 +72,7 @@ struct Entry {
   // that claimed memory may still lie in the file's holes.
   uint64_t reserved_end = 0;
   uint64_t charged_bytes = 0;  // memory it took at its last close; a cold entry keeps this number
+  uint64_t whole_bytes = 0;    // of a pinned entry: its size, in whole pages
   uint64_t stored_ms = 0;
   uint32_t looked_up_ms = 0;
   uint32_t hits = 0;  // opens for reading after it was stored
@@ -110,6 +111,8 @@ struct Entry {
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }
   // A pinned cold entry counts too, because it is being promoted.
   bool pins_memory() const { return pinned && !removed; }
+  // A pin counts for all that its file can come to take: reading its holes by a mapping fills them.
+  uint64_t pin_bytes() const { return charged_bytes > whole_bytes ? charged_bytes : whole_bytes; }
   bool may_be_closed() const {
     return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
   }

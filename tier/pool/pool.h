@@ -154,6 +154,7 @@ class Pool final : private Residency {
   // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h).
   void go_on_without_disk(const PoolOptions& spill, const Error& why);
   AwayDisk* away() const { return away_.get(); }
+  bool has_disk() const { return disk() != nullptr || away() != nullptr; }
   // The catalog is being read while the pool serves: names appear.
   bool restoring() const { return restoring_; }
   DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
@@ -249,6 +250,7 @@ class Pool final : private Residency {
   Result<int> io_descriptor(uint64_t ino);
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   void settle(Entry& entry);   // called when its last writer has closed it
+  void lost_its_pin(Entry& entry);
   // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
   Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
   // Called before the last name goes; answers no descriptor for an inode that is not in use.

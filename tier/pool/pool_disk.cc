@@ -143,7 +143,7 @@ bool Pool::root_is_known() {
 
 void Pool::tell_names(bool with_links) {
   CatalogNames& names = owned_disk_->names;
-  walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
+  (void)walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
     // An fsync of the pool may make a server thread look at every name.
     surroundings_.still_at_it();
     fault_point("looked at a name");

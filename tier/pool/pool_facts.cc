@@ -36,13 +36,16 @@ Result<void> Pool::set_pinned(uint64_t ino, bool pinned) {
   if (entry == nullptr) return fail(ESTALE);
   if (!entry->is_file()) return fail(EPERM, "only regular files can be pinned");
   if (entry->pinned == pinned) return {};
+  auto fd = arena_.open(handle_of(*entry), O_PATH);
+  auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
+  if (!attributes) return pass(attributes);
   if (!pinned)
     entries_.unpinned(*entry);
-  else if (!entries_.pinned(*entry, limit))
+  else if (!entries_.pinned(*entry, bytes_of(*attributes).whole, limit))
     return fail(ENOSPC, fmt::format("pool {}: {} are pinned and pinned_max is {}: no room to pin {} more",
                                     name_, format_size(entries_.pinned_bytes()), format_size(limit),
-                                    format_size(entry->charged_bytes)));
-  if (auto fd = arena_.open(handle_of(*entry), O_PATH)) {
+                                    format_size(entry->pin_bytes())));
+  {
     if (pinned)
       (void)sys::set_xattr(fd->get(), kPinnedXattr, "1", 0);
     else

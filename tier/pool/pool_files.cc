@@ -150,20 +150,22 @@ void Pool::end_open(uint64_t ino, OpenMode mode) {
 void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
-  const uint64_t charged_bytes = reservations_.settle(entry);
+  const Entries::FileBytes bytes = reservations_.settle(entry);
   const uint64_t most_pinned_bytes = entry.pinned ? usage().pinned_max_bytes : 0;
-  const bool unpinned = !entries_.stored(entry, charged_bytes, most_pinned_bytes);
-  if (capacity_.writers().close(ino, charged_bytes) && arena_.usage().free_bytes < kBlockBytes)
+  if (!entries_.stored(entry, bytes, most_pinned_bytes)) lost_its_pin(entry);
+  if (capacity_.writers().close(ino, bytes.charged) && arena_.usage().free_bytes < kBlockBytes)
     report_full(false);
-  if (unpinned) {
-    static LogLimit log_limit;
-    log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
-    if (auto fd = arena_.open(handle_of(entry), O_PATH)) {
-      keep_ctime(entry.kept, fd->get(), is_supervised());
-      (void)sys::remove_xattr(fd->get(), kPinnedXattr);
-    }
-  }
   if (was_stored || entry.stage == Entry::Stage::kCandidate) spill_by_itself(entry);
+}
+
+void Pool::lost_its_pin(Entry& entry) {
+  static LogLimit log_limit;
+  log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_,
+                    entry.policy.ino);
+  if (auto fd = arena_.open(handle_of(entry), O_PATH)) {
+    keep_ctime(entry.kept, fd->get(), is_supervised());
+    (void)sys::remove_xattr(fd->get(), kPinnedXattr);
+  }
 }
 
 void Pool::flushed(uint64_t ino) {
@@ -236,6 +238,7 @@ Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t
 
 Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
   EntryTable::Shard& shard = entries_.shard(ino);
+  const uint64_t most_pinned_bytes = usage().pinned_max_bytes;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
@@ -263,8 +266,9 @@ Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (!cold)
       if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
     if (entry->writer_count == 0) {
-      if (auto attributes = sys::stat_of(fd->get()))
-        entries_.charged(*entry, static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes);
+      const auto attributes = sys::stat_of(fd->get());
+      if (attributes && !entries_.resized(*entry, bytes_of(*attributes), most_pinned_bytes))
+        lost_its_pin(*entry);
       spill_by_itself(*entry);
     } else if (size_bytes == 0) {
       entry->reserved_end = 0;  // gone with the content: a writer that starts over gets a new one

@@ -251,6 +251,7 @@ void Pool::look_again(uint64_t directory_ino, std::string name) {
 Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  const uint64_t most_pinned_bytes = usage().pinned_max_bytes;
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
@@ -268,7 +269,7 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   tell_attributes(shard, *entry);
   if (entry->removed) {  // an O_TMPFILE gets its first name
     shard.kept.erase(ino);
-    entries_.named(*entry);
+    if (!entries_.named(*entry, most_pinned_bytes)) lost_its_pin(*entry);
     if (entry->stage == Entry::Stage::kCandidate) spill_by_itself(*entry);
   }
   ++entry->lookup_count;

@@ -69,6 +69,7 @@ void Pool::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, b
     (void)mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
     fault_point("marked promoted");
     entries_.promoted(*entry, asked_for);
+    if (const auto now = sys::stat_of(task.fd.get())) entries_.charged(*entry, bytes_of(*now).charged);
     return;
   }
   if (outcome.kind != PromoteOutcome::Kind::kFailed) return;

@@ -75,7 +75,9 @@ uint64_t Reservations::follow(uint64_t ino) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr || entry->writer_count == 0) return 0;
-  auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
+  // The file is looked at and not changed: a write past the daemon holds the inode's lock for as long as its
+  // pages of the source need to come, and they may come from this daemon.
+  auto fd = arena_.open(handle_of(*entry), O_PATH);
   if (!fd) return 0;
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return 0;
@@ -89,19 +91,7 @@ uint64_t Reservations::follow(uint64_t ino) {
   const uint64_t growth = std::min(Capacity::kGrowthBytes, capacity_.size_bytes() / kGrowthShare);
   // A file that will end within its reservation and promise needs no more.
   if (ahead >= growth || (size <= expected && size + ahead >= expected)) return 0;
-  const uint64_t free = arena_.usage().free_bytes;
   capacity_.writers().raise(ino, growth);
-  const uint64_t from = std::max(size, entry->reserved_end);
-  const uint64_t to = size + 2 * growth;
-  const uint64_t reserved_bytes = capacity_.writers().reserved_bytes() + to - from;
-  if (entry->reserved_end == 0 || free <= 2 * (to - from) ||
-      reserved_bytes > capacity_.size_bytes() / kReservedShare)
-    return growth;
-  const UnseenChange unseen(entry->kept, fd->get(), surroundings_.is_supervised());
-  if (sys::allocate(fd->get(), FALLOC_FL_KEEP_SIZE, from, to - from)) {
-    entry->reserved_end = to;
-    (void)capacity_.writers().seen(ino, size, allocated + (to - from), to - size);
-  }
   return growth;
 }
 
@@ -121,9 +111,10 @@ uint64_t Reservations::trim(Entry& entry, int fd) {
   return size;
 }
 
-uint64_t Reservations::settle(Entry& entry) {
+Entries::FileBytes Reservations::settle(Entry& entry) {
   const auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
-  if (!fd) return entry.charged_bytes;
+  const Entries::FileBytes as_before = {entry.charged_bytes, entry.whole_bytes};
+  if (!fd) return as_before;
   const uint64_t reserved_end = entry.reserved_end;
   const uint64_t size = trim(entry, fd->get());
   // A file with holes says nothing of the memory that the next entry needs.
@@ -132,7 +123,7 @@ uint64_t Reservations::settle(Entry& entry) {
   else if (size > 0)
     capacity_.stored(size);
   const auto attributes = sys::stat_of(fd->get());
-  return attributes ? static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes : entry.charged_bytes;
+  return attributes ? bytes_of(*attributes) : as_before;
 }
 
 void Reservations::give_back_holes(Entry& entry) {

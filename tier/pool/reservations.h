@@ -26,14 +26,14 @@ class Reservations {
 
   // A first write comes: a file without memory gets an entry's. Waits without a lock.
   void begin_writing(uint64_t ino);
-  // Looks at what the writers have written, and reserves ahead of those that outgrow what they have. True
+  // Looks at what the writers have written, and promises more to those that outgrow what they have. True
   // while there are writers.
   bool follow_writers();
   // Gives back what is reserved beyond the end; answers the size. Only while no process can write: a write
   // after the look at the size would be lost. (The kernel sends none while it asks for an fallocate.)
   uint64_t trim(Entry& entry, int fd);
   // Trims a file that its last writer has closed; answers the memory that it takes.
-  uint64_t settle(Entry& entry);
+  Entries::FileBytes settle(Entry& entry);
   // Gives back reserved memory that became holes, once no process can write.
   void give_back_holes(Entry& entry);
 

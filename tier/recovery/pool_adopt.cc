@@ -142,7 +142,7 @@ class Pool::Adopter {
   }
 
   void adopt_tree() {
-    walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
+    (void)walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
       if (child.is_regular)
         adopt_named(child, directory);
       else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
@@ -196,6 +196,7 @@ class Pool::Adopter {
                                  .writer_count = opens.writers,
                                  .direct_count = opens.from_disk,
                                  .charged_bytes = cold ? whole : allocated,
+                                 .whole_bytes = whole,
                                  .cold = cold,
                                  .pinned = pinned,
                                  .named = !nameless});

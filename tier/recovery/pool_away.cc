@@ -25,7 +25,7 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
   restoring_ = is_restoring(arena_.tree_fd());
-  walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
+  (void)walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
     if (!child.is_regular) return;
     const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
     if (!fd) return;

@@ -13,6 +13,7 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "tier/catalog/catalog_compare.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/children.h"
 #include "tier/entries/name_hash.h"
@@ -46,21 +47,6 @@ struct Stray {
   CatalogContent content;
 };
 
-bool same_content(const CatalogContent& a, const CatalogContent& b) {
-  return a.size_bytes == b.size_bytes && a.version == b.version && a.checksum.low == b.checksum.low &&
-         a.checksum.high == b.checksum.high && a.extents == b.extents;
-}
-
-bool same_time(const timespec& a, const timespec& b) {
-  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
-bool same_node(const CatalogNode& a, const CatalogNode& b) {
-  return a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && a.device == b.device &&
-         a.pinned == b.pinned && same_time(a.accessed, b.accessed) && same_time(a.modified, b.modified) &&
-         same_time(a.changed, b.changed) && a.link_target == b.link_target && a.xattrs == b.xattrs;
-}
-
 }  // namespace
 
 class Pool::Reconciler final : public CatalogVisitor {
@@ -69,7 +55,8 @@ class Pool::Reconciler final : public CatalogVisitor {
       : pool_(pool), tier_(tier), unfinished_(unfinished) {}
 
   Result<KnownNodes> run() {
-    walk();
+    // What could not be looked at would count as gone, and what the disk has of it would be dropped.
+    if (auto whole = walk(); !whole) return pass(whole);
     claim();
     claim_kept();
     fault_point("claimed what the disk has");
@@ -135,25 +122,31 @@ class Pool::Reconciler final : public CatalogVisitor {
   void lost(CatalogLoss, uint64_t, std::string_view) override {}
 
  private:
-  void walk() {
-    walk_tree(pool_.arena_, [this](int directory, uint64_t directory_ino, const Child& child) {
+  Result<void> walk() {
+    Result<void> noted;
+    auto whole = walk_tree(pool_.arena_, [&](int directory, uint64_t directory_ino, const Child& child) {
       const int flags = child.is_regular ? kReadForFacts : O_PATH | O_NOFOLLOW;
-      if (const auto fd = sys::open_at(directory, child.name.c_str(), flags))
-        note(fd->get(), child.is_regular, {.parent_ino = directory_ino, .name = child.name});
+      const int refused = injected_error("look at what is there");
+      auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), flags);
+      auto done = fd ? note(fd->get(), child.is_regular, {.parent_ino = directory_ino, .name = child.name})
+                     : pass(fd);
+      if (!done) noted = std::move(done);
     });
+    return noted ? std::move(whole) : std::move(noted);
   }
 
-  void note(int fd, bool is_file, Place place) {
+  Result<void> note(int fd, bool is_file, Place place) {
     auto mark = copy_mark_of(fd);
-    if (is_file && (!mark || mark->node_id == 0)) return;
-    const auto handle = sys::handle_of(fd);
+    if (is_file && (!mark || mark->node_id == 0)) return {};
+    auto handle = sys::handle_of(fd);
     auto attributes = sys::stat_of(fd);
-    if (!handle || !attributes) return;
+    if (!handle) return pass(handle);
+    if (!attributes) return pass(attributes);
     if (!mark || mark->node_id == 0) {
       if (S_ISDIR(attributes->st_mode)) unnumbered_[handle->ino] = {*handle, std::move(place)};
-      return;
+      return {};
     }
-    if (mark->state == CopyMark::State::kUnreadable) return;
+    if (mark->state == CopyMark::State::kUnreadable) return {};
     const uint64_t id = mark->node_id;
     tier_.store->saw_id(id);
     const KeptCtime kept = is_file ? adopted_ctime(handle->ino) : adopt_ctime(fd, *attributes, true);
@@ -167,9 +160,10 @@ class Pool::Reconciler final : public CatalogVisitor {
       marked.plain = is_file && !has_other_xattrs(fd);
     }
     marked.places.push_back(std::move(place));
-    if (is_file) return;
+    if (is_file) return {};
     ids_[handle->ino] = id;
     tier_.names.known(handle->ino, id, -1, kept);
+    return {};
   }
 
   void claim() {

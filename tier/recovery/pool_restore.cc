@@ -30,6 +30,10 @@ struct Made {
   bool is_directory = false;
 };
 
+bool is_for_want_of_room(int code) {
+  return code == ENOSPC || code == ENOMEM || code == EMFILE || code == ENFILE;
+}
+
 }  // namespace
 
 class Pool::Restorer final : public CatalogVisitor {
@@ -52,6 +56,11 @@ class Pool::Restorer final : public CatalogVisitor {
       if (serves_) tell(names);
     } else {
       if (content != nullptr) tier_.store->give_back(content->extents);
+      // What there is no room for stays on the disk, for a pool that has it.
+      if (const int code = made.error().code; is_for_want_of_room(code)) {
+        if (!lacks_) lacks_ = made.error();
+        return;
+      }
       static LogLimit limit(kMostNamed);
       limit.warning("pool {}: {} cannot be restored: errno {}", pool_.name_, std::string(names.front().name),
                     made.error().code);
@@ -69,6 +78,10 @@ class Pool::Restorer final : public CatalogVisitor {
   Result<void> run() {
     Catalog& catalog = tier_.store->catalog();
     auto done = catalog.load(*this);
+    if (done && lacks_)
+      done = fail(lacks_->code, fmt::format("errno {}: the size that the pool has now is not enough for its "
+                                            "entries' names",
+                                            lacks_->code));
     // The dropped names go straight to the catalog, and the extents that it answers with are not freed: they
     // were never claimed, belong to another content, or were given back. If the names stayed, they would one
     // day take what is stored there next with them.
@@ -272,7 +285,10 @@ class Pool::Restorer final : public CatalogVisitor {
     entry.name_hash = name_hash_of(name);
     entry.version = content.version;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    pool_.entries_.restored(entry, (data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes, node.pinned);
+    const auto in_blocks = [](uint64_t bytes) {
+      return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    };
+    pool_.entries_.restored(entry, {in_blocks(data_bytes), in_blocks(content.size_bytes)}, node.pinned);
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
     shard.copies[handle.ino] = content;
@@ -296,6 +312,7 @@ class Pool::Restorer final : public CatalogVisitor {
   std::vector<CatalogChange> dropped_;
   uint64_t damaged_ = 0;
   uint64_t losses_ = 0;
+  std::optional<Error> lacks_;  // the first error for want of room
 };
 
 Result<void> Pool::restore(DiskTier& tier, const KnownNodes& there) {

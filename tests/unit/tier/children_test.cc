@@ -66,7 +66,7 @@ TEST_F(WalkTest, ComesToADirectoryBeforeItsChildren) {
   (void)make("a/b/f");
   ASSERT_EQ(::symlinkat("a", arena_->tree_fd(), "s"), 0);
   std::vector<std::string> names;
-  walk_tree(*arena_, [&](int directory, uint64_t directory_ino, const Child& child) {
+  (void)walk_tree(*arena_, [&](int directory, uint64_t directory_ino, const Child& child) {
     EXPECT_EQ(sys::stat_of(directory)->st_ino, directory_ino);
     names.push_back(child.name);
   });

@@ -53,7 +53,7 @@ class EntriesTest : public ::testing::Test {
   }
   void close_writer(Entry& entry, uint64_t bytes) {
     ASSERT_TRUE(entries_.writer_closed(entry));
-    ASSERT_TRUE(entries_.stored(entry, bytes, kNoLimit));
+    ASSERT_TRUE(entries_.stored(entry, {bytes, 0}, kNoLimit));
     ASSERT_TRUE(entries_.closed(entry, false));
   }
   void remove(Entry& entry, RemovalReason reason) NO_THREAD_SAFETY_ANALYSIS {
@@ -115,8 +115,8 @@ TEST_F(EntriesTest, WhatIsOpenedToWriteHasNoTrueCopy) {
 TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
   Entry& small = store(7, 4096);
   Entry& large = store(8, 8192);
-  EXPECT_TRUE(entries_.pinned(small, 8192));
-  EXPECT_FALSE(entries_.pinned(large, 8192));
+  EXPECT_TRUE(entries_.pinned(small, 0, 8192));
+  EXPECT_FALSE(entries_.pinned(large, 0, 8192));
   EXPECT_FALSE(large.pinned);
   EXPECT_EQ(entries_.pinned_bytes(), 4096u);
   EXPECT_EQ(victim(), 8u);
@@ -124,19 +124,46 @@ TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
   entries_.dirtied(small);
   entries_.opened(small, true, false);
   EXPECT_TRUE(entries_.writer_closed(small));
-  EXPECT_FALSE(entries_.stored(small, 16384, 8192)) << "it has grown";
+  EXPECT_FALSE(entries_.stored(small, {16384, 0}, 8192)) << "it has grown";
   EXPECT_EQ(entries_.pinned_bytes(), 0u);
   entries_.closed(small, false);
+}
+
+// Reading a hole by a mapping gives it memory, and nothing tells the daemon of that.
+TEST_F(EntriesTest, APinCountsForAllThatItsFileCanTake) {
+  Entry& sparse = store(7, 4096);
+  EXPECT_FALSE(entries_.pinned(sparse, 65536, 8192));
+  ASSERT_TRUE(entries_.pinned(sparse, 65536, 65536));
+  EXPECT_EQ(entries_.pinned_bytes(), 65536u);
+  EXPECT_TRUE(entries_.resized(sparse, {4096, 8192}, 65536));
+  EXPECT_EQ(entries_.pinned_bytes(), 8192u);
+  EXPECT_FALSE(entries_.resized(sparse, {4096, 131072}, 65536));
+  EXPECT_EQ(entries_.pinned_bytes(), 0u);
+  EXPECT_EQ(victim(), 7u);
+}
+
+TEST_F(EntriesTest, APinOfANamelessFileCountsFromItsFirstName) {
+  for (const uint64_t ino : {7, 8}) {
+    Entry& entry = unknown(ino);
+    entries_.created(entry, false, true, true);
+    ASSERT_TRUE(entries_.writer_closed(entry));
+    ASSERT_TRUE(entries_.pinned(entry, 0, 8192));
+    EXPECT_TRUE(entries_.stored(entry, {8192, 8192}, 8192));
+    EXPECT_TRUE(entries_.closed(entry, false));
+    EXPECT_EQ(entries_.named(entry, 8192), ino == 7) << "both were pinned while none counted";
+    EXPECT_EQ(entries_.pinned_bytes(), 8192u);
+  }
+  EXPECT_EQ(victim(), 8u);
 }
 
 // A reader's O_CREAT: the file is stored when nobody has it open any more.
 TEST_F(EntriesTest, WhatIsUnpinnedAtItsEndIsACandidate) {
   Entry& entry = unknown(7);
   entries_.created(entry, true, true, false);
-  ASSERT_TRUE(entries_.pinned(entry, 4096));
+  ASSERT_TRUE(entries_.pinned(entry, 0, 4096));
   entries_.renamed(entry, 5);
   ASSERT_TRUE(entries_.closed(entry, false));
-  EXPECT_FALSE(entries_.stored(entry, 8192, 4096));
+  EXPECT_FALSE(entries_.stored(entry, {8192, 0}, 4096));
   EXPECT_EQ(entries_.evictable_bytes(), 8192u);
   EXPECT_EQ(victim(), 7u);
 }
@@ -146,9 +173,9 @@ TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
   entries_.created(entry, false, true, true);
   EXPECT_EQ(entries_.files(), 0u);
   ASSERT_TRUE(entries_.writer_closed(entry));
-  EXPECT_TRUE(entries_.stored(entry, 4096, kNoLimit));
+  EXPECT_TRUE(entries_.stored(entry, {4096, 0}, kNoLimit));
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u);
-  entries_.named(entry);
+  EXPECT_TRUE(entries_.named(entry, kNoLimit));
   EXPECT_EQ(entries_.files(), 1u);
   EXPECT_TRUE(entries_.closed(entry, false));
 }
@@ -161,7 +188,7 @@ TEST_F(EntriesTest, WhatIsFoundIsCounted) {
   entries_.found(open, {.open_count = 2, .writer_count = 1, .charged_bytes = 100});
   entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
   entries_.found_stored(cold);
-  entries_.restored(restored, 400, false);
+  entries_.restored(restored, {400, 0}, false);
   entries_.published(restored);
   EXPECT_EQ(entries_.files(), 3u);
   EXPECT_EQ(entries_.open_files(), 1u);
@@ -224,7 +251,7 @@ class EntriesModel : public EntriesTest {
       case 5:
         return entry.tier == Tier::kCold ? promote(entry, random() % 2 == 0) : void();
       case 6:
-        return entry.pinned ? entries_.unpinned(entry) : (void)entries_.pinned(entry, 10 * 4096);
+        return entry.pinned ? entries_.unpinned(entry) : (void)entries_.pinned(entry, 0, 10 * 4096);
       case 7:
         return idle ? remove_one(which) : void();
       case 8:
@@ -241,9 +268,9 @@ class EntriesModel : public EntriesTest {
   }
   void close(Entry& entry, uint64_t bytes) {
     const bool writes = entry.writer_count == entry.open_count;
-    if (writes && entries_.writer_closed(entry)) (void)entries_.stored(entry, bytes, 10 * 4096);
+    if (writes && entries_.writer_closed(entry)) (void)entries_.stored(entry, {bytes, 0}, 10 * 4096);
     if (entries_.closed(entry, false) && entry.stage == Entry::Stage::kWritten)
-      (void)entries_.stored(entry, bytes, 10 * 4096);
+      (void)entries_.stored(entry, {bytes, 0}, 10 * 4096);
   }
   void promote(Entry& entry, bool asked_for) {
     entries_.promotion_begun(entry);

@@ -146,6 +146,23 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   pool_->disk()->close();
 }
 
+// A pool of 16 MiB has 12,288 inodes.
+TEST_F(PoolRestoreTest, ASizeThatIsTooSmallForItsNamesCostsNone) {
+  constexpr uint64_t kMany = 13'000;
+  std::vector<CatalogChange> changes;
+  for (uint64_t id = 2; id < 2 + kMany; ++id) {
+    changes.push_back(PutNode{directory_node(id)});
+    changes.push_back(PutName{kCatalogRoot, std::to_string(id), id});
+  }
+  commit(changes);
+  const auto refused = attach(catalog());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ENOSPC);
+  EXPECT_THAT(refused.error().message, HasSubstr("the size that the pool has now is not enough"));
+  EXPECT_THAT(names(), ::testing::IsEmpty());
+  EXPECT_TRUE(catalog()->node(1 + kMany).value());
+}
+
 // While a serving pool is restored, names that come back cannot change, because the catalog could not be
 // told.
 TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {

@@ -172,9 +172,10 @@ TEST_F(SpillerTest, ADiskThatIsFullForNow) {
   EXPECT_EQ(residency_.ended.back(), Kind::kCopied);
 }
 
-// Whatever the disk's errno is, the disk has refused, and no writer was faster.
+// Whatever the disk's errno is, the disk has refused, and no writer was faster. That of one that is thinly
+// provisioned may be ENOSPC.
 TEST_F(SpillerTest, ADiskThatRefuses) {
-  for (const int error : {EIO, EBUSY}) {
+  for (const int error : {EIO, EBUSY, ENOSPC}) {
     residency_.ended.clear();
     disk_->fail_writes(1, error);
     EXPECT_EQ(copy(), error);
@@ -186,11 +187,33 @@ TEST_F(SpillerTest, ADiskThatRefuses) {
   }
 }
 
-// As a disk that is thinly provisioned.
-TEST_F(SpillerTest, ADiskThatIsFullWithoutAWord) {
-  disk_->set_full(true);
-  EXPECT_EQ(copy(), ENOSPC);
-  EXPECT_EQ(residency_.ended.back(), Kind::kNoRoom);
+// Each refused copy keeps its extents until it has others: not one for each fsync that was told so.
+TEST_F(SpillerTest, RefusedAgainAndAgainAnEntryKeepsOneCopysSpace) {
+  const auto free_units = [&] { return store_->space().free_units(); };
+  disk_->fail_writes(1000, EIO);
+  EXPECT_EQ(copy(), EIO);
+  const uint64_t after_one = free_units();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(copy(), EIO);
+  EXPECT_EQ(free_units(), after_one);
+  EXPECT_EQ(spiller_->backlog_bytes(), residency_.size_bytes);
+  disk_->fail_writes(0, 0);
+  ASSERT_TRUE(step_until([&] { return spiller_->idle(); }));
+  EXPECT_EQ(residency_.ended.back(), Kind::kCopied);
+}
+
+// Requests wait for space one after the other, and the catalog may hold back space for as long as it cannot
+// be written: no waiter waits for all of that.
+TEST_F(SpillerTest, AWaiterIsToldInTimeThatTheDiskIsFull) {
+  std::vector<Extent> taken;
+  while (auto space = store_->allocate(kUnitBytes)) taken.insert(taken.end(), space->begin(), space->end());
+  spiller_->set_waiter_patience_ms(20);
+  std::vector<int> told;
+  for (uint64_t ino = 1; ino <= 10; ++ino)
+    spiller_->request(ino, 100, true,
+                      [&](Result<void> outcome) { told.push_back(outcome ? 0 : outcome.error().code); });
+  ASSERT_TRUE(step_until([&] { return told.size() == 10; }));
+  EXPECT_THAT(told, ::testing::Each(ENOSPC));
+  EXPECT_FALSE(spiller_->idle()) << "the entries still wait for their copies";
 }
 
 TEST_F(SpillerTest, TheDiskGetsTheBytesAndNothingOfAnotherEntry) {

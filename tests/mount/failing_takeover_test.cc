@@ -1,0 +1,57 @@
+// Takeovers in which a call fails or the disk is not there: what the successor cannot look at is not gone,
+// and what it cannot make durable it does not say to be.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string>
+
+#include "tests/support/faults.h"
+#include "tests/support/files.h"
+#include "tests/support/pool_pressure.h"
+
+namespace kvcachefs::test {
+namespace {
+
+class FailingTakeoverTest : public FaultedTierTest {};
+
+TEST_F(FailingTakeoverTest, WhatCannotBeLookedAtStaysOnTheDisk) {
+  start({.more = "durability=writeback"});
+  add("e", 10);
+  EXPECT_TRUE(becomes("dirty_entries", 0));
+  make_all_cold();
+  for (const std::string fault : {"fail look at what is there 12", "fail look at what is there 23 7"}) {
+    arm(fault);
+    kill_server();
+    EXPECT_TRUE(fired(fault));
+    EXPECT_TRUE(becomes("disk_away", 0)) << fault;
+    expect_whole();
+    make_all_cold();
+  }
+  EXPECT_EQ(mount().log().find("has them no more"), std::string::npos);
+  check_all();
+}
+
+TEST_F(FailingTakeoverTest, WithSyncAndWithoutTheDiskARenameIsAnswered) {
+  start({.more = "durability=sync"});
+  ASSERT_EQ(error_name(store(path("new"), pattern(7, 100'000))), "ok");
+  const std::string hidden = spill_file() + ".away";
+  ASSERT_EQ(::rename(spill_file().c_str(), hidden.c_str()), 0);
+  replace_server();
+  const pid_t serving = mount().serving_pid();
+  // The name is there, and it is not durable.
+  EXPECT_EQ(error_name(error_of(::rename(path("new").c_str(), path("newer").c_str()))), "EINTR");
+  {
+    const File synced(path("synced"), O_WRONLY | O_CREAT | O_SYNC);
+    EXPECT_EQ(::write(synced.fd(), "x", 1), -1);
+    EXPECT_EQ(error_name(errno), "EIO");
+  }
+  EXPECT_EQ(mount().serving_pid(), serving);
+  ASSERT_EQ(::rename(hidden.c_str(), spill_file().c_str()), 0);
+  EXPECT_TRUE(becomes("disk_away", 0));
+  EXPECT_EQ(difference(7, read_file(path("newer"))), "");
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
