@@ -6,11 +6,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -279,24 +276,6 @@ TEST_F(SpillTargetTest, RefusesANewerVersion) {
   made(options());
   overwrite(16, "\x02");
   EXPECT_EQ(error_of(options(), "superblock of version 2"), ENOTSUP);
-}
-
-TEST(SpillSuperblockTest, IsWrittenAsDocumented) {
-  std::array<std::byte, kSuperblockBytes> block{};
-  const Superblock superblock{kUnit, 128, {std::byte{0xab}}};
-  write_superblock(superblock, block);
-  EXPECT_EQ(std::memcmp(block.data(), "kvcachefs-spill\n", 16), 0);
-  EXPECT_EQ(block[16], std::byte{1});
-  EXPECT_EQ(block[22], std::byte{1});
-  EXPECT_EQ(block[24], std::byte{128});
-  EXPECT_EQ(block[32], std::byte{0xab});
-  EXPECT_TRUE(
-      std::all_of(block.begin() + 64, block.end(), [](std::byte byte) { return byte == std::byte{0}; }));
-  Superblock back;
-  uint32_t version = 0;
-  EXPECT_EQ(read_superblock(block, back, version), SuperblockFound::kOurs);
-  EXPECT_EQ(back, superblock);
-  EXPECT_EQ(to_string(superblock.uuid), "ab000000-0000-0000-0000-000000000000");
 }
 
 class SpillDeviceTest : public SpillTargetTest {

@@ -1,0 +1,131 @@
+#include "tier/disk/away_disk.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/mount.h"
+
+namespace kvcachefs {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = PromoteOutcome::Kind;
+
+bool is_read_error(const PromoteOutcome& outcome) {
+  return outcome.kind == Kind::kFailed && outcome.finding.kind == Finding::Kind::kUnreadable &&
+         outcome.finding.error == EIO;
+}
+
+// A waiter that keeps the outcomes that it is told.
+auto told(std::vector<PromoteOutcome>& outcomes) {
+  return [&outcomes](const PromoteOutcome& outcome) { outcomes.push_back(outcome); };
+}
+
+TEST(AwayDisk, WaitersWaitUntilTheEnd) {
+  AwayDisk away(1h);
+  std::vector<PromoteOutcome> outcomes;
+  away.wait(told(outcomes));
+  away.wait(told(outcomes));
+  away.step();
+  EXPECT_TRUE(away.may_be_waited_for());
+  EXPECT_TRUE(outcomes.empty());
+  away.close();
+  ASSERT_EQ(outcomes.size(), 2u);
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.kind, Kind::kEnding);
+  away.step();
+  away.close();
+  EXPECT_EQ(outcomes.size(), 2u) << "each is told once";
+}
+
+TEST(AwayDisk, AClosedOneKeepsNobodyWaiting) {
+  AwayDisk away(1h);
+  away.close();
+  std::vector<PromoteOutcome> outcomes;
+  away.wait(told(outcomes));
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_EQ(outcomes[0].kind, Kind::kEnding);
+}
+
+TEST(AwayDisk, WhenPatienceIsOverTheAnswerIsAReadError) {
+  AwayDisk away(0s);
+  EXPECT_FALSE(away.may_be_waited_for());
+  std::vector<PromoteOutcome> outcomes;
+  away.wait(told(outcomes));
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_TRUE(is_read_error(outcomes[0]));
+  away.close();
+  away.wait(told(outcomes));
+  ASSERT_EQ(outcomes.size(), 2u);
+  EXPECT_EQ(outcomes[1].kind, Kind::kEnding) << "the end comes first";
+}
+
+TEST(AwayDisk, AStepTellsThoseWhosePatienceIsOver) {
+  AwayDisk away(20ms);
+  std::vector<PromoteOutcome> outcomes;
+  away.wait(told(outcomes));
+  EXPECT_TRUE(test::eventually([&] {
+    away.step();
+    return !outcomes.empty();
+  }));
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_TRUE(is_read_error(outcomes[0]));
+}
+
+TEST(AwayDisk, AWaiterMayWaitAgain) {
+  AwayDisk away(1h);
+  std::vector<PromoteOutcome> outcomes;
+  away.wait([&](const PromoteOutcome&) { away.wait(told(outcomes)); });
+  away.close();  // it holds no lock when it tells
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_EQ(outcomes[0].kind, Kind::kEnding);
+}
+
+TEST(AwayDisk, WhatTheDiskHasOrIsToHaveIsKept) {
+  const AwayDisk away(1h);
+  Entry fresh;
+  EXPECT_FALSE(keeps_for_disk(&away, fresh, Durability::kNone)) << "nobody was promised anything";
+  EXPECT_TRUE(keeps_for_disk(&away, fresh, Durability::kWriteback));
+  EXPECT_TRUE(keeps_for_disk(&away, fresh, Durability::kSync));
+  Entry known;
+  known.node_id = 5;
+  EXPECT_TRUE(keeps_for_disk(&away, known, Durability::kNone));
+  for (const Entry::Tier tier : {Entry::Tier::kClean, Entry::Tier::kCold}) {
+    Entry copied;
+    copied.tier = tier;
+    EXPECT_TRUE(keeps_for_disk(&away, copied, Durability::kNone));
+    EXPECT_FALSE(keeps_for_disk(nullptr, copied, Durability::kSync)) << "no disk is away";
+  }
+}
+
+TEST(AwayDisk, DurabilityWaitsForTheDisk) {
+  std::optional<Result<void>> answer;
+  const auto told = [&answer](Result<void> result) { answer = std::move(result); };
+  durable_without_disk(nullptr, told);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(*answer) << "a pool without a disk tier has no more to give";
+  answer.reset();
+  AwayDisk away(1h);
+  durable_without_disk(&away, told);
+  EXPECT_FALSE(answer);
+  away.close();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->error().code, ESHUTDOWN);
+  AwayDisk lost(0s);
+  durable_without_disk(&lost, told);
+  EXPECT_EQ(answer->error().code, EIO);
+}
+
+TEST(AwayDisk, ARefusalSaysWhetherThereIsADisk) {
+  const AwayDisk away(0s);
+  EXPECT_EQ(refuse_without_disk(&away, "llama").error().code, EIO);
+  EXPECT_EQ(refuse_without_disk(&away, "llama").error().message, "pool llama: its disk is away");
+  EXPECT_EQ(refuse_without_disk(nullptr, "llama").error().code, EOPNOTSUPP);
+  EXPECT_EQ(refuse_without_disk(nullptr, "llama").error().message, "pool llama has no disk tier");
+}
+
+}  // namespace
+}  // namespace kvcachefs
