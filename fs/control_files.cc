@@ -246,10 +246,15 @@ void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
 
 void ControlFiles::open_now(fuse_req_t request, NodeId id, fuse_file_info* file) {
   const uid_t user = fuse_req_ctx(request)->uid;
+  bool has_its_share = false;
   {
     MutexLock lock(mutex_);
-    if (opens_of_user_[user] >= kMostOpensOfUser) return reply_error(request, {EMFILE, {}});
-    ++opens_of_user_[user];
+    has_its_share = ++opens_of_user_[user] > kMostOpensOfUser;
+  }
+  // Root of a container has the host's root's number.
+  if (has_its_share && !need_administrator(request)) {
+    give_back_open(user);
+    return reply_error(request, {EMFILE, {}});
   }
   auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
   const auto handle = file->fh;
@@ -258,20 +263,26 @@ void ControlFiles::open_now(fuse_req_t request, NodeId id, fuse_file_info* file)
     MutexLock lock(mutex_);
     open_files_[handle] = *opened;
   } else {
-    MutexLock lock(mutex_);
-    if (--opens_of_user_[user] == 0) opens_of_user_.erase(user);
+    give_back_open(user);
   }
   if (!opened) return reply_error(request, std::move(opened.error()));
   file->direct_io = 1;
   if (fuse_reply_open(request, file) == -ENOENT) forget_open(handle);
 }
 
-void ControlFiles::forget_open(uint64_t handle) {
+void ControlFiles::give_back_open(uid_t user) {
   MutexLock lock(mutex_);
-  const auto closed = open_files_.extract(handle);
-  if (!closed || !closed.mapped()->user) return;
-  const auto opens = opens_of_user_.find(*closed.mapped()->user);
+  const auto opens = opens_of_user_.find(user);
   if (--opens->second == 0) opens_of_user_.erase(opens);
+}
+
+void ControlFiles::forget_open(uint64_t handle) {
+  std::optional<uid_t> user;
+  {
+    MutexLock lock(mutex_);
+    if (const auto closed = open_files_.extract(handle)) user = closed.mapped()->user;
+  }
+  if (user) give_back_open(*user);
 }
 
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file_info* file) {

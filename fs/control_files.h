@@ -74,6 +74,7 @@ class ControlFiles {
   void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
   void forget_open(uint64_t handle) EXCLUDES(mutex_);
+  void give_back_open(uid_t user) EXCLUDES(mutex_);
   Result<uint64_t> handle_for(fuse_req_t request, NodeId id) EXCLUDES(mutex_);
   void open_now(fuse_req_t request, NodeId id, fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> known_open(const fuse_file_info* file) EXCLUDES(mutex_);

@@ -81,7 +81,10 @@ Result<void> walk_tree(
     auto read = read_children(stream, [&](const Child& child) {
       visit(fd, next.ino, child);
       if (child.is_regular) return;
-      if (const auto handle = sys::handle_at(fd, child.name.c_str())) pending.push_back(*handle);
+      if (const auto handle = sys::handle_at(fd, child.name.c_str()))
+        pending.push_back(*handle);
+      else
+        whole = fail(handle.error().code);
     });
     if (!read) whole = std::move(read);
   }

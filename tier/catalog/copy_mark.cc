@@ -45,6 +45,7 @@ std::optional<CopyMark> copy_mark_of(int fd) {
   }
   if (!size && size.error().code == ENODATA) return std::nullopt;
   CopyMark unreadable{.state = CopyMark::State::kUnreadable, .content = {}};
+  if (!size) unreadable.error = size.error().code;
   if (!size || *size < kHeadBytes) return unreadable;
   CopyMark mark;
   mark.state = static_cast<CopyMark::State>(value[0]);

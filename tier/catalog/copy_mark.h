@@ -26,6 +26,7 @@ struct CopyMark {
   uint32_t first_version = 0;    // as in Entry; in kNone marks
   bool synced_nameless = false;  // the same
   CatalogContent content;        // in kClean and kCold marks
+  int error = 0;                 // of the system, which could not read a kUnreadable mark; 0: it is damaged
 };
 
 Result<void> put_copy_mark(int fd, const CopyMark& mark);

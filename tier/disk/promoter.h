@@ -194,7 +194,7 @@ class PromoterLane {
   void look_at_free_memory();
   // These two are for jobs in waiting_. What they begin or end leaves it.
   void wait_in_order(Jobs::iterator job);
-  void claim_memory(Jobs::iterator job);
+  bool claim_memory(Jobs::iterator job);
   void begin_moving(Jobs::iterator job);
   void poll_waiting(Jobs::iterator job, const Room::Ticket& now, bool joined);
   Result<void> allocate(const Job& job) const;

@@ -80,24 +80,34 @@ void PromoterLane::wait_in_order(Jobs::iterator job) {
   waiting_.splice(place, waiting_, job);
 }
 
-// An attempt that the free memory cannot hold would take all of it from everybody else for a moment.
-void PromoterLane::claim_memory(Jobs::iterator waiting) {
+// An attempt that the free memory cannot hold would take all of it from everybody else for a moment. False:
+// the job still waits.
+bool PromoterLane::claim_memory(Jobs::iterator waiting) {
   Job& job = *waiting;
   const uint64_t size = job.task.content.size_bytes;
-  // Such an entry's bytes are served from the disk, which needs no memory.
-  if (job.data_bytes > promoter_.residency_.memory_bytes()) return verify_instead(waiting);
   const auto allocated = size == 0     ? Result<void>()
                          : !holds(job) ? fail(ENOSPC)
                          : job.filling ? allocate(job)
                                        : sys::allocate(job.task.fd.get(), FALLOC_FL_KEEP_SIZE, 0, size);
-  if (!allocated && allocated.error().code == ENOMEM) return verify_instead(waiting);
-  if (!allocated && allocated.error().code == ENOSPC) return demand(job);
+  // An entry that is larger than the pool is served from the disk, which needs no memory.
+  const bool too_large = job.data_bytes > promoter_.residency_.memory_bytes();
+  if (too_large || (!allocated && allocated.error().code == ENOMEM)) {
+    verify_instead(waiting);
+    return true;
+  }
+  if (!allocated && allocated.error().code == ENOSPC) {
+    demand(job);
+    return false;
+  }
   if (allocated) promoter_.arriving_bytes_ += job.arriving_bytes = job.data_bytes;
   if (!allocated) {
     job.outcome = outcome_of(allocated.error().code);
   } else if (size > 0) {
     auto memory = memory_for(job);
-    if (!memory && memory.error().code == ENOMEM) return verify_instead(waiting);
+    if (!memory && memory.error().code == ENOMEM) {
+      verify_instead(waiting);
+      return true;
+    }
     if (memory)
       job.memory = std::move(*memory);
     else
@@ -106,6 +116,7 @@ void PromoterLane::claim_memory(Jobs::iterator waiting) {
   begin_moving(waiting);
   look_at_free_memory();
   if (size == 0 || job.failed()) finish(job);
+  return true;
 }
 
 // What all jobs demand is limited, because the evictor makes room for the whole of it at once.
@@ -161,8 +172,10 @@ void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now,
   // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
   // writer does, and waits for them to close.
   job.takes_promised = nothing_to_evict && job.whose() == Room::Whose::kWriter;
-  if (may_move() && holds(job)) return claim_memory(waiting);
-  if (!holds(job) && now_coarse_ms() > job.gives_up_ms) {
+  // Not all that looks free can be had (Capacity::kCountingSlackBytes).
+  const bool tries = may_move() && holds(job);
+  if (tries && claim_memory(waiting)) return;
+  if ((tries || !holds(job)) && now_coarse_ms() > job.gives_up_ms) {
     job.abandoned = !promoter_.give_up(job.task.ino, now_coarse_ms());
     take_patience(job);
   }

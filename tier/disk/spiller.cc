@@ -193,6 +193,7 @@ bool Spiller::start(Request request) {
 bool Spiller::wait_for_space(Request request, const SpillTask& task, const ContentLayout& layout) {
   const uint64_t now_ms = now_coarse_ms();
   if (request.full_since_ms == 0) request.full_since_ms = now_ms;
+  if (full_since_ms_ == 0) full_since_ms_ = now_ms;
   const bool hopeless = is_wasteful(layout) || layout.data_units >= store_.space().units();
   const bool too_long = now_ms - request.full_since_ms > kFullPatienceMs;
   if (too_long && request.waiter) std::exchange(request.waiter, {})(fail(ENOSPC));
@@ -361,6 +362,7 @@ void Spiller::finish(Copy& copy) {
   if (error != 0) return was_refused(std::move(request), std::move(extents), error);
   store_.give_back(extents);
   if (!written) rest_ms_ = 0;
+  if (taken) full_since_ms_ = 0;
   settle_or_repeat(std::move(request), taken);
 }
 
@@ -371,13 +373,15 @@ void Spiller::settle_or_repeat(Request request, bool taken) {
   settle(request, taken ? Result<void>() : fail(EBUSY));
 }
 
-// Many copies may wait for space, each for its time, one after the other.
+// Many copies may wait for space, each for its time, one after the other. A disk that is merely slow, and
+// takes one copy after the other, is waited for.
 void Spiller::tell_the_patient() {
+  const uint64_t now_ms = now_coarse_ms();
+  if (full_since_ms_ == 0 || now_ms <= full_since_ms_ + waiter_patience_ms_) return;
   std::vector<Waiter> told;
   {
     MutexLock lock(mutex_);
-    const uint64_t now_ms = now_coarse_ms();
-    for (auto* queue : {&urgent_, &requests_, &later_})
+    for (auto* queue : {&urgent_, &later_})  // the others have no waiters
       for (Request& request : *queue)
         if (request.waiter && now_ms > request.asked_ms + waiter_patience_ms_)
           told.push_back(std::exchange(request.waiter, {}));

@@ -129,6 +129,8 @@ class Spiller {
   uint64_t copying_bytes_ = 0;
   uint64_t rest_ms_ = 0;  // 0: the disk takes writes
   uint64_t rest_ends_ms_ = 0;
+  uint64_t full_since_ms_ =
+      0;  // the disk has had no space for a copy since then; 0: it has taken one after that
   std::vector<Slot> slots_{kDepth};
   std::vector<size_t> free_slots_;
   PieceBuffers buffers_;

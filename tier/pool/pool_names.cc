@@ -258,18 +258,23 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   if (entry == nullptr) return fail(ESTALE);
   if (restoring_ && !entry->removed) return fail(EBUSY);
   DiskTier* const tier = disk();
-  OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
-  [&]() NO_THREAD_SAFETY_ANALYSIS {
-    if (tier != nullptr) tier->names.before_link(*entry, fd->get());
-  }();
-  if (auto linked = sys::link_to(fd->get(), directory, name); !linked) return linked;
-  [&]() NO_THREAD_SAFETY_ANALYSIS {
-    if (tier != nullptr) tier->names.linked(*entry, directory, name);
-  }();
-  tell_attributes(shard, *entry);
-  if (entry->removed) {  // an O_TMPFILE gets its first name
+  {
+    OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+    [&]() NO_THREAD_SAFETY_ANALYSIS {
+      if (tier != nullptr) tier->names.before_link(*entry, fd->get());
+    }();
+    if (auto linked = sys::link_to(fd->get(), directory, name); !linked) return linked;
+    [&]() NO_THREAD_SAFETY_ANALYSIS {
+      if (tier != nullptr) tier->names.linked(*entry, directory, name);
+    }();
+  }
+  const bool gets_its_first_name = entry->removed;  // an O_TMPFILE
+  if (gets_its_first_name) {
     shard.kept.erase(ino);
     if (!entries_.named(*entry, most_pinned_bytes)) lost_its_pin(*entry);
+  }
+  tell_attributes(shard, *entry);
+  if (gets_its_first_name) {
     if (entry->stage == Entry::Stage::kCandidate) spill_by_itself(*entry);
   }
   ++entry->lookup_count;

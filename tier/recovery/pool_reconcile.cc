@@ -137,6 +137,7 @@ class Pool::Reconciler final : public CatalogVisitor {
 
   Result<void> note(int fd, bool is_file, Place place) {
     auto mark = copy_mark_of(fd);
+    if (mark && mark->error != 0) return fail(mark->error);
     if (is_file && (!mark || mark->node_id == 0)) return {};
     auto handle = sys::handle_of(fd);
     auto attributes = sys::stat_of(fd);

@@ -135,8 +135,13 @@ class Pool::Restorer final : public CatalogVisitor {
     const auto fd = pool_.arena_.open(handle, O_PATH | O_NOFOLLOW);
     for (const CatalogName& name : names) {
       const auto parent = directory(name.parent);
-      if (fd && parent) (void)sys::link_to(fd->get(), *parent, std::string(name.name).c_str());
+      if (fd && parent) link(fd->get(), *parent, name.name);
     }
+  }
+
+  void link(int fd, int parent, std::string_view name) {
+    auto linked = sys::link_to(fd, parent, std::string(name).c_str());
+    if (!linked && is_for_want_of_room(linked.error().code) && !lacks_) lacks_ = std::move(linked.error());
   }
 
   void tell(std::span<const CatalogName> names) {
@@ -243,7 +248,7 @@ class Pool::Restorer final : public CatalogVisitor {
     }
     for (const CatalogName& more : names.subspan(1)) {
       auto other = directory(more.parent);
-      if (other) (void)sys::link_to(fd->get(), *other, std::string(more.name).c_str());
+      if (other) link(fd->get(), *other, more.name);
     }
     if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
     if (content == nullptr) {

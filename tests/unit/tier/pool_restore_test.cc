@@ -163,6 +163,18 @@ TEST_F(PoolRestoreTest, ASizeThatIsTooSmallForItsNamesCostsNone) {
   EXPECT_TRUE(catalog()->node(1 + kMany).value());
 }
 
+// A link takes an inode of a tmpfs too.
+TEST_F(PoolRestoreTest, ASizeThatIsTooSmallForItsLinksCostsNone) {
+  std::vector<CatalogChange> changes{PutNode{file_node(2)}, PutContent{2, content({{1, 1}}, 10)}};
+  for (int i = 0; i < 13'000; ++i) changes.push_back(PutName{kCatalogRoot, std::to_string(i), 2});
+  commit(changes);
+  const auto refused = attach(catalog());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ENOSPC);
+  EXPECT_THAT(names(), ::testing::IsEmpty());
+  EXPECT_TRUE(catalog()->lookup(kCatalogRoot, "12999").value());
+}
+
 // While a serving pool is restored, names that come back cannot change, because the catalog could not be
 // told.
 TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {

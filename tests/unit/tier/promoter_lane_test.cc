@@ -11,7 +11,9 @@
 #include <memory>
 #include <string>
 
+#include "alloc/memory_arena.h"
 #include "base/clock.h"
+#include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/idle_residency.h"
 #include "tests/support/mount.h"
@@ -43,6 +45,7 @@ class ColdEntry final : public test::IdleResidency {
     return static_cast<uint64_t>(status.st_blocks);
   }
   int fd() const { return file_.get(); }
+  void lies_in(UniqueFd file) { file_ = std::move(file); }
 
   // The content of all entries but kIno.
   void others_have(CatalogContent content) { of_others_ = std::move(content); }
@@ -195,6 +198,21 @@ TEST_F(PromoterLaneTest, AnOpenWaitsForTheRoomThatTheEvictorMakes) {
   step_until([&] { return open->has_value(); });
   EXPECT_EQ(*open, Kind::kPromoted);
   EXPECT_EQ(entry_.memory(), test::pattern(1, kUnitBytes));
+}
+
+// A tmpfs counts its blocks in batches per processor: not all that looks free can be had.
+TEST_F(PromoterLaneTest, MemoryThatOnlyLooksFreeIsWaitedForAsAnyOther) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root for its tmpfs";
+  const test::DiskDirectory place;
+  const auto arena = MemoryArena::create({.path = place / "arena", .size_bytes = kUnitBytes});
+  ASSERT_TRUE(arena) << arena.error().message;
+  const auto root = arena->open(arena->tree(), O_RDONLY | O_DIRECTORY);
+  ASSERT_TRUE(root);
+  entry_.lies_in(UniqueFd(::openat(root->get(), "entry", O_RDWR | O_CREAT, 0600)));
+  entry_.has(store_.put(test::pattern(1, 4 * kUnitBytes)));
+  const auto open = request(Promoter::kOpenPriority);
+  step_until([&] { return open->has_value(); });
+  EXPECT_EQ(*open, Kind::kIntactOnDisk);
 }
 
 TEST_F(PromoterLaneTest, WhoeverWaitsForMemoryIsInNobodysWay) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <functional>
 #include <memory>
+#include <thread>
 
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
@@ -214,6 +215,14 @@ TEST_F(SpillerTest, AWaiterIsToldInTimeThatTheDiskIsFull) {
   ASSERT_TRUE(step_until([&] { return told.size() == 10; }));
   EXPECT_THAT(told, ::testing::Each(ENOSPC));
   EXPECT_FALSE(spiller_->idle()) << "the entries still wait for their copies";
+}
+
+TEST_F(SpillerTest, AWaiterWaitsForADiskThatIsMerelySlow) {
+  spiller_->set_waiter_patience_ms(1);
+  ask();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than its patience
+  ASSERT_TRUE(step_until([&] { return told_.has_value(); }));
+  EXPECT_EQ(*told_, 0);
 }
 
 TEST_F(SpillerTest, TheDiskGetsTheBytesAndNothingOfAnotherEntry) {
