@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
@@ -101,6 +102,11 @@ TEST_F(ControlReadsTest, AUserKeepsOnlySoManyOpen) {
       kPatience);
   EXPECT_EQ(refused_at, 0);
   EXPECT_TRUE(can_be_read(metrics));
+  std::vector<UniqueFd> of_administrator;
+  for (int i = 0; i < 300; ++i) {
+    of_administrator.emplace_back(::open(metrics.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(of_administrator.back()) << i << ": the host's administrator has no such limit";
+  }
 }
 
 TEST_F(ControlReadsTest, OthersDoNotWaitForThem) {
