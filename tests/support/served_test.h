@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -126,7 +127,7 @@ class ServedTest : public PoolsTest {
 
   FakeKernel kernel_;
   FuseAnswer init_answer_;
-  int pools_changed_ = 0;
+  std::atomic<int> pools_changed_ = 0;
   std::optional<SessionBacking> backing_of_session_;
   Invalidator invalidator_;
   std::optional<Session> session_;
