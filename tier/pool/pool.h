@@ -251,6 +251,8 @@ class Pool final : private Residency {
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   void settle(Entry& entry);   // called when its last writer has closed it
   void lost_its_pin(Entry& entry);
+  // Asked for a pinned entry alone: most have no pin, and the answer looks at the memory.
+  uint64_t most_pinned_bytes(const Entry& entry) const { return entry.pinned ? usage().pinned_max_bytes : 0; }
   // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
   Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
   // Called before the last name goes; answers no descriptor for an inode that is not in use.

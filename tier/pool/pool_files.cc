@@ -151,8 +151,7 @@ void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
   const Entries::FileBytes bytes = reservations_.settle(entry);
-  const uint64_t most_pinned_bytes = entry.pinned ? usage().pinned_max_bytes : 0;
-  if (!entries_.stored(entry, bytes, most_pinned_bytes)) lost_its_pin(entry);
+  if (!entries_.stored(entry, bytes, most_pinned_bytes(entry))) lost_its_pin(entry);
   if (capacity_.writers().close(ino, bytes.charged) && arena_.usage().free_bytes < kBlockBytes)
     report_full(false);
   if (was_stored || entry.stage == Entry::Stage::kCandidate) spill_by_itself(entry);
@@ -238,7 +237,6 @@ Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t
 
 Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  const uint64_t most_pinned_bytes = usage().pinned_max_bytes;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
@@ -267,7 +265,7 @@ Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
       if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
     if (entry->writer_count == 0) {
       const auto attributes = sys::stat_of(fd->get());
-      if (attributes && !entries_.resized(*entry, bytes_of(*attributes), most_pinned_bytes))
+      if (attributes && !entries_.resized(*entry, bytes_of(*attributes), most_pinned_bytes(*entry)))
         lost_its_pin(*entry);
       spill_by_itself(*entry);
     } else if (size_bytes == 0) {

@@ -251,7 +251,6 @@ void Pool::look_again(uint64_t directory_ino, std::string name) {
 Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  const uint64_t most_pinned_bytes = usage().pinned_max_bytes;
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
@@ -271,7 +270,7 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   const bool gets_its_first_name = entry->removed;  // an O_TMPFILE
   if (gets_its_first_name) {
     shard.kept.erase(ino);
-    if (!entries_.named(*entry, most_pinned_bytes)) lost_its_pin(*entry);
+    if (!entries_.named(*entry, most_pinned_bytes(*entry))) lost_its_pin(*entry);
   }
   tell_attributes(shard, *entry);
   if (gets_its_first_name) {
