@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/fault_point.h"
@@ -92,22 +93,33 @@ void reply_attributes_of(fuse_req_t request, fuse_ino_t ino, const Node& node, E
   reply_attributes(request, ino, *attributes, timeout_s);
 }
 
-}  // namespace
-
-Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
+// Empty if the caller's write takes no bit away.
+std::optional<mode_t> mode_without_set_id_bits(fuse_req_t request, int fd) {
   auto attributes = sys::stat_of(fd);
-  if (!attributes || !S_ISREG(attributes->st_mode)) return {};
+  if (!attributes || !S_ISREG(attributes->st_mode)) return std::nullopt;
   mode_t mode = attributes->st_mode & 07777;
-  if ((mode & (S_ISUID | S_ISGID)) == 0) return {};
+  if ((mode & (S_ISUID | S_ISGID)) == 0) return std::nullopt;
   const auto caller = Caller::of(fuse_req_ctx(request)->pid);
-  if (caller && caller->may(CAP_FSETID)) return {};
+  if (caller && caller->may(CAP_FSETID)) return std::nullopt;
   mode &= ~static_cast<mode_t>(S_ISUID);
   // Without the group's right to execute, set-group-ID gives nothing to others, so members of the group keep
   // it.
   const bool member = caller && caller->in_group(attributes->st_gid);
   if ((mode & S_IXGRP) != 0 || !member) mode &= ~static_cast<mode_t>(S_ISGID);
-  if (mode == (attributes->st_mode & 07777)) return {};
-  return sys::change_mode(fd, mode);
+  return mode == (attributes->st_mode & 07777) ? std::nullopt : std::optional(mode);
+}
+
+}  // namespace
+
+Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
+  const auto mode = mode_without_set_id_bits(request, fd);
+  return mode ? sys::change_mode(fd, *mode) : Result<void>();
+}
+
+void drop_set_id_bits_at_open(fuse_req_t request, const Node& node) {
+  const auto fd = node.pool->open_inode(node.ino, O_PATH);
+  const auto mode = fd ? mode_without_set_id_bits(request, fd->get()) : std::nullopt;
+  if (mode) node.pool->change_mode_unless_written(node.ino, *mode);
 }
 
 void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {

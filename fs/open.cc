@@ -15,6 +15,7 @@ bool writes(const fuse_file_info* file) {
 // The call answers the request, except for a cold entry, which gets no answer: false.
 bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
   const bool writer = writes(file);
+  if (writer) drop_set_id_bits_at_open(request, node);
   auto answer = node.pool->begin_open(node.ino, {.writer = writer, .from_disk = from_disk},
                                       client_of(request, *node.pool));
   if (answer && answer->presence == Presence::kCold) return false;
@@ -33,10 +34,6 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
     }
     return true;
   }
-  // Set-id bits are cleared at the open for writing, if the user may not keep them: a passthrough write never
-  // comes here, and for other writes the kernel leaves set-group-ID to the daemon.
-  if (writer)
-    if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
   if (auto answered = answer_open(request, node, answer->opened, file); !answered) {
     reply_error(request, std::move(answered.error()));
     return true;

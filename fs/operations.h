@@ -20,6 +20,9 @@ void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets);
 // The call clears the set-id bits that the caller's own write or truncation would clear (fs/attr.c,
 // setattr_should_drop_suidgid), because a daemon with CAP_FSETID keeps the bits in its own calls.
 Result<void> drop_set_id_bits(fuse_req_t request, int fd);
+// The same at an open for writing, because a passthrough write does not come to the daemon. A file that has a
+// writer already keeps its bits: see Pool::change_mode_unless_written().
+void drop_set_id_bits_at_open(fuse_req_t request, const Node& node);
 // A handler calls this before it changes something of a node that the disk's catalog must record. `then` runs
 // at once, or from a worker's thread when the catalog has taken what waits for it. Otherwise a client that
 // changes attributes again and again would fill the memory with changes.

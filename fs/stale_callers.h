@@ -41,7 +41,7 @@ class StaleCallers {
  private:
   // The time is longer than a second try takes on a loaded machine, and short against the pace of one
   // client's misses.
-  static constexpr uint64_t kCallMs = 200;
+  static constexpr uint64_t kCallMs = 2000;
 
   std::atomic<bool> some_{false};
   Mutex mutex_;

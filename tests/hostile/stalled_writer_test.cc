@@ -2,18 +2,27 @@
 // they may be ones that only the daemon can give. The daemon waits for no such lock.
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -56,6 +65,125 @@ TEST(StalledWriterTest, WhoWaitsForTheDaemonWithAnInodesLockGetsOn) {
   EXPECT_EQ(status, 0);
   fill(mount.path("q"), "other", 3);
   EXPECT_EQ(mount.serving_pid(), serving);
+  mount.stop();
+}
+
+// A page whose content does not come before come(), as one of a file system of the writer's own.
+class LatePage {
+ public:
+  LatePage()
+      : faults_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK))),
+        page_(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+    uffdio_register range{.range = here(), .mode = UFFDIO_REGISTER_MODE_MISSING, .ioctls = 0};
+    EXPECT_EQ(::ioctl(faults_.get(), UFFDIO_API, &api), 0);
+    EXPECT_EQ(::ioctl(faults_.get(), UFFDIO_REGISTER, &range), 0);
+  }
+  ~LatePage() {
+    come();
+    ::munmap(page_, 4096);
+  }
+  LatePage(const LatePage&) = delete;
+  LatePage& operator=(const LatePage&) = delete;
+  iovec piece() const { return {page_, 4096}; }
+  bool is_awaited() const {
+    pollfd fault{faults_.get(), POLLIN, 0};
+    return ::poll(&fault, 1, 0) == 1 && fault.revents == POLLIN;
+  }
+  void come() {
+    uffdio_zeropage page{.range = here(), .mode = 0, .zeropage = 0};
+    (void)::ioctl(faults_.get(), UFFDIO_ZEROPAGE, &page);
+  }
+
+ private:
+  uffdio_range here() const { return {reinterpret_cast<uintptr_t>(page_), 4096}; }
+
+  const UniqueFd faults_;
+  void* const page_;
+};
+
+// Processes of which each does one call that may wait for a stalled writer's file.
+class Waiters {
+ public:
+  ~Waiters() { EXPECT_TRUE(ended()); }
+  void start(const std::function<void()>& act) {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      act();
+      ::_exit(0);
+    }
+    processes_.push_back(process);
+  }
+  bool ended() {
+    return eventually([&] {
+      std::erase_if(processes_,
+                    [](pid_t process) { return ::waitpid(process, nullptr, WNOHANG) == process; });
+      return processes_.empty();
+    });
+  }
+
+ private:
+  std::vector<pid_t> processes_;
+};
+
+// The writer's page comes as late as a user likes, and meanwhile more calls reach its file than the daemon
+// has threads.
+TEST(StalledWriterTest, WhoeverUsesTheFileMeanwhileKeepsNoThreadOfTheDaemon) {
+  KVCACHEFS_NEED_DAEMON();
+  constexpr int kThreads = 4;
+  const DiskDirectory disk;
+  Mount mount(
+      {.pools = {"p:size=64M,uid=1000,gid=1000,durability=writeback,spill_size=64M,spill=" + (disk / "spill"),
+                 "q:size=64M"},
+       .options = {"hang_after=10", "threads=" + std::to_string(kThreads)}});
+  const std::string file = mount.path("p") + "/evil";
+  fill(mount.path("p"), "seed", 3);
+  Waiters waiters;
+  std::jthread writing;  // and not a process, because the late page is this one's
+  LatePage page;
+  const File writer(file, O_WRONLY | O_CREAT | O_CLOEXEC);
+  ASSERT_EQ(::chown(file.c_str(), kOwner, kOwner), 0);
+  ASSERT_EQ(::link(file.c_str(), (mount.path("p") + "/other").c_str()), 0);
+  ASSERT_EQ(::chmod(file.c_str(), 06777), 0);
+  writing = std::jthread([&] {
+    const std::array<iovec, 1> pieces{page.piece()};
+    EXPECT_EQ(::pwritev(writer.fd(), pieces.data(), pieces.size(), 0), 4096);
+  });
+  ASSERT_TRUE(eventually([&] { return page.is_awaited(); }));
+  const std::vector<std::function<void()>> calls = {
+      [&] { (void)::open(file.c_str(), O_WRONLY | O_CLOEXEC); },
+      [&] { (void)::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); },
+      [&] { (void)::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC); },
+      [&] { (void)::truncate(file.c_str(), 100); },
+      [&] { (void)load(file, nullptr); },
+      [&] { (void)exists(file); },
+      [&] { (void)::chmod(file.c_str(), 0644); },
+      [&] { (void)::setxattr(file.c_str(), "user.kvcachefs.pinned", "1", 1, 0); },
+      [&] { (void)::link(file.c_str(), (file + std::to_string(::getpid())).c_str()); },
+      [&] { (void)::unlink((mount.path("p") + "/other").c_str()); },
+      [&] { (void)store(mount.control("evict"), "100%"); },
+      [&] { (void)::fsync(::open(mount.path("p").c_str(), O_RDONLY | O_CLOEXEC)); },
+      [&] { (void)::getxattr(file.c_str(), "user.kvcachefs.pinned", nullptr, 0); },
+      [&] { (void)load(mount.control("entries"), nullptr); },
+  };
+  for (const auto& call : calls)
+    for (int i = 0; i < 2 * kThreads; ++i)
+      waiters.start([&] {
+        if (::setgroups(0, nullptr) != 0 || ::setgid(kOwner) != 0 || ::setuid(kOwner) != 0) return;
+        call();
+      });
+  const pid_t serving = mount.serving_pid();
+  const auto is_served = [&](const std::string& name) {
+    return in_child([&] { return store(mount.path("q") + "/" + name, "content"); },
+                    std::chrono::seconds(20)) == 0;
+  };
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_served("a" + std::to_string(i)));
+  EXPECT_EQ(mount.serving_pid(), serving);
+  ASSERT_EQ(::kill(serving, SIGKILL), 0);
+  EXPECT_TRUE(is_served("after"));
+  page.come();
+  writing.join();
+  EXPECT_TRUE(waiters.ended());
   mount.stop();
 }
 

@@ -68,6 +68,14 @@ Result<void> Pool::set_times(uint64_t ino, const std::array<timespec, 2>& times)
   return {};
 }
 
+void Pool::change_mode_unless_written(uint64_t ino, mode_t mode) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* const entry = shard.find(ino);
+  if (entry == nullptr || entry->writer_count > 0) return;
+  if (const auto fd = arena_.open(handle_of(*entry), O_PATH)) (void)sys::change_mode(fd->get(), mode);
+}
+
 Result<Directory> Pool::directory(uint64_t ino) {
   if (ino == root_ino()) return Directory{arena_.tree_fd(), {}};
   auto fd = open_inode(ino, O_PATH | O_DIRECTORY);

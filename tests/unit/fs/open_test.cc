@@ -120,9 +120,14 @@ TEST_F(OpenTest, AnOpenForWritingClearsTheSetIdBitsOfOthers) {
   request.pid = user.pid();
   EXPECT_EQ(kernel_.ask(request).error, 0);
   EXPECT_EQ(mode(), 06777u);
-  EXPECT_EQ(open(made.nodeid, O_WRONLY).error, 0);
+  const auto written = open(made.nodeid, O_WRONLY);
+  EXPECT_EQ(written.error, 0);
   EXPECT_EQ(mode(), 06777u) << "root keeps them";
   request.body = open_request(made.nodeid, O_WRONLY).body;
+  const auto beside = kernel_.ask(request);
+  EXPECT_EQ(mode(), 06777u) << "the other writer may hold the inode's lock";
+  for (const auto& opened : {written, beside})
+    EXPECT_EQ(release({made.nodeid, opened.as<fuse_open_out>().fh}).error, 0);
   EXPECT_EQ(kernel_.ask(request).error, 0);
   EXPECT_EQ(mode(), 0777u);
 }
