@@ -1,6 +1,7 @@
 // kvcachefsd: the command line, what an earlier process has left, the supervisor, and --daemonize. What
 // serves is daemon/serve.
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -205,6 +206,10 @@ int run(int argc, char** argv) {
   std::signal(SIGIO, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGHUP, SIG_IGN);
+  // A limit on the size of files, which the shell that starts the daemon may have, would hold for entries and the disk.
+  const rlimit any_size{RLIM_INFINITY, RLIM_INFINITY};
+  (void)setrlimit(RLIMIT_FSIZE, &any_size);
+  std::signal(SIGXFSZ, SIG_IGN);
   umask(0);
   raise_descriptor_limit();
 

@@ -1,6 +1,7 @@
 // A serving daemon: how it takes requests, what it says about that, and the mounts in which it keeps the
 // bytes.
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -51,6 +52,20 @@ TEST_F(ServingTest, SaysWhyThereIsNoPassthrough) {
       mount.log().find("<6>no passthrough: no_passthrough asks for none\n") != std::string::npos;
   EXPECT_EQ(said, mode() == Mode::kDaemonIo) << mount.log();
   EXPECT_EQ(mount.log().find("no passthrough: ") != std::string::npos, said) << mount.log();
+  mount.stop();
+}
+
+TEST_F(ServingTest, AShellsLimitOnTheSizeOfFilesIsNoLimitOfEntries) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit low{64 << 10, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  Mount mount;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  const pid_t serving = mount.serving_pid();
+  EXPECT_EQ(error_name(store(mount.path() + "/entry", pattern(1, 1 << 20))), "ok");
+  EXPECT_EQ(difference(1, read_file(mount.path() + "/entry")), "");
+  EXPECT_EQ(mount.serving_pid(), serving);
   mount.stop();
 }
 
