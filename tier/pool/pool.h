@@ -265,6 +265,9 @@ class Pool final : private Residency {
   // Called after the entry's last name went.
   void gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep = {})
       REQUIRES(shard.mutex);
+  // A name was removed or replaced; `before` are the attributes that the inode had.
+  void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
+                   KeptByDescriptor keep) REQUIRES(shard.mutex);
   Attempt evict_one(Effort effort, EvictResult& result);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.

@@ -12,25 +12,9 @@
 namespace kvcachefs {
 namespace {
 
-// Holds a lock, or none if `mutex` is null.
-class OptionalLock {
- public:
-  explicit OptionalLock(Mutex* mutex) NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
-    if (mutex_ != nullptr) mutex_->lock();
-  }
-  ~OptionalLock() NO_THREAD_SAFETY_ANALYSIS {
-    if (mutex_ != nullptr) mutex_->unlock();
-  }
-  OptionalLock(const OptionalLock&) = delete;
-  OptionalLock& operator=(const OptionalLock&) = delete;
-
- private:
-  Mutex* const mutex_;
-};
-
 // The entry; or `unknown`, which has only the inode number, if there is no entry. The entry is not copied,
 // because only Candidates may read its place there.
-const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) NO_THREAD_SAFETY_ANALYSIS {
+const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) REQUIRES(shard.mutex) {
   if (const Entry* entry = shard.find(ino)) return *entry;
   unknown.policy.ino = ino;
   return unknown;
@@ -74,6 +58,15 @@ void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, Ke
     shard.kept[ino] = std::move(keep);
 }
 
+void Pool::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before,
+                       RemovalReason reason, KeptByDescriptor keep) {
+  if (entry.is_file()) count(counters_.removes);
+  if (S_ISDIR(before.st_mode) || before.st_nlink == 1)
+    gone(shard, entry, reason, std::move(keep));
+  else
+    tell_attributes(shard, entry);
+}
+
 bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
   return restoring_ && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
 }
@@ -90,7 +83,8 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   auto keep = keep_nameless(entry, *handle, directory, name);
   if (!keep) return pass(keep);
   DiskTier* const tier = disk();
-  OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
+  std::optional<MutexLock> tree;
+  if (tier != nullptr && is_directory) tree.emplace(tier->names.tree());
   if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt();
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
@@ -98,11 +92,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
     Entry unknown;
     tier->names.removed(known(shard, handle->ino, unknown), directory, name);
   }
-  if (S_ISREG(attributes->st_mode)) count(counters_.removes);
-  if (entry != nullptr && (is_directory || attributes->st_nlink == 1))
-    gone(shard, *entry, RemovalReason::kDeleted, std::move(*keep));
-  else if (entry != nullptr)
-    tell_attributes(shard, *entry);
+  if (entry != nullptr) lost_a_name(shard, *entry, *attributes, RemovalReason::kDeleted, std::move(*keep));
   note_if_empty(directory);
   return {};
 }
@@ -121,7 +111,8 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   }
   DiskTier* const tier = disk();
   {
-    OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
+    std::optional<MutexLock> tree;
+    if (tier != nullptr) tree.emplace(tier->names.tree());
     if (restoring_) return fail(EBUSY);
     if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
       return fail(removed.error().code);
@@ -156,56 +147,56 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   Result<struct stat> replaced = fail(ENOENT);
   if (replaces) {
     replaced = sys::stat_at(to, new_name);  // fails if a discard was first
-    victim = replaced ? [&]() NO_THREAD_SAFETY_ANALYSIS { return target_shard.find(target_ino); }() : nullptr;
+    victim = replaced ? target_shard.find(target_ino) : nullptr;
     keep = keep_nameless(victim, *target, to, new_name);
     if (!keep) return pass(keep);
   }
-  const auto keep_names = [&]() NO_THREAD_SAFETY_ANALYSIS {
-    auto moved = sys::stat_at(from, old_name);
-    auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
-    return keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
-           (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink));
-  };
   const bool restoring = restoring_;
-  if (restoring && keep_names()) return fail(EBUSY);
-  // The restore may bring this name back at any moment.
-  if (restoring && !target && flags == 0) flags = RENAME_NOREPLACE;
-  DiskTier* const tier = disk();
-  OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
-  if (surroundings_.survivors != nullptr)
-    surroundings_.survivors->requests().attempt_rename(source->ino, target ? target->ino : 0);
-  if (auto renamed = sys::rename_at(from, old_name, to, new_name, flags); !renamed) {
+  if (restoring) {
+    const auto moved = sys::stat_at(from, old_name);
+    const auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
+    if (keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
+        (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink)))
+      return fail(EBUSY);
+    // The restore may bring this name back at any moment.
+    if (!target && flags == 0) flags = RENAME_NOREPLACE;
+  }
+  const auto rename_at = [&] {
+    if (surroundings_.survivors != nullptr)
+      surroundings_.survivors->requests().attempt_rename(source->ino, target ? target->ino : 0);
+    return sys::rename_at(from, old_name, to, new_name, flags);
+  };
+  Result<void> renamed;
+  if (DiskTier* const tier = disk()) {
+    MutexLock tree(tier->names.tree());
+    renamed = rename_at();
+    // If both names are of one file, the kernel has changed nothing.
+    if (renamed && !(target && target_ino == source->ino)) {
+      Entry unknown_source, unknown_target;
+      const Entry& moved = known(source_shard, source->ino, unknown_source);
+      if ((flags & RENAME_EXCHANGE) != 0)
+        tier->names.exchanged(moved, known(target_shard, target_ino, unknown_target), from, old_name, to,
+                              new_name);
+      else
+        tier->names.renamed(moved, from, old_name, to, new_name, victim);
+    }
+  } else {
+    renamed = rename_at();
+  }
+  if (!renamed) {
     if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
     return renamed;
   }
-  [&]() NO_THREAD_SAFETY_ANALYSIS {
-    if (tier != nullptr) {
-      Entry unknown_source, unknown_target;
-      const Entry& moved = known(source_shard, source->ino, unknown_source);
-      // Because both names are of one file, the kernel has changed nothing.
-      const bool same = target && target_ino == source->ino;
-      if (!same && (flags & RENAME_EXCHANGE) != 0)
-        tier->names.exchanged(moved, known(target_shard, target_ino, unknown_target), from, old_name, to,
-                              new_name);
-      else if (!same)
-        tier->names.renamed(moved, from, old_name, to, new_name, victim);
-    }
-    if (victim != nullptr) {
-      if (S_ISREG(replaced->st_mode)) count(counters_.removes);
-      if (S_ISDIR(replaced->st_mode) || replaced->st_nlink == 1)
-        gone(target_shard, *victim, RemovalReason::kReplaced, std::move(*keep));
-      else
-        tell_attributes(target_shard, *victim);
-    }
-    if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
-      tell_attributes(target_shard, *other);
-    Entry* entry = source_shard.find(source->ino);
-    if (entry != nullptr) tell_attributes(source_shard, *entry);
-    if (entry == nullptr || !entry->is_file()) return;
+  if (victim != nullptr)
+    lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
+  if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
+    tell_attributes(target_shard, *other);
+  if (Entry* entry = source_shard.find(source->ino)) {
+    tell_attributes(source_shard, *entry);
     const bool fresh = entry->stage == Entry::Stage::kFresh;
-    entries_.renamed(*entry, name_hash_of(new_name));
-    if (fresh) spill_by_itself(*entry);
-  }();
+    if (entry->is_file()) entries_.renamed(*entry, name_hash_of(new_name));
+    if (entry->is_file() && fresh) spill_by_itself(*entry);
+  }
   note_if_empty(from);
   return {};
 }
@@ -256,17 +247,16 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
   if (restoring_ && !entry->removed) return fail(EBUSY);
-  DiskTier* const tier = disk();
-  {
-    OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
-    [&]() NO_THREAD_SAFETY_ANALYSIS {
-      if (tier != nullptr) tier->names.before_link(*entry, fd->get());
-    }();
-    if (auto linked = sys::link_to(fd->get(), directory, name); !linked) return linked;
-    [&]() NO_THREAD_SAFETY_ANALYSIS {
-      if (tier != nullptr) tier->names.linked(*entry, directory, name);
-    }();
+  Result<void> linked;
+  if (DiskTier* const tier = disk()) {
+    MutexLock tree(tier->names.tree());
+    tier->names.before_link(*entry, fd->get());
+    linked = sys::link_to(fd->get(), directory, name);
+    if (linked) tier->names.linked(*entry, directory, name);
+  } else {
+    linked = sys::link_to(fd->get(), directory, name);
   }
+  if (!linked) return linked;
   const bool gets_its_first_name = entry->removed;  // an O_TMPFILE
   if (gets_its_first_name) {
     shard.kept.erase(ino);
