@@ -39,8 +39,8 @@ class StaleCallers {
   }
 
  private:
-  // The time is longer than a second try takes on a loaded machine, and short against the pace of one
-  // client's misses.
+  // The time is longer than a second try takes where a lookup in the mount's root waits for pools that are
+  // made. A mark that outlives its call costs the thread's next call its second try: one more miss.
   static constexpr uint64_t kCallMs = 2000;
 
   std::atomic<bool> some_{false};

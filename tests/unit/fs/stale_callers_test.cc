@@ -34,6 +34,15 @@ TEST(StaleCallers, ACallThatEndedWellBeginsAnew) {
   EXPECT_TRUE(callers.again(2));
 }
 
+// Where pools are made and removed, the second try waits for the mount's root, and so for each of them.
+TEST(StaleCallers, ACallMayTakeHalfASecond) {
+  StaleCallers callers;
+  EXPECT_FALSE(callers.again(1));
+  for (const uint64_t begun_ms = now_coarse_ms(); now_coarse_ms() - begun_ms < 500;)
+    std::this_thread::yield();
+  EXPECT_TRUE(callers.again(1));
+}
+
 // No thread may take another thread's mark for an old one, whichever thread read the clock first.
 TEST(StaleCallers, ManyAtOnceKeepTheirMarks) {
   StaleCallers callers;
