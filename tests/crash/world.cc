@@ -188,6 +188,8 @@ bool World::take_over() {
   auto adopted = Pool::adopt(1, pool_options(), surroundings());
   if (!adopted) throw Violation("the pool cannot be taken over: " + adopted.error().message);
   pool_ = std::move(*adopted);
+  if (auto found = Pool::adopt_files(pool_); !found)
+    throw Violation("its files cannot be found: " + found.error().message);
   auto attached = pool_->attach_adopted_disk(
       std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
   if (crashed()) throw Crash();

@@ -1,6 +1,7 @@
 // Takeovers in which a call fails or the disk is not there: what the successor cannot look at is not gone,
 // and what it cannot make durable it does not say to be.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,6 +31,47 @@ TEST_F(FailingTakeoverTest, WhatCannotBeLookedAtStaysOnTheDisk) {
     make_all_cold();
   }
   EXPECT_EQ(mount().log().find("has them no more"), std::string::npos);
+  check_all();
+}
+
+// A process that cannot look at all files makes way for another. It must not serve a part of them as the
+// whole.
+TEST_F(FailingTakeoverTest, WhatCannotBeLookedAtStaysInMemory) {
+  start({.more = "durability=none"});
+  make_directory(path("d"));
+  add("e", 10);
+  ASSERT_EQ(error_name(store(path("d/below"), pattern(3, 5000))), "ok");
+  const File held(path("e-0"), O_RDONLY);
+  for (const std::string fault :
+       {"fail look at a file 12", "fail look at a file 23 7", "fail open inode 23", "fail open inode 12 1"}) {
+    serve_for_a_moment();
+    arm(fault);
+    kill_server();
+    expect_whole();
+    EXPECT_TRUE(fired(fault));
+    EXPECT_EQ(difference(3, read_file(path("d/below"))), "") << fault;
+    EXPECT_EQ(difference(0, read_file(path("e-0"))), "") << fault;
+  }
+  EXPECT_NE(mount().log().find("cannot be taken over"), std::string::npos);
+  stop();
+}
+
+// An open that finds no descriptor costs that open, and not the next takeover.
+TEST_F(FailingTakeoverTest, AnOpenWithoutADescriptorFailsAlone) {
+  start({.more = "durability=writeback"});
+  add("e", 4);
+  EXPECT_TRUE(becomes("dirty_entries", 0));
+  const File reader(path("e-1"),
+                    O_RDONLY);  // the kernel has the file: the open below needs no other descriptor of it
+  rlimit before{};
+  ASSERT_EQ(::prlimit(mount().serving_pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::prlimit(mount().serving_pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+  EXPECT_EQ(error_name(error_of(::open(path("e-1").c_str(), O_WRONLY | O_CLOEXEC))), "EMFILE");
+  EXPECT_EQ(error_name(error_of(::truncate(path("e-2").c_str(), 10))), "EMFILE");
+  ASSERT_EQ(::prlimit(mount().serving_pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  replace_server();
+  expect_whole();
   check_all();
 }
 

@@ -63,9 +63,12 @@ class Pool final : private Residency {
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
                                               const Surroundings& surroundings);
   // Takes over the memory that a process that died has left, as its Survivors tell of it (pool_adopt.cc). A
-  // disk tier is attached afterwards (attach_adopted_disk).
+  // adopt_files() finds what is in it; a disk tier is attached afterwards (attach_adopted_disk).
   static Result<std::shared_ptr<Pool>> adopt(uint16_t number, const PoolOptions& options,
                                              const Surroundings& surroundings);
+  // EIO if not all of its files could be looked at: then the pool must not serve, nor end but with the
+  // process.
+  static Result<void> adopt_files(const std::shared_ptr<Pool>& pool);
   Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -245,8 +248,9 @@ class Pool final : private Residency {
       REQUIRES(shard.mutex);
   void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
-  Presence presence_without_disk() const;  // of an entry whose content is on the disk alone
-  Result<void> back(Entry& entry);         // gives the entry a backing if it has none
+  Presence presence_without_disk() const;         // of an entry whose content is on the disk alone
+  Result<void> back(Entry& entry);                // gives the entry a backing if it has none
+  Result<void> may_be_written_now(Entry& entry);  // before an open for writing is answered
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
   // The descriptor that daemon I/O on an open file goes through.
@@ -301,9 +305,8 @@ class Pool final : private Residency {
   bool is_supervised() const { return surroundings_.is_supervised(); }
   // Marks for a successor what is true of the entry's copy on the disk. Without a supervisor, does nothing.
   Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
-  void mark_dirty(Entry& entry);
-  void became_dirty(Entry& entry);     // it may be written now
-  void spill_by_itself(Entry& entry);  // without an order or an eviction, as `durability` says
+  void became_dirty(Entry& entry, int fd);  // it may be written now
+  void spill_by_itself(Entry& entry);       // without an order or an eviction, as `durability` says
   void queue_spill(Entry& entry, bool urgent = false);
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.

@@ -182,15 +182,21 @@ void Pool::sync(uint64_t ino, Waiter waiter) {
   if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
   EntryTable::Shard& shard = entries_.shard(ino);
   std::optional<uint64_t> dirty_bytes;
+  Result<void> marked;
   {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     if (entry != nullptr && entry->is_file() && entry->removed && !entry->synced_nameless) {
-      entry->synced_nameless = true;
-      if (entry->tier == Entry::Tier::kDirty) mark_dirty(*entry);
+      auto fd = arena_.open(handle_of(*entry), O_PATH);
+      entry->synced_nameless = fd.has_value();
+      if (!fd)
+        marked = pass(fd);
+      else if (entry->tier == Entry::Tier::kDirty)
+        (void)mark_copy(*entry, fd->get(), CopyMark::State::kNone, nullptr);
     }
     if (entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
+  if (!marked) return waiter(std::move(marked));
   if (!dirty_bytes) return when_committed(std::move(waiter));
   disk()->spiller.request(ino, *dirty_bytes, true,
                           [this, its = std::move(waiter)](Result<void> outcome) mutable {

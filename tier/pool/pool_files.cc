@@ -72,19 +72,15 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
       if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
       opened.from_disk = true;
       hold_on_disk(shard, *entry);
-    } else if (stays_direct) {
-      opened.from_disk = true;
-    } else if (auto backing = back(*entry); !backing) {
-      return pass(backing);
+    } else {
+      if (writer)
+        if (auto may = may_be_written_now(*entry); !may) return pass(may);
+      if (stays_direct)
+        opened.from_disk = true;
+      else if (auto backing = back(*entry); !backing)
+        return pass(backing);
     }
     if (writer) {
-      // This is the last occasion to give back holes; and a file that is updated in place gets no
-      // reservation.
-      if (entry->reserved_end > 0 && entry->is_stored() && entry->writer_count == 0) {
-        reservations_.give_back_holes(*entry);
-        entry->reserved_end = 0;
-      }
-      became_dirty(*entry);
       opened.through_daemon = !capacity_.admit_writer(ino, entry->charged_bytes);
     }
     entries_.opened(*entry, writer, opened.from_disk);
@@ -94,6 +90,18 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
   }
   open_ahead(ino, client);
   return answer;
+}
+
+Result<void> Pool::may_be_written_now(Entry& entry) {
+  auto fd = arena_.open(handle_of(entry), O_PATH);
+  if (!fd) return pass(fd);
+  // This is the last occasion to give back holes; and a file that is updated in place gets no reservation.
+  if (entry.reserved_end > 0 && entry.is_stored() && entry.writer_count == 0) {
+    reservations_.give_back_holes(entry);
+    entry.reserved_end = 0;
+  }
+  became_dirty(entry, fd->get());
+  return {};
 }
 
 Result<void> Pool::back(Entry& entry) {
@@ -257,9 +265,10 @@ Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (size_bytes == 0) {
       entry->emptied = entry->node_id != 0;
       entry->first_version = entry->version;
-      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0) mark_dirty(*entry);
+      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0)
+        (void)mark_copy(*entry, fd->get(), CopyMark::State::kNone, nullptr);
     }
-    became_dirty(*entry);
+    became_dirty(*entry, fd->get());
     fault_point("marked dirty");
     if (!cold)
       if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);

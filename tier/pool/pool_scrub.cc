@@ -68,12 +68,14 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, Finding findi
     if (damaged) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
     return damaged;
   }
+  const auto fd = arena_.open(handle_of(*entry), O_PATH);
+  if (!fd) return false;  // the next scrub finds it
   report_bad_copy(content, finding, "is written again");
   // A wrong size makes the spiller write the copy anew: with the right one it would find memory and disk to
   // agree, and write nothing.
   copy->second.size_bytes = kDamagedSize;
   if (entry->tier == Entry::Tier::kDirty) return damaged;  // it is spilled when its writers have closed it
-  became_dirty(*entry);
+  became_dirty(*entry, fd->get());
   queue_spill(*entry, true);
   return damaged;
 }

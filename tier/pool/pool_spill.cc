@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
+#include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/pool/pool.h"
 
@@ -103,21 +104,17 @@ Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const 
   // pages of any other entry are its content, and that is what kNone and a missing mark say.
   if (state == CopyMark::State::kClean) return mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
   auto removed = sys::remove_xattr(fd, kCopyXattr);
-  if (!removed && removed.error().code != ENODATA) surroundings_.survivors->children().forbid_succession();
+  if (!removed && removed.error().code != ENODATA) {
+    surroundings_.survivors->children().forbid_succession();
+    log_error("pool {}: the mark of inode {} cannot be changed ({}): no process can take over from this one",
+              name_, entry.policy.ino, sys::error_text(removed.error().code));
+  }
   return marked;
 }
 
-void Pool::mark_dirty(Entry& entry) {
-  if (!is_supervised()) return;
-  if (const auto fd = arena_.open(handle_of(entry), O_PATH))
-    (void)mark_copy(entry, fd->get(), CopyMark::State::kNone, nullptr);
-  else
-    surroundings_.survivors->children().forbid_succession();
-}
-
-void Pool::became_dirty(Entry& entry) {
+void Pool::became_dirty(Entry& entry, int fd) {
   // The mark goes first: a successor must not take what is written from now on for what the disk has.
-  if (entry.tier != Entry::Tier::kDirty) mark_dirty(entry);
+  if (entry.tier != Entry::Tier::kDirty) (void)mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
   entries_.dirtied(entry);
 }
 

@@ -15,6 +15,7 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/catalog/copy_mark.h"
 #include "tier/children.h"
@@ -83,7 +84,8 @@ class Pool::Adopter {
  public:
   explicit Adopter(Pool& pool) : pool_(pool), survivors_(*pool.surroundings_.survivors) {}
 
-  void run() {
+  // What could not be looked at would count as gone.
+  Result<void> run() {
     survivors_.handles().for_each([this](const OpenHandle& handle) {
       if (handle.inode.pool != pool_.number_) return;
       Opens& opens = opens_[handle.inode.ino];
@@ -99,10 +101,12 @@ class Pool::Adopter {
     if (!pool_.retired()) adopt_other(pool_.root_ino(), 0);
     adopt_tree();
     fault_point("adopted the tree");
+    if (!whole_) return whole_;
     publish();
     // The remaining backing ids are of files that are gone: a client that has the file open goes on without
     // it.
     for (const auto& [ino, backing] : backings_) pool_.surroundings_.backing_store->give_back(backing);
+    return {};
   }
 
   std::vector<uint64_t> nameless_directories;  // and nameless links and other inodes without content
@@ -127,8 +131,10 @@ class Pool::Adopter {
       if (is_file && !opens_.contains(kept.inode.ino)) continue;
       const sys::Handle handle{kept.inode.ino, kept.generation};
       if (is_file) {
-        const auto fd = pool_.arena_.open(handle, kReadForFacts);
-        adopt_file(handle, *attributes, fd ? fd->get() : kept.fd, true);
+        if (const auto fd = pool_.arena_.open(handle, kReadForFacts))
+          adopt_file(handle, *attributes, fd->get(), true);
+        else
+          note_failure(fd.error());
       } else {
         adopt_other(handle.ino, handle.generation);
         nameless_directories.push_back(handle.ino);
@@ -136,13 +142,13 @@ class Pool::Adopter {
       EntryTable::Shard& shard = pool_.entries_.shard(kept.inode.ino);
       MutexLock lock(shard.mutex);
       Entry* const entry = shard.find(kept.inode.ino);
-      pool_.entries_.found_nameless(*entry);
+      if (entry != nullptr) pool_.entries_.found_nameless(*entry);
       shard.kept[kept.inode.ino] = std::move(keeper);
     }
   }
 
   void adopt_tree() {
-    (void)walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
+    auto whole = walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
       if (child.is_regular)
         adopt_named(child, directory);
       else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
@@ -150,6 +156,11 @@ class Pool::Adopter {
         pool_.empty_directories_->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });
+    if (!whole) note_failure(whole.error());
+  }
+
+  void note_failure(const Error& error) {
+    if (whole_) whole_ = fail(EIO, "not all of its files can be looked at: " + sys::error_text(error.code));
   }
 
   void adopt_named(const Child& child, int directory) {
@@ -158,11 +169,13 @@ class Pool::Adopter {
       MutexLock lock(shard.mutex);
       if (shard.find(child.ino) != nullptr) return;  // another name of the file
     }
-    const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
-    if (!fd) return;
+    const int refused = injected_error("look at a file");
+    const auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), kReadForFacts);
+    if (!fd) return note_failure(fd.error());
     const auto handle = sys::handle_of(fd->get());
     const auto attributes = sys::stat_of(fd->get());
-    if (handle && attributes) adopt_file(*handle, *attributes, fd->get(), false);
+    if (!handle || !attributes) return note_failure(handle ? attributes.error() : handle.error());
+    adopt_file(*handle, *attributes, fd->get(), false);
   }
 
   void adopt_file(sys::Handle handle, struct stat attributes, int fd, bool nameless) {
@@ -175,12 +188,13 @@ class Pool::Adopter {
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     entry.kept = adopt_ctime(fd, attributes, opens.writers > 0);
     const auto mark = copy_mark_of(fd);
+    if (mark && mark->error != 0) note_failure({mark->error, {}});
     const bool cold = is_cold(mark, attributes, opens);
     entry.synced_nameless = nameless && mark && mark->synced_nameless;
     if (was_cut(mark, attributes)) {
       entry.node_id = mark->node_id;
       entry.first_version = mark->content.version + 1;
-      pool_.mark_dirty(entry);
+      (void)pool_.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
       entry.node_id = 0;  // set again from the mark
     }
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
@@ -250,6 +264,7 @@ class Pool::Adopter {
   std::unordered_map<uint64_t, Opens> opens_;
   std::unordered_map<uint64_t, int32_t> backings_;
   std::vector<Closed> closed_;
+  Result<void> whole_;
 };
 
 Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& options,
@@ -262,19 +277,23 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
   const bool removed = arena->tree_is_removed();
   auto pool = std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
   if (removed) pool->capacity_.close();
+  return pool;
+}
+
+Result<void> Pool::adopt_files(const std::shared_ptr<Pool>& pool) {
   const uint64_t begun_ns = now_ns();
   Adopter adopter(*pool);
-  adopter.run();
+  if (auto whole = adopter.run(); !whole) return whole;
   // The kernel says once that it has forgotten an inode, and may have said so to the process that died.
   if (!adopter.nameless_directories.empty())
-    surroundings.listener->let_go(number, std::move(adopter.nameless_directories),
-                                  [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
-                                    const auto its = left.lock();
-                                    if (its && !known) its->forget(ino, UINT64_MAX);
-                                  });
-  log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->entries_.files(),
+    pool->surroundings_.listener->let_go(pool->number_, std::move(adopter.nameless_directories),
+                                         [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
+                                           const auto its = left.lock();
+                                           if (its && !known) its->forget(ino, UINT64_MAX);
+                                         });
+  log_info("pool {}: taken over with {} entries in {} ms", pool->name_, pool->entries_.files(),
            (now_ns() - begun_ns) / 1'000'000);
-  return pool;
+  return {};
 }
 
 std::optional<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {

@@ -274,7 +274,8 @@ class Pool::Restorer final : public CatalogVisitor {
     // change bits.
     if (!S_ISLNK(node.mode) && (S_ISDIR(node.mode) || (node.mode & 07000) != 0))
       if (auto moded = sys::change_mode(fd, node.mode & 07777); !moded) return pass(moded);
-    for (const auto& [name, value] : node.xattrs) (void)sys::set_xattr(fd, name.c_str(), value, 0);
+    for (const auto& [name, value] : node.xattrs)
+      if (auto set = sys::set_xattr(fd, name.c_str(), value, 0); !set) return pass(set);
     (void)sys::change_times(fd, {node.accessed, node.modified});
     return sys::handle_of(fd);
   }
