@@ -1,6 +1,8 @@
 // The places of a file's pages: on which memory nodes they lie, and how much of the file is in huge pages.
 // Any thread. Never fails: an error ends the survey early, and a page whose node is unknown counts for node
-// 0. The call maps the file while it runs and touches each of its pages.
+// 0. The call maps the file while it runs and touches a page of each 2 MiB that has some. It does not wait
+// for the inode's lock, which lseek(2) with SEEK_DATA takes and a client's write holds for as long as its
+// source's pages need.
 #pragma once
 
 #include <cstdint>

@@ -206,7 +206,8 @@ int run(int argc, char** argv) {
   std::signal(SIGIO, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGHUP, SIG_IGN);
-  // A limit on the size of files, which the shell that starts the daemon may have, would hold for entries and the disk.
+  // A limit on the size of files, which the shell that starts the daemon may have, would hold for entries and
+  // the disk.
   const rlimit any_size{RLIM_INFINITY, RLIM_INFINITY};
   (void)setrlimit(RLIMIT_FSIZE, &any_size);
   std::signal(SIGXFSZ, SIG_IGN);
