@@ -114,6 +114,15 @@ class Waiters {
     }
     processes_.push_back(process);
   }
+  // Whether the call ends while the writer stalls. No signal ends one that does not.
+  bool ends(const std::function<int()>& act) {
+    const pid_t process = ::fork();
+    if (process == 0) ::_exit(act());
+    int status = -1;
+    if (eventually([&] { return ::waitpid(process, &status, WNOHANG) == process; })) return status == 0;
+    processes_.push_back(process);
+    return false;
+  }
   bool ended() {
     return eventually([&] {
       std::erase_if(processes_,
@@ -145,27 +154,37 @@ TEST(StalledWriterTest, WhoeverUsesTheFileMeanwhileKeepsNoThreadOfTheDaemon) {
   ASSERT_EQ(::chown(file.c_str(), kOwner, kOwner), 0);
   ASSERT_EQ(::link(file.c_str(), (mount.path("p") + "/other").c_str()), 0);
   ASSERT_EQ(::chmod(file.c_str(), 06777), 0);
+  ASSERT_EQ(::write(writer.fd(), "content", 7), 7);
+  ASSERT_EQ(::close(::dup(writer.fd())), 0);  // the daemon hears of a close
   writing = std::jthread([&] {
     const std::array<iovec, 1> pieces{page.piece()};
-    EXPECT_EQ(::pwritev(writer.fd(), pieces.data(), pieces.size(), 0), 4096);
+    EXPECT_EQ(::pwritev(writer.fd(), pieces.data(), pieces.size(), 4096), 4096);
   });
   ASSERT_TRUE(eventually([&] { return page.is_awaited(); }));
+  const auto look = [](const std::string& path) {
+    std::string content;
+    (void)load(path, &content);
+  };
   const std::vector<std::function<void()>> calls = {
       [&] { (void)::open(file.c_str(), O_WRONLY | O_CLOEXEC); },
       [&] { (void)::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); },
       [&] { (void)::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC); },
       [&] { (void)::truncate(file.c_str(), 100); },
-      [&] { (void)load(file, nullptr); },
+      [&] { look(file); },
       [&] { (void)exists(file); },
       [&] { (void)::chmod(file.c_str(), 0644); },
       [&] { (void)::setxattr(file.c_str(), "user.kvcachefs.pinned", "1", 1, 0); },
       [&] { (void)::link(file.c_str(), (file + std::to_string(::getpid())).c_str()); },
       [&] { (void)::unlink((mount.path("p") + "/other").c_str()); },
       [&] { (void)store(mount.control("evict"), "100%"); },
-      [&] { (void)::fsync(::open(mount.path("p").c_str(), O_RDONLY | O_CLOEXEC)); },
       [&] { (void)::getxattr(file.c_str(), "user.kvcachefs.pinned", nullptr, 0); },
-      [&] { (void)load(mount.control("entries"), nullptr); },
+      [&] { look(mount.control("entries")); },
   };
+  // These are answered by threads of which a killed process would have to wait for the end. They come first,
+  // because the calls below hold the pool's directory in the kernel.
+  EXPECT_TRUE(waiters.ends([&] { return look(mount.control("numa")), 0; }));
+  EXPECT_TRUE(waiters.ends(
+      [&] { return ::fsync(::open(mount.path("p").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }));
   for (const auto& call : calls)
     for (int i = 0; i < 2 * kThreads; ++i)
       waiters.start([&] {
@@ -174,8 +193,7 @@ TEST(StalledWriterTest, WhoeverUsesTheFileMeanwhileKeepsNoThreadOfTheDaemon) {
       });
   const pid_t serving = mount.serving_pid();
   const auto is_served = [&](const std::string& name) {
-    return in_child([&] { return store(mount.path("q") + "/" + name, "content"); },
-                    std::chrono::seconds(20)) == 0;
+    return waiters.ends([&] { return store(mount.path("q") + "/" + name, "content"); });
   };
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_served("a" + std::to_string(i)));
   EXPECT_EQ(mount.serving_pid(), serving);

@@ -243,6 +243,8 @@ class Pool final : private Residency {
 
   Result<void> count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes)
       REQUIRES(shard.mutex);
+  // True if a process may write the entry's file without the daemon, through a descriptor or a mapping.
+  bool may_be_written_past(const Entry& entry) const;
   // Turns an inode's attributes as the tmpfs has them into those that its users see.
   void show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const
       REQUIRES(shard.mutex);

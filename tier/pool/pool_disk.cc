@@ -221,9 +221,13 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
     if (!outcome) return its(std::move(outcome));
     when_committed(std::move(its));
   });
-  // A file that is still being written is left to its own fsync and close.
+  // A file that is still being written is left to its own fsync and close. A close of which the daemon has
+  // heard may have been of a copy of the descriptor, as a fork makes one, and a stalled write would hold the
+  // spiller up.
   const auto claim = [this](Entry& entry) {
-    return entry.may_be_closed() || entry.synced_nameless ? claim_copy(entry) : std::nullopt;
+    const bool past = entry.writer_count > 0 && !surroundings_.backing_store->needs_write_access();
+    const bool closed = entry.may_be_closed() && !(past && may_be_written_past(entry));
+    return closed || entry.synced_nameless ? claim_copy(entry) : std::nullopt;
   };
   const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
     disk()->spiller.request(inode, dirty_bytes, true,

@@ -144,7 +144,11 @@ bool Pool::may_be_written(uint64_t ino) {
   // A copy on the disk proves that no process could write when it was made. In daemon I/O a mapping keeps its
   // file open, so writer_count tells of it.
   if (entry->tier != Entry::Tier::kDirty || surroundings_.backing_store->needs_write_access()) return false;
-  const auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+  return may_be_written_past(*entry);
+}
+
+bool Pool::may_be_written_past(const Entry& entry) const {
+  const auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
   if (!fd || !sys::set_lease(fd->get(), F_RDLCK)) return true;
   (void)sys::set_lease(fd->get(), F_UNLCK);
   return false;
