@@ -93,14 +93,18 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
 }
 
 Result<void> Pool::may_be_written_now(Entry& entry) {
-  auto fd = arena_.open(handle_of(entry), O_PATH);
-  if (!fd) return pass(fd);
+  UniqueFd marked;  // a dirty entry has its mark already
+  if (entry.tier != Entry::Tier::kDirty) {
+    auto fd = arena_.open(handle_of(entry), O_PATH);
+    if (!fd) return pass(fd);
+    marked = std::move(*fd);
+  }
   // This is the last occasion to give back holes; and a file that is updated in place gets no reservation.
   if (entry.reserved_end > 0 && entry.is_stored() && entry.writer_count == 0) {
     reservations_.give_back_holes(entry);
     entry.reserved_end = 0;
   }
-  became_dirty(entry, fd->get());
+  became_dirty(entry, marked.get());
   return {};
 }
 
