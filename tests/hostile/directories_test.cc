@@ -383,5 +383,32 @@ TEST_F(DirectoriesTest, ProbedOnesLeaveToo) {
   EXPECT_EQ(error_name(store(path("entry"), "content")), "ok");
 }
 
+// Their names are dropped also while requests always wait for an inode in the directory that they are in.
+TEST_F(DirectoriesTest, ProbedOnesLeaveUnderThoseWhoWait) {
+  constexpr int kClients = 4;
+  constexpr int kEach = 200;
+  a_minute_is(60'000);
+  start_pool(kSmallPool);
+  for (int i = 0; free_inodes() > 0; ++i) {
+    const std::string name = path("d" + std::to_string(i));
+    ASSERT_EQ(error_name(error_of(::mkdir(name.c_str(), 0755))), "ok") << i;
+    EXPECT_FALSE(exists(name + "/none"));
+  }
+  std::atomic<int> failures = 0;
+  std::vector<std::thread> clients;
+  for (int client = 0; client < kClients; ++client) {
+    clients.emplace_back([&, client] {
+      for (int made = 0; made < kEach && failures < 200;) {
+        const std::string name = path("c" + std::to_string(client) + "-" + std::to_string(made));
+        ::mkdir(name.c_str(), 0755) == 0 ? ++made : ++failures;
+        (void)exists(name + "/none");
+      }
+    });
+  }
+  a_minute_is(1);
+  for (std::thread& client : clients) client.join();
+  EXPECT_LT(failures, 200) << free_inodes() << " inodes are free\n" << stat("directories_reclaimed");
+}
+
 }  // namespace
 }  // namespace kvcachefs::test

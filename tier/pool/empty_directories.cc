@@ -18,6 +18,7 @@ void EmptyDirectories::emptied(const Directory& directory) {
 bool EmptyDirectories::ask(const Directory& directory, bool by_name, uint64_t now_ms) {
   MutexLock lock(mutex_);
   if (!noted_.insert(directory.handle.ino).second) return false;
+  asked_by_name_ += by_name ? 1 : 0;
   asked_[directory.handle.ino] = {.directory = directory, .asked_ms = now_ms, .by_name = by_name};
   return true;
 }
@@ -43,7 +44,10 @@ std::optional<EmptyDirectories::Directory> EmptyDirectories::next_ripe(bool even
 
 void EmptyDirectories::take_asked(uint64_t ino) {
   MutexLock lock(mutex_);
-  asked_.erase(ino);
+  if (const auto asked = asked_.find(ino); asked != asked_.end()) {
+    asked_by_name_ -= asked->second.by_name ? 1 : 0;
+    asked_.erase(asked);
+  }
   noted_.erase(ino);
 }
 
@@ -83,7 +87,10 @@ std::vector<EmptyDirectories::Asked> EmptyDirectories::asked() const {
 
 EmptyDirectories::Counts EmptyDirectories::counts() const {
   MutexLock lock(mutex_);
-  return {.resting = resting_.size(), .ripe = ripe_.size() + ripe_at_top_.size(), .asked = asked_.size()};
+  return {.resting = resting_.size(),
+          .ripe = ripe_.size() + ripe_at_top_.size(),
+          .asked = asked_.size(),
+          .asked_by_name = asked_by_name_};
 }
 
 }  // namespace kvcachefs

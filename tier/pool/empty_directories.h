@@ -68,6 +68,7 @@ class EmptyDirectories {
     size_t resting = 0;
     size_t ripe = 0;
     size_t asked = 0;
+    size_t asked_by_name = 0;  // of the asked
   };
   Counts counts() const EXCLUDES(mutex_);
 
@@ -82,6 +83,7 @@ class EmptyDirectories {
   std::deque<Directory> ripe_ GUARDED_BY(mutex_);
   std::deque<Directory> ripe_at_top_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Asked> asked_ GUARDED_BY(mutex_);
+  size_t asked_by_name_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<uid_t, std::deque<sys::Handle>> kept_ GUARDED_BY(mutex_);
 };
 

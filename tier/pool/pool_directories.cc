@@ -36,6 +36,9 @@ constexpr uint64_t kForgetPatienceMs = 10'000;
 // Each waiter holds a server thread. There are at least eight, and one has to hear what is forgotten.
 constexpr uint64_t kMostWaiting = 6;
 constexpr uint64_t kWaitNs = 2'000'000'000;
+// Dropping a directory's name waits for its parent, which a request that waits for an inode there holds. A
+// drop takes microseconds; one that takes longer is done once the request has failed.
+constexpr uint64_t kDropWaitNs = 100'000'000;
 constexpr auto kPatience = std::chrono::milliseconds(50);
 // A symbolic link's target takes a page, and another may be counted ahead.
 constexpr uint64_t kLinkBytes = 8192;
@@ -90,9 +93,7 @@ class Pool::DirectoryReclaimer {
     return true;
   }
 
-  // `ample`: no thread waits for an inode.
-  void reclaim(uint64_t inodes, bool ample) {
-    ample_ = ample;
+  void reclaim(uint64_t inodes) {
     const auto asked = list_.asked();
     for (const auto& each : asked) hear(each);
     size_t under_way = asked.size();
@@ -164,9 +165,6 @@ class Pool::DirectoryReclaimer {
   // asked to let go, or remembers misses in it.
   bool may_be_dropped(const EmptyDirectories::Asked& asked) {
     if (!pool_.surroundings_.listener->can_let_go()) return true;
-    // Because dropping a name waits for the parent directory, which a request that waits for an inode there
-    // holds.
-    if (!ample_) return false;
     EntryTable::Shard& shard = pool_.entries_.shard(asked.directory.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(asked.directory.handle.ino);
@@ -216,7 +214,6 @@ class Pool::DirectoryReclaimer {
   std::unordered_set<uint64_t> parents_;
   uint64_t removed_ = 0;
   bool has_more_ = false;
-  bool ample_ = false;
 };
 
 void Pool::note_if_empty(int directory) {
@@ -237,7 +234,7 @@ bool Pool::make_inode_room() {
   bool has_more = false;
   if (reclaiming_ && !restoring_) {
     DirectoryReclaimer reclaimer(*this);
-    reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes, wanted == 0);
+    reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes);
     removed = reclaimer.removed();
     has_more = reclaimer.has_more();
   } else if (before.resting > 0) {
@@ -284,7 +281,8 @@ bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
 bool Pool::wait_to_make(uint64_t begun_ns) {
   const bool lacks_inode = arena_.usage().free_inodes == 0;
   Room& room = lacks_inode ? inode_room_ : capacity_.room();
-  if (!retired() && now_ns() - begun_ns < kWaitNs && inode_room_.wanted_bytes() < kMostWaiting) {
+  const uint64_t patience_ns = empty_directories_->counts().asked_by_name > 0 ? kDropWaitNs : kWaitNs;
+  if (!retired() && now_ns() - begun_ns < patience_ns && inode_room_.wanted_bytes() < kMostWaiting) {
     const Room::Ticket ticket = room.ticket();
     surroundings_.still_at_it();
     const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
