@@ -48,9 +48,12 @@ mkdir -m 777 "$work/state"
 patterns=$work/mnt/q/patterns
 [ -z "${spill_file:-}" ] || patterns=$mount_pool/patterns
 install -d -o "$uid" -g "$uid" "$mount_pool/stress"
-install -d -o 65534 -g 65534 "$patterns"
+# Another user than the stress: a quarter of the descriptors is all that one user's files get (in daemon I/O one for each open file), and
+# a stressor that opens all it can takes that.
+neighbour=65533
+install -d -o "$neighbour" -g "$neighbour" "$patterns"
 
-as_user 65534 /usr/bin/python3 "$here/pattern_writer.py" write "$patterns" "$work/state/sums" "$seconds" "$seed" &
+as_user "$neighbour" /usr/bin/python3 "$here/pattern_writer.py" write "$patterns" "$work/state/sums" "$seconds" "$seed" &
 writer=$!
 # Holes go to the disk as zeros: without a bound a stress makes files of gigabytes, most of it holes. Past it: EFBIG.
 (trap '' XFSZ && ulimit -f 32768 && cd "$mount_pool/stress" && as_user "$uid" timeout --kill-after=60 "$((seconds + 2))" "$@") >"$work/stress.out" 2>&1
