@@ -188,6 +188,18 @@ TEST_P(TimesTest, RsyncWhileServersAreKilled) {
   expect_times_kept();
 }
 
+// The daemon looks for what was not written after the close, and its look is no access of a user's.
+TEST_P(TimesTest, AnAccessTimeThatIsSetBeforeTheClose) {
+  File file(path("file"), O_WRONLY | O_CREAT);
+  ASSERT_EQ(::write(file.fd(), "x", 1), 1);
+  ASSERT_EQ(::futimens(file.fd(), kLongAgo), 0);
+  file.close();
+  settle();
+  struct statx found {};
+  ASSERT_EQ(::statx(AT_FDCWD, path("file").c_str(), AT_STATX_FORCE_SYNC, STATX_ATIME, &found), 0);
+  EXPECT_EQ(found.stx_atime.tv_sec, kLongAgo[0].tv_sec);
+}
+
 // The daemon reserves more memory for a file that outgrew its reservation while it is written.
 TEST_P(TimesTest, SetWhileItIsOpen) {
   std::vector<File> files;

@@ -112,7 +112,7 @@ uint64_t Reservations::trim(Entry& entry, int fd) {
 }
 
 Entries::FileBytes Reservations::settle(Entry& entry) {
-  const auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
+  const auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK | O_NOATIME);
   const Entries::FileBytes as_before = {entry.charged_bytes, entry.whole_bytes};
   if (!fd) return as_before;
   const uint64_t reserved_end = entry.reserved_end;
