@@ -34,6 +34,9 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   auto directory = pool.directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
 
+  // An open that was told ESTALE looks its name up here again, and has no third try. The mark in
+  // stale_callers stays as it is.
+  const bool last_try = server_of(request).stale_callers.told(fuse_req_ctx(request)->pid);
   // A discard may remove the name between two of these calls, or another store may put a new file there.
   for (int tries = 0; tries < 4; ++tries) {
     auto handle = sys::handle_at(directory->fd, name);
@@ -41,9 +44,8 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
       if (handle.error().code != ENOENT) return reply_error(request, std::move(handle.error()));
       break;
     }
-    const auto known = pool.look_up(*handle, directory->fd, name);
+    const auto known = pool.look_up(*handle, directory->fd, name, last_try);
     if (!known) continue;
-    // The mark in stale_callers stays as it is: an open that was told ESTALE looks its name up here again.
     return reply_entry(request,
                        entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
                                 known->attributes, known->being_written ? 0 : kLongTimeoutS));

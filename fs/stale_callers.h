@@ -30,6 +30,13 @@ class StaleCallers {
     return !first;
   }
 
+  // True if the thread was told ESTALE in the call that it makes, or shortly before.
+  bool told(pid_t thread) EXCLUDES(mutex_) {
+    if (!some_.load(std::memory_order_acquire)) return false;
+    MutexLock lock(mutex_);
+    return threads_.contains(thread);
+  }
+
   // A call of the thread that could have been told ESTALE has succeeded.
   void settled(pid_t thread) EXCLUDES(mutex_) {
     if (!some_.load(std::memory_order_acquire)) return;

@@ -345,5 +345,31 @@ TEST_F(FaultTest, AnEntryThatIsOpenedAnewBeforeItsBackingIsGivenBack) {
   EXPECT_EQ(stat("open_entries"), 1);
 }
 
+// Each of an open's two tries finds the name, and the file is replaced before it is opened.
+TEST_F(FaultTest, AnOpenWhoseFileIsReplacedTwice) {
+  start();
+  const std::string paused = fault_file() + ".paused";
+  const std::string pause = "pause request begun " + std::to_string(FUSE_OPEN);
+  for (const int flags : {O_RDONLY, O_WRONLY | O_CREAT}) {
+    for (const int seed : {0, 1, 2})
+      ASSERT_EQ(store(path("e-" + std::to_string(seed)), pattern(seed, kMiB)), 0);
+    arm(pause + "\n" + pause);
+    std::thread client([&] {
+      const int fd = ::open(path("e-0").c_str(), flags | O_CLOEXEC, 0644);
+      EXPECT_GE(fd, 0) << error_name(errno);
+      ::close(fd);
+    });
+    for (const char* const name : {"e-1", "e-2"}) {
+      EXPECT_TRUE(eventually([&] { return exists(paused); }));
+      EXPECT_EQ(error_name(error_of(::rename(path(name).c_str(), path("e-0").c_str()))), "ok");
+      ::unlink(paused.c_str());
+    }
+    client.join();
+    EXPECT_EQ(difference(2, read_file(path("e-0"))), "");
+    EXPECT_TRUE(becomes("open_entries", 0));
+    EXPECT_EQ(stat("entries"), 1);
+  }
+}
+
 }  // namespace
 }  // namespace kvcachefs::test

@@ -109,8 +109,9 @@ class Pool final : private Residency {
   void change_mode_unless_written(uint64_t ino, mode_t mode);
   // Counts that the kernel learns of an inode; `attributes` become what its users see.
   Result<void> looked_up(sys::Handle handle, struct stat& attributes);
-  // look_up() does so for the inode that has the name; ESTALE if another inode has it by now.
-  Result<LookedUp> look_up(sys::Handle handle, int directory, const char* name);
+  // look_up() does so for the inode that has the name; ESTALE if another inode has it by now. `sought`: the
+  // file can be opened until the kernel forgets it, also if it loses its name before.
+  Result<LookedUp> look_up(sys::Handle handle, int directory, const char* name, bool sought = false);
   void forget(uint64_t ino, uint64_t lookups);
   uint32_t generation_of(uint64_t ino);  // 0 for an inode that is not known
   void looked_for_nothing(uint64_t directory_ino);

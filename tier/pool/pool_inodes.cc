@@ -125,14 +125,16 @@ Result<void> Pool::looked_up(sys::Handle handle, struct stat& attributes) {
   return count_lookup(shard, handle, attributes);
 }
 
-Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* name) {
+Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* name, bool sought) {
   EntryTable::Shard& shard = entries_.shard(handle.ino);
   MutexLock lock(shard.mutex);
   auto attributes = sys::stat_at(directory, name);
   if (!attributes) return pass(attributes);
   if (attributes->st_ino != handle.ino) return fail(ESTALE);
   if (auto counted = count_lookup(shard, handle, *attributes); !counted) return pass(counted);
-  return LookedUp{*attributes, shard.find(handle.ino)->writer_count > 0};
+  Entry& entry = *shard.find(handle.ino);
+  entry.sought |= sought;
+  return LookedUp{*attributes, entry.writer_count > 0};
 }
 
 bool Pool::may_be_written(uint64_t ino) {
@@ -199,7 +201,9 @@ void Pool::forget(uint64_t ino, uint64_t lookups) {
     entry->lookup_count -= std::min(entry->lookup_count, lookups);
   else if (entry->removed)
     entry->lookup_count = 0;
-  if (entry->lookup_count > 0 || entry->open_count > 0) return;
+  if (entry->lookup_count > 0) return;
+  entry->sought = false;
+  if (entry->open_count > 0) return;
   if (entry->is_file() && !entry->removed) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
   shard.erase(ino);

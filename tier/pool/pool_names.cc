@@ -39,7 +39,8 @@ Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool 
 
 Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                              const char* name) {
-  if (entry == nullptr || (entry->open_count == 0 && entry->is_file())) return KeptByDescriptor();
+  if (entry == nullptr || (entry->open_count == 0 && entry->is_file() && !entry->sought))
+    return KeptByDescriptor();
   auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
   auto kept = fd ? keep_inode(handle, std::move(*fd)) : pass(fd);
   // The removal goes on, because it makes room and the inode may belong to another user. An open file keeps

@@ -18,6 +18,16 @@ TEST(StaleCallers, OnlyTheFirstOfACallIsNew) {
   EXPECT_TRUE(callers.again(1));
 }
 
+TEST(StaleCallers, ACallThatWasToldIsKnown) {
+  StaleCallers callers;
+  EXPECT_FALSE(callers.told(1));
+  EXPECT_FALSE(callers.again(1));
+  EXPECT_TRUE(callers.told(1));
+  EXPECT_FALSE(callers.told(2));
+  callers.settled(1);
+  EXPECT_FALSE(callers.told(1));
+}
+
 TEST(StaleCallers, EachThreadHasItsOwn) {
   StaleCallers callers;
   EXPECT_FALSE(callers.again(1));
