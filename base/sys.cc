@@ -222,6 +222,22 @@ Result<uint64_t> seek(int fd, uint64_t offset, int whence) {
   return static_cast<uint64_t>(at);
 }
 
+Result<Present> present_pages(int fd, uint64_t offset, uint64_t length) {
+  // linux/mman.h has these since 6.5.
+  struct {
+    uint64_t offset, length;
+  } range{offset, length};
+  struct {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+  } found{};
+  constexpr long kCachestat = 451;
+  if (syscall(kCachestat, fd, &range, &found, 0) != 0) return failed();
+  constexpr uint64_t kPageBytes = 4096;
+  const uint64_t pages = (offset + length + kPageBytes - 1) / kPageBytes - offset / kPageBytes;
+  const uint64_t present = found.cached + found.evicted;
+  return present == 0 ? Present::kNone : present >= pages ? Present::kAll : Present::kSome;
+}
+
 Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset) {
   size_t total = 0;
   while (total < bytes.size()) {

@@ -59,6 +59,10 @@ Result<void> remove_xattr(int fd, const char* name);
 Result<void> truncate(int fd, uint64_t size_bytes);
 Result<void> allocate(int fd, int mode, uint64_t offset, uint64_t length);
 Result<uint64_t> seek(int fd, uint64_t offset, int whence);
+// Whether some or all pages of a range of a tmpfs file are there, in memory or swapped out: cachestat(2),
+// which waits for no lock of the inode as SEEK_DATA does. ENOSYS before Linux 6.5.
+enum class Present { kNone, kSome, kAll };
+Result<Present> present_pages(int fd, uint64_t offset, uint64_t length);
 // read_at() and write_at() move all bytes. The count is smaller at the end of the file, or if an error came
 // after the first bytes; an error is returned only if no byte was moved.
 Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset);

@@ -179,7 +179,7 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const bool writer = (file->fh & kForWriting) != 0;
   if (writer) node->pool->flushed(node->ino);
   if (!writer || node->pool->durability() != Durability::kSync) return reply_done(request);
-  node->pool->sync(node->ino, answer(request));
+  node->pool->sync(node->ino, answer(request), false);
 }
 
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {

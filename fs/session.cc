@@ -245,6 +245,10 @@ void Session::negotiate(fuse_conn_info* connection) {
   const bool passthrough = take_passthrough(connection, !options_.no_passthrough);
   if (passthrough) {
     connection->max_backing_stack_depth = 0;  // a tmpfs lies on no other file system
+    // Of a write with O_DIRECT that a client does not wait for, the kernel gives up the inode's lock before
+    // the daemon has the request, and a passthrough write that waits for its source may have the tmpfs's lock
+    // then.
+    fuse_unset_feature_flag(connection, FUSE_CAP_ASYNC_DIO);
     (void)fuse_set_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV_V2);
     // The flag is for files that are served from the disk: Pool::begin_open keeps passthrough away from them
     // meanwhile.

@@ -63,6 +63,21 @@ class DataRuns {
   uint64_t least_hole_units_ = 1;
 };
 
+// Halves the units until each part is data or a hole.
+Result<void> add_present(int fd, Extent units, uint64_t unit_bytes, DataRuns& runs) {
+  auto present = sys::present_pages(fd, units.start * unit_bytes, units.count * unit_bytes);
+  if (!present) return pass(present);
+  if (*present == sys::Present::kNone) return {};
+  if (*present == sys::Present::kAll || units.count == 1) {
+    runs.add(units.start, units.end());
+    return {};
+  }
+  const uint64_t half = units.count / 2;
+  auto added = add_present(fd, {units.start, half}, unit_bytes, runs);
+  return added ? add_present(fd, {units.start + half, units.count - half}, unit_bytes, runs)
+               : std::move(added);
+}
+
 }  // namespace
 
 bool has_holes(std::span<const Extent> extents) {
@@ -72,7 +87,13 @@ bool has_holes(std::span<const Extent> extents) {
 Result<ContentLayout> layout_of_file(int fd, uint64_t size_bytes, uint64_t unit_bytes) {
   const auto units_to = [&](uint64_t bytes) { return bytes / unit_bytes + (bytes % unit_bytes != 0); };
   const uint64_t units = units_to(size_bytes);
+  if (units == 0) return ContentLayout();
   DataRuns runs;
+  auto added = add_present(fd, {0, units}, unit_bytes, runs);
+  if (added) return std::move(runs).layout(units);
+  if (added.error().code != ENOSYS && added.error().code != EPERM) return pass(added);
+  // SEEK_DATA waits for a write that a client makes past the daemon, but passthrough needs Linux 6.9, which
+  // can tell otherwise unless a container's filter refuses that.
   for (uint64_t unit = 0; unit < units;) {
     auto data = sys::seek(fd, unit * unit_bytes, SEEK_DATA);
     if (!data && data.error().code != ENXIO) return pass(data);

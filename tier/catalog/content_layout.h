@@ -2,7 +2,7 @@
 // the disk. tier/FORMAT.md defines a hole. Because a hole takes no space, code that lists extents for their
 // space skips it with is_hole().
 //
-// Any thread; no state. Failure: errno of lseek(2).
+// Any thread; no state. Failure: errno of cachestat(2) or lseek(2).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct ContentLayout {
   uint64_t zero_units = 0;  // of data_units: small holes that count as data, in a file that has too many
 };
 
-// A unit with a byte of data is data. In a file with more than kMostHoles holes the smaller ones count as
-// data too.
+// The layout of a file of a tmpfs. A unit with a page is data. In a file with more than kMostHoles holes the
+// smaller ones count as data too.
 Result<ContentLayout> layout_of_file(int fd, uint64_t size_bytes, uint64_t unit_bytes);
 ContentLayout layout_without_holes(uint64_t units);
 bool has_layout(std::span<const Extent> extents, const ContentLayout& layout);

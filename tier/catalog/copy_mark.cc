@@ -63,6 +63,10 @@ std::optional<CopyMark> copy_mark_of(int fd) {
   return mark;
 }
 
+uint64_t promised_number(const std::optional<CopyMark>& mark) {
+  return mark && mark->state == CopyMark::State::kNone ? mark->node_id : 0;
+}
+
 bool has_other_xattrs(int fd) {
   std::array<char, kUsualBytes> names{};
   const auto length = sys::list_xattr(fd, names);

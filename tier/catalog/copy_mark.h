@@ -31,6 +31,8 @@ struct CopyMark {
 
 Result<void> put_copy_mark(int fd, const CopyMark& mark);
 std::optional<CopyMark> copy_mark_of(int fd);
+// The number of the node in a kNone mark, which the catalog has or may get; 0: none.
+uint64_t promised_number(const std::optional<CopyMark>& mark);
 bool has_other_xattrs(int fd);  // other than this mark and kTimesXattr
 
 // put_restoring() marks the root of a pool that is just being given a disk tier: its catalog may not have

@@ -204,7 +204,8 @@ void CatalogNames::known_links(uint64_t ino, std::set<Place> places) {
 Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {
   const uint64_t ino = entry.policy.ino;
   MutexLock tree(tree_);
-  const uint64_t id = entry.node_id != 0 ? entry.node_id : store_.new_id();
+  uint64_t id = entry.node_id != 0 ? entry.node_id : promised_number(copy_mark_of(fd));
+  if (id == 0) id = store_.new_id();
   auto shown = sys::stat_of(fd);
   if (!shown) return pass(shown);
   show_ctime(entry.kept, *shown);

@@ -101,6 +101,7 @@ struct Entry {
   // A writer has called close() since the last open for writing; its release may still be on its way.
   bool flushed = false;
   bool removed = false;
+  bool wants_memory = false;     // new, or truncated to 0 bytes: its next write may get a reservation
   bool sought = false;           // looked up by an open whose last try it is, and not forgotten since
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it

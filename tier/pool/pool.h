@@ -175,8 +175,9 @@ class Pool final : private Residency {
   // lseek(2) for a file that is opened from_disk; ENXIO as there.
   Result<uint64_t> seek_on_disk(uint64_t ino, uint64_t offset, int whence);
   // Calls the waiter when the entry, or each closed file in the directory (root: the pool), is in the
-  // catalog.
-  void sync(uint64_t ino, Waiter waiter);
+  // catalog. `locked`: the kernel lets no client write the file until the waiter is called. A close has no
+  // such lock: it waits for a file that was opened for writing when durability was `sync` already.
+  void sync(uint64_t ino, Waiter waiter, bool locked = true);
   void sync_directory(uint64_t ino, Waiter waiter);
   // sync_name() does so for the file that a rename has given this name: file and name are durable.
   void sync_name(int directory, const char* name, Waiter waiter);
@@ -308,6 +309,13 @@ class Pool final : private Residency {
   bool is_supervised() const { return surroundings_.is_supervised(); }
   // Marks for a successor what is true of the entry's copy on the disk. Without a supervisor, does nothing.
   Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
+  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
+                         uint64_t node_id);
+  // A dirty entry whose mark has its number in the catalog, now or in the future, can be copied while it is
+  // written: its mark cannot be changed then. number() sees to that before, while no write can be under way.
+  bool is_numbered(const Entry& entry, int fd) const;
+  Result<void> number(Entry& entry, int fd);
+  bool numbers_at_open() const;
   void became_dirty(Entry& entry, int fd);  // it may be written now
   void spill_by_itself(Entry& entry);       // without an order or an eviction, as `durability` says
   void queue_spill(Entry& entry, bool urgent = false);

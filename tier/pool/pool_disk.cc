@@ -177,26 +177,29 @@ std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
   return entry.charged_bytes;
 }
 
-void Pool::sync(uint64_t ino, Waiter waiter) {
+void Pool::sync(uint64_t ino, Waiter waiter, bool locked) {
   if (retired()) return waiter({});
   if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
   EntryTable::Shard& shard = entries_.shard(ino);
   std::optional<uint64_t> dirty_bytes;
-  Result<void> marked;
+  Result<void> numbered;
   {
     MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
-    if (entry != nullptr && entry->is_file() && entry->removed && !entry->synced_nameless) {
+    Entry* const entry = shard.find(ino);
+    bool can_be_copied = true;
+    if (entry != nullptr && entry->is_file() && !(entry->removed && entry->synced_nameless)) {
       auto fd = arena_.open(handle_of(*entry), O_PATH);
-      entry->synced_nameless = fd.has_value();
+      if (entry->removed) entry->synced_nameless = fd.has_value();
       if (!fd)
-        marked = pass(fd);
-      else if (entry->tier == Entry::Tier::kDirty)
-        (void)mark_copy(*entry, fd->get(), CopyMark::State::kNone, nullptr);
+        numbered = pass(fd);
+      else if (entry->tier == Entry::Tier::kDirty && locked)
+        numbered = number(*entry, fd->get());
+      else if (!surroundings_.backing_store->needs_write_access())
+        can_be_copied = is_numbered(*entry, fd->get());
     }
-    if (entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
+    if (entry != nullptr && !entry->removed && can_be_copied) dirty_bytes = claim_copy(*entry);
   }
-  if (!marked) return waiter(std::move(marked));
+  if (!numbered) return waiter(std::move(numbered));
   if (!dirty_bytes) return when_committed(std::move(waiter));
   disk()->spiller.request(ino, *dirty_bytes, true,
                           [this, its = std::move(waiter)](Result<void> outcome) mutable {

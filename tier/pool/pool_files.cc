@@ -94,7 +94,8 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
 
 Result<void> Pool::may_be_written_now(Entry& entry) {
   UniqueFd marked;  // a dirty entry has its mark already
-  if (entry.tier != Entry::Tier::kDirty) {
+  const bool to_be_numbered = numbers_at_open() && entry.writer_count == 0;
+  if (entry.tier != Entry::Tier::kDirty || to_be_numbered) {
     auto fd = arena_.open(handle_of(entry), O_PATH);
     if (!fd) return pass(fd);
     marked = std::move(*fd);
@@ -105,7 +106,7 @@ Result<void> Pool::may_be_written_now(Entry& entry) {
     entry.reserved_end = 0;
   }
   became_dirty(entry, marked.get());
-  return {};
+  return to_be_numbered ? number(entry, marked.get()) : Result<void>();
 }
 
 Result<void> Pool::back(Entry& entry) {
@@ -267,10 +268,11 @@ Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     fault_point("cold one cut");
     ++entry->version;
     if (size_bytes == 0) {
+      entry->wants_memory = true;
       entry->emptied = entry->node_id != 0;
       entry->first_version = entry->version;
-      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0)
-        (void)mark_copy(*entry, fd->get(), CopyMark::State::kNone, nullptr);
+      if (entry->tier == Entry::Tier::kDirty && (entry->node_id != 0 || numbers_at_open()))
+        (void)number(*entry, fd->get());
     }
     became_dirty(*entry, fd->get());
     fault_point("marked dirty");

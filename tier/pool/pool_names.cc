@@ -276,6 +276,7 @@ Result<Pool::Opened> Pool::created(const Created& file) {
   EntryTable::Shard& shard = entries_.shard(file.ino);
   MutexLock lock(shard.mutex);
   Entry& entry = shard.find_or_make(file.ino, file.generation);
+  entry.wants_memory = true;
   entry.stored_ms = now_coarse_ms();
   entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
   entry.node = static_cast<int8_t>(file.node);
@@ -289,6 +290,12 @@ Result<Pool::Opened> Pool::created(const Created& file) {
       return pass(keep);
     }
     kept = std::move(*keep);
+  }
+  auto numbered =
+      file.open && file.writer && numbers_at_open() ? number(entry, file.fd) : Result<void>();
+  if (!numbered) {
+    shard.erase(file.ino);
+    return pass(numbered);
   }
   if (file.open) {
     auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});

@@ -26,6 +26,13 @@ bool lies_ahead(uint32_t until_ms) {
   return until_ms != 0 && static_cast<int32_t>(until_ms - now_ms_32()) > 0;
 }
 
+// True if the mark tells a successor which node of the catalog has the dirty entry, and since when.
+bool numbers(const std::optional<CopyMark>& mark, const Entry& entry) {
+  const uint64_t number = promised_number(mark);
+  return number != 0 && (entry.node_id == 0 || entry.node_id == number) &&
+         mark->first_version == entry.first_version;
+}
+
 }  // namespace
 
 void Pool::publish(Entry& entry) {
@@ -90,9 +97,14 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
 }
 
 Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content) {
+  return mark_copy(entry, fd, state, content, entry.node_id);
+}
+
+Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
+                             uint64_t node_id) {
   if (!is_supervised()) return {};
   CopyMark mark{.state = state,
-                .node_id = entry.node_id,
+                .node_id = node_id,
                 .first_version = entry.first_version,
                 .synced_nameless = entry.synced_nameless,
                 .content = {}};
@@ -102,7 +114,7 @@ Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const 
   if (marked || state == CopyMark::State::kCold) return marked;
   // A mark that could not be written is replaced by kNone, or else removed, but not for a cold entry. The
   // pages of any other entry are its content, and that is what kNone and a missing mark say.
-  if (state == CopyMark::State::kClean) return mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
+  if (state == CopyMark::State::kClean) return mark_copy(entry, fd, CopyMark::State::kNone, nullptr, node_id);
   auto removed = sys::remove_xattr(fd, kCopyXattr);
   if (!removed && removed.error().code != ENODATA) {
     surroundings_.survivors->children().forbid_succession();
@@ -110,6 +122,24 @@ Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const 
               name_, entry.policy.ino, sys::error_text(removed.error().code));
   }
   return marked;
+}
+
+bool Pool::is_numbered(const Entry& entry, int fd) const {
+  return !is_supervised() || numbers(copy_mark_of(fd), entry);
+}
+
+Result<void> Pool::number(Entry& entry, int fd) {
+  if (!is_supervised()) return {};
+  const auto mark = copy_mark_of(fd);
+  if (numbers(mark, entry) && mark->synced_nameless == entry.synced_nameless) return {};
+  uint64_t id = entry.node_id != 0 ? entry.node_id : promised_number(mark);
+  if (id == 0) id = disk()->store->new_id();
+  return mark_copy(entry, fd, CopyMark::State::kNone, nullptr, id);
+}
+
+bool Pool::numbers_at_open() const {
+  return durability() == Durability::kSync && disk() != nullptr &&
+         !surroundings_.backing_store->needs_write_access();
 }
 
 void Pool::became_dirty(Entry& entry, int fd) {
@@ -143,6 +173,11 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
   const bool proven = leased || (daemon_writes && settled);
   if (!proven && !urgent) return std::unexpected(Refusal::kLater);
+  // A write past the daemon may hold the inode's lock now and as long as a user likes, so no mark can be
+  // written.
+  const bool numbered =
+      proven || (daemon_writes ? number(*entry, fd->get()).has_value() : is_numbered(*entry, fd->get()));
+  if (!numbered) return std::unexpected(Refusal::kLater);
   entries_.spill_begun(*entry);
   const auto size = static_cast<uint64_t>(attributes->st_size);
   const bool whole = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes >= size;
@@ -200,7 +235,7 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   if (auto before = shard.copies.find(task.ino);
       !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))
     return false;
-  if (!disk_takes_more()) return false;
+  if (!disk_takes_more() || (!task.proven && !is_numbered(entry, task.fd.get()))) return false;
   auto changes = disk()->names.introduce(entry, task.fd.get());
   if (!changes) return false;
   if (written) {
@@ -214,8 +249,7 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   copy = std::move(content);
   // The catalog has the copy that was found to be still true; putting it again would free its extents.
   if (written) changes->push_back(PutContent{entry.node_id, copy});
-  // The mark comes before the commit: a successor drops a node of the catalog that no file's mark names.
-  if (!task.proven) (void)mark_copy(entry, task.fd.get(), CopyMark::State::kNone, nullptr);
+  // The mark came before the commit: a successor drops a node of the catalog that no file's mark names.
   disk()->store->log().append(std::move(*changes));
   if (!task.proven) return true;
   // A failed mark is harmless: without it a successor takes the entry for dirty, which is allowed.

@@ -3,6 +3,7 @@
 #include <linux/falloc.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "alloc/unwritten.h"
@@ -43,15 +44,17 @@ bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
 
 void Reservations::begin_writing(uint64_t ino) {
   const uint64_t bytes = capacity_.expected_entry_bytes();
-  if (bytes == 0) return;
-  const uint64_t reserved = capacity_.writers().reserved_bytes();
-  if (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare) return;
   UniqueFd fd;
   {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
-    const Entry* entry = shard.find(ino);
+    Entry* const entry = shard.find(ino);
     if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0) return;
+    // The kernel asks before the first write of a new or truncated file. Any user may ask later, while a
+    // write past the daemon waits for its source and keeps the lock that allocating takes.
+    if (!std::exchange(entry->wants_memory, false)) return;
+    const uint64_t reserved = capacity_.writers().reserved_bytes();
+    if (bytes == 0 || (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare)) return;
     auto opened = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
     if (!opened) return;
     fd = std::move(*opened);

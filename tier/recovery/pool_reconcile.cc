@@ -180,6 +180,7 @@ class Pool::Reconciler final : public CatalogVisitor {
   void claim_kept() {
     for (const auto& [place, inode] : pool_.surroundings_.survivors->kept_inodes().list()) {
       if (inode.inode.pool != pool_.number_) continue;
+      tier_.store->saw_id(promised_number(copy_mark_of(inode.fd)));
       EntryTable::Shard& shard = pool_.entries_.shard(inode.inode.ino);
       MutexLock lock(shard.mutex);
       const Entry* const entry = shard.find(inode.inode.ino);

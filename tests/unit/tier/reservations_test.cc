@@ -52,6 +52,7 @@ class ReservationsTest : public test::ArenaTest {
     ino_ = handle->ino;
     Entry& entry = entry_of(*handle);
     entries_.created(entry, true, true, true);
+    entry.wants_memory = true;
     EXPECT_TRUE(capacity_->writers().open(ino_, 0, 0, capacity_->size_bytes()));
     return entry;
   }
@@ -99,6 +100,9 @@ TEST_F(ReservationsTest, AFirstWriteGetsTheMemoryOfAnEntry) {
   EXPECT_EQ(taken(), 0u) << "no size is known";
   capacity_->set_entry_size(kMiB);
   reservations_->begin_writing(ino_);
+  EXPECT_EQ(taken(), 0u) << "its first write may be under way";
+  entry.wants_memory = true;
+  reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), kMiB);
   EXPECT_EQ(entry.reserved_end, kMiB);
   EXPECT_EQ(capacity_->writers().reserved_bytes(), kMiB);
@@ -119,6 +123,7 @@ TEST_F(ReservationsTest, OnlyAnEmptyFileWithAWriterGetsOne) {
   write(0, 1);
   reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), kBlock) << "its memory comes by its writes";
+  entry.wants_memory = true;
   ASSERT_TRUE(sys::truncate(file_.get(), 0));
   entry.writer_count = 0;
   reservations_->begin_writing(ino_);
