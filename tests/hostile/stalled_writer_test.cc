@@ -2,6 +2,8 @@
 // they may be ones that only the daemon can give. The daemon waits for no such lock.
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/aio_abi.h>
+#include <linux/fuse.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,8 +17,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -203,6 +207,121 @@ TEST(StalledWriterTest, WhoeverUsesTheFileMeanwhileKeepsNoThreadOfTheDaemon) {
   writing.join();
   EXPECT_TRUE(waiters.ended());
   mount.stop();
+}
+
+// What comes between a request of a client's and the daemon's work on it.
+class Paused {
+ public:
+  explicit Paused(const DiskDirectory& disk) : file_(disk / "fault") {
+    ::setenv("KVCACHEFS_FAULT_FILE", file_.c_str(), 1);
+  }
+  ~Paused() { ::unsetenv("KVCACHEFS_FAULT_FILE"); }
+  Paused(const Paused&) = delete;
+  Paused& operator=(const Paused&) = delete;
+  void arm(uint32_t opcode) { write_file(file_, "pause request begun " + std::to_string(opcode) + "\n"); }
+  bool waits() const { return exists(file_ + ".paused"); }
+  void go_on() { ::unlink((file_ + ".paused").c_str()); }
+
+ private:
+  const std::string file_;
+};
+
+class StallingTest : public ::testing::Test {
+ protected:
+  void start(const std::string& options) {
+    mount_ = std::make_unique<Mount>(MountOptions{
+        .pools = {"p:size=64M," + options + ",spill_size=64M,spill=" + (disk_ / "spill"), "q:size=64M"},
+        .options = {"hang_after=10", "threads=4"}});
+  }
+  std::string path(const std::string& name) const { return mount_->path("p") + "/" + name; }
+  void stall(int fd, off_t offset) {
+    writing_ = std::jthread([this, fd, offset] {
+      const std::array<iovec, 1> pieces{page_.piece()};
+      EXPECT_EQ(::pwritev(fd, pieces.data(), pieces.size(), offset), 4096);
+    });
+  }
+  bool is_stored(const std::string& pool, const std::string& name) {
+    return waiters_.ends([&] {
+      const File file(mount_->path(pool) + "/" + name, O_WRONLY | O_CREAT | O_CLOEXEC);
+      return ::write(file.fd(), "content", 7) == 7 ? ::fsync(file.fd()) : 1;
+    });
+  }
+  // Both pools are served, and go on to be after a death.
+  void expect_others_get_on() {
+    EXPECT_TRUE(is_stored("p", "before")) << mount_->log();
+    ASSERT_EQ(::kill(mount_->serving_pid(), SIGKILL), 0);
+    EXPECT_TRUE(is_stored("q", "after")) << mount_->log();
+    EXPECT_TRUE(is_stored("p", "after")) << mount_->log();
+  }
+  void end() {
+    page_.come();
+    writing_.join();
+    EXPECT_TRUE(waiters_.ended());
+    mount_->stop();
+  }
+
+  const DiskDirectory disk_;
+  Paused paused_{disk_};
+  std::unique_ptr<Mount> mount_;
+  Waiters waiters_;
+  std::jthread writing_;
+  LatePage page_;
+};
+
+// The daemon has heard of the close of a copy of the descriptor when the write by the other begins.
+TEST_F(StallingTest, ACloseThatIsToBeDurable) {
+  KVCACHEFS_NEED_DAEMON();
+  start("durability=sync");
+  const File writer(path("evil"), O_WRONLY | O_CREAT | O_CLOEXEC);
+  ASSERT_EQ(::write(writer.fd(), "content", 7), 7);
+  ASSERT_EQ(::ftruncate(writer.fd(), static_cast<off_t>(8 * kMiB)), 0);
+  paused_.arm(FUSE_FLUSH);
+  std::atomic<bool> closed = false;
+  std::jthread closer([&] {
+    EXPECT_EQ(::close(::dup(writer.fd())), 0);
+    closed = true;
+  });
+  ASSERT_TRUE(eventually([&] { return paused_.waits(); }));
+  stall(writer.fd(), 4096);
+  ASSERT_TRUE(eventually([&] { return page_.is_awaited(); }));
+  paused_.go_on();
+  EXPECT_TRUE(eventually([&] { return closed.load(); }));
+  expect_others_get_on();
+  end();
+}
+
+// A write with O_DIRECT that its client does not wait for is on its way when the stalled one begins.
+TEST_F(StallingTest, AWriteThatNobodyWaitsFor) {
+  KVCACHEFS_NEED_DAEMON();
+  start("durability=writeback");
+  const File writer(path("evil"), O_RDWR | O_CREAT | O_CLOEXEC);
+  const std::string content = pattern(1, 64 << 10);
+  ASSERT_EQ(::write(writer.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  const File direct(path("evil"), O_WRONLY | O_DIRECT | O_DSYNC | O_CLOEXEC);
+  paused_.arm(FUSE_WRITE);
+  waiters_.start([&] {
+    aio_context_t context = 0;
+    if (::syscall(SYS_io_setup, 64, &context) != 0) return;
+    std::array<iocb, 32> writes{};
+    std::array<iocb*, 32> pointers{};
+    for (size_t i = 0; i < writes.size(); ++i) {
+      writes[i].aio_lio_opcode = IOCB_CMD_PWRITE;
+      writes[i].aio_fildes = static_cast<uint32_t>(direct.fd());
+      writes[i].aio_buf = reinterpret_cast<uintptr_t>(content.data());
+      writes[i].aio_nbytes = 4096;
+      pointers[i] = &writes[i];
+    }
+    (void)::syscall(SYS_io_submit, context, pointers.size(), pointers.data());
+  });
+  ASSERT_TRUE(eventually([&] { return paused_.waits(); }));
+  stall(writer.fd(), 4096);
+  // Where the first write keeps the lock, the stalled one waits for it, and there is nothing to wait for
+  // here.
+  (void)eventually([&] { return page_.is_awaited(); }, std::chrono::milliseconds(500));
+  paused_.go_on();
+  EXPECT_TRUE(is_stored("q", "during"));
+  expect_others_get_on();
+  end();
 }
 
 }  // namespace
