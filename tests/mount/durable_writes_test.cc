@@ -64,6 +64,24 @@ TEST_F(DurableWritesTest, OfASynchronousDescriptor) {
   }
 }
 
+TEST_F(DurableWritesTest, ACloseAfterTheOrderForIt) {
+  start_lazy();
+  const File before(path("before"), O_WRONLY | O_CREAT);
+  ASSERT_EQ(::write(before.fd(), "content", 7), 7);
+  ASSERT_EQ(write_once(mount().control("durability"), "sync"), 0);
+  File after(path("after"), O_WRONLY | O_CREAT);
+  ASSERT_EQ(::write(after.fd(), "content", 7), 7);
+  after.close();
+  // Its writer could be writing, so that nothing can be written down for a successor.
+  const char* const outcome = mode() == Mode::kPassthrough ? "EIO" : "ok";
+  EXPECT_EQ(error_name(error_of(::close(::dup(before.fd())))), outcome);
+  EXPECT_EQ(::fsync(before.fd()), 0);
+  EXPECT_EQ(error_name(error_of(::close(::dup(before.fd())))), "ok");
+  lose_memory();
+  EXPECT_EQ(read_file(path("before")), "content");
+  EXPECT_EQ(read_file(path("after")), "content");
+}
+
 TEST_F(DurableWritesTest, OfOneCallInDaemonIo) {
   if (mode() != Mode::kDaemonIo) GTEST_SKIP() << "with passthrough it is the kernel's own, to memory";
   start_lazy();

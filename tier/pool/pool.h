@@ -176,7 +176,7 @@ class Pool final : private Residency {
   Result<uint64_t> seek_on_disk(uint64_t ino, uint64_t offset, int whence);
   // Calls the waiter when the entry, or each closed file in the directory (root: the pool), is in the
   // catalog. `locked`: the kernel lets no client write the file until the waiter is called. A close has no
-  // such lock: it waits for a file that was opened for writing when durability was `sync` already.
+  // such lock: it fails (EIO) for a file that was opened for writing before durability was `sync`.
   void sync(uint64_t ino, Waiter waiter, bool locked = true);
   void sync_directory(uint64_t ino, Waiter waiter);
   // sync_name() does so for the file that a rename has given this name: file and name are durable.

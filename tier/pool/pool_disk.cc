@@ -186,18 +186,23 @@ void Pool::sync(uint64_t ino, Waiter waiter, bool locked) {
   {
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(ino);
-    bool can_be_copied = true;
-    if (entry != nullptr && entry->is_file() && !(entry->removed && entry->synced_nameless)) {
+    if (entry != nullptr && entry->is_file()) {
       auto fd = arena_.open(handle_of(*entry), O_PATH);
+      const bool dirty = entry->tier == Entry::Tier::kDirty;
       if (entry->removed) entry->synced_nameless = fd.has_value();
       if (!fd)
         numbered = pass(fd);
-      else if (entry->tier == Entry::Tier::kDirty && locked)
+      else if (dirty && locked)
         numbered = number(*entry, fd->get());
-      else if (!surroundings_.backing_store->needs_write_access())
-        can_be_copied = is_numbered(*entry, fd->get());
+      else if (dirty && !entry->removed && !surroundings_.backing_store->needs_write_access() &&
+               !is_numbered(*entry, fd->get()))
+        numbered =
+            fail(EIO, fmt::format("pool {}: inode {} was opened for writing before durability was sync, or "
+                                  "while the disk was away, so that its close is not durable: fsync is",
+                                  name_, ino));
+      if (!numbered) entry->synced_nameless = false;
     }
-    if (entry != nullptr && !entry->removed && can_be_copied) dirty_bytes = claim_copy(*entry);
+    if (numbered && entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
   if (!numbered) return waiter(std::move(numbered));
   if (!dirty_bytes) return when_committed(std::move(waiter));
