@@ -1,6 +1,7 @@
 // Calls that promise durability: after the answer both processes are killed and the memory is gone, and the
 // content that comes back from the disk is complete.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -80,6 +81,17 @@ TEST_F(DurableWritesTest, ACloseAfterTheOrderForIt) {
   lose_memory();
   EXPECT_EQ(read_file(path("before")), "content");
   EXPECT_EQ(read_file(path("after")), "content");
+}
+
+TEST_F(DurableWritesTest, ACloseOfWhatWasTruncatedBeforeADeath) {
+  start({.size = "64M", .more = "durability=sync"});
+  File file(path("file"), O_WRONLY | O_CREAT);
+  ASSERT_EQ(::ftruncate(file.fd(), 0), 0);
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  ASSERT_EQ(::write(file.fd(), "content", 7), 7);
+  EXPECT_EQ(error_name(error_of(::close(::dup(file.fd())))), "ok");
+  lose_memory();
+  EXPECT_EQ(read_file(path("file")), "content");
 }
 
 TEST_F(DurableWritesTest, OfOneCallInDaemonIo) {

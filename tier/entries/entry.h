@@ -102,6 +102,7 @@ struct Entry {
   bool flushed = false;
   bool removed = false;
   bool wants_memory = false;     // new, or truncated to 0 bytes: its next write may get a reservation
+  bool gets_memory = false;      // a reservation is being made, and no other write has begun since
   bool sought = false;           // looked up by an open whose last try it is, and not forgotten since
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+
 namespace kvcachefs {
 
 void EmptyDirectories::rests(const Directory& directory, uint64_t now_ms) {
@@ -45,6 +47,7 @@ std::optional<EmptyDirectories::Directory> EmptyDirectories::next_ripe(bool even
 void EmptyDirectories::take_asked(uint64_t ino) {
   MutexLock lock(mutex_);
   if (const auto asked = asked_.find(ino); asked != asked_.end()) {
+    heard_ms_ = now_coarse_ms();
     asked_by_name_ -= asked->second.by_name ? 1 : 0;
     asked_.erase(asked);
   }
@@ -75,6 +78,7 @@ void EmptyDirectories::told(uint64_t ino, bool known) {
   if (found == asked_.end()) return;
   found->second.told = true;
   found->second.known = known;
+  heard_ms_ = now_coarse_ms();
 }
 
 std::vector<EmptyDirectories::Asked> EmptyDirectories::asked() const {
@@ -90,7 +94,8 @@ EmptyDirectories::Counts EmptyDirectories::counts() const {
   return {.resting = resting_.size(),
           .ripe = ripe_.size() + ripe_at_top_.size(),
           .asked = asked_.size(),
-          .asked_by_name = asked_by_name_};
+          .asked_by_name = asked_by_name_,
+          .heard_ms = heard_ms_};
 }
 
 }  // namespace kvcachefs

@@ -69,6 +69,7 @@ class EmptyDirectories {
     size_t ripe = 0;
     size_t asked = 0;
     size_t asked_by_name = 0;  // of the asked
+    uint64_t heard_ms = 0;     // when one that was asked was answered or taken out
   };
   Counts counts() const EXCLUDES(mutex_);
 
@@ -84,6 +85,7 @@ class EmptyDirectories {
   std::deque<Directory> ripe_at_top_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Asked> asked_ GUARDED_BY(mutex_);
   size_t asked_by_name_ GUARDED_BY(mutex_) = 0;
+  uint64_t heard_ms_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<uid_t, std::deque<sys::Handle>> kept_ GUARDED_BY(mutex_);
 };
 

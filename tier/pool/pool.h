@@ -375,7 +375,9 @@ class Pool final : private Residency {
   Reservations reservations_{capacity_, entries_, arena_, counters_, surroundings_, number_};
   Room inode_room_;  // counts inodes, not bytes
   const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
-  bool reclaiming_ = false;  // evictor's thread only: true between the two marks of free inodes
+  // Of the evictor's thread alone:
+  bool reclaiming_ = false;    // true between the two marks of free inodes
+  uint64_t reclaimed_ms_ = 0;  // when a directory left, or no request waited for one to
 
   // The disk tier:
   std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool

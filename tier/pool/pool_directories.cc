@@ -36,9 +36,11 @@ constexpr uint64_t kForgetPatienceMs = 10'000;
 // Each waiter holds a server thread. There are at least eight, and one has to hear what is forgotten.
 constexpr uint64_t kMostWaiting = 6;
 constexpr uint64_t kWaitNs = 2'000'000'000;
+// Requests that wait for an inode had none for so long: then names are dropped beside them.
+constexpr uint64_t kInVainMs = 50;
 // Dropping a directory's name waits for its parent, which a request that waits for an inode there holds. A
 // drop takes microseconds; one that takes longer is done once the request has failed.
-constexpr uint64_t kDropWaitNs = 100'000'000;
+constexpr uint64_t kDropWaitMs = 100;
 constexpr auto kPatience = std::chrono::milliseconds(50);
 // A symbolic link's target takes a page, and another may be counted ahead.
 constexpr uint64_t kLinkBytes = 8192;
@@ -93,7 +95,9 @@ class Pool::DirectoryReclaimer {
     return true;
   }
 
-  void reclaim(uint64_t inodes) {
+  // `drops`: names may be dropped.
+  void reclaim(uint64_t inodes, bool drops) {
+    drops_ = drops;
     const auto asked = list_.asked();
     for (const auto& each : asked) hear(each);
     size_t under_way = asked.size();
@@ -165,6 +169,7 @@ class Pool::DirectoryReclaimer {
   // asked to let go, or remembers misses in it.
   bool may_be_dropped(const EmptyDirectories::Asked& asked) {
     if (!pool_.surroundings_.listener->can_let_go()) return true;
+    if (!drops_) return false;
     EntryTable::Shard& shard = pool_.entries_.shard(asked.directory.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(asked.directory.handle.ino);
@@ -179,7 +184,9 @@ class Pool::DirectoryReclaimer {
     if (entry != nullptr && entry->lookup_count > 0) {
       const uint64_t now_ms = now_coarse_ms();
       const auto unused_ms = static_cast<uint32_t>(now_ms) - entry->looked_up_ms;
-      if (unused_ms < rest_ms_) return Fate::kHeld;
+      // The FORGET that the kernel's answer announced may have come before a later lookup.
+      const bool in_use_again = asked != nullptr && unused_ms <= now_ms - asked->asked_ms;
+      if (unused_ms < rest_ms_ || in_use_again) return Fate::kHeld;
       // A predecessor of this process may have got the FORGET of an adopted directory: then the kernel's
       // answer that it does not know the directory counts.
       const bool forgotten = asked != nullptr && asked->told && !asked->known && entry->lookups_unknown &&
@@ -214,6 +221,7 @@ class Pool::DirectoryReclaimer {
   std::unordered_set<uint64_t> parents_;
   uint64_t removed_ = 0;
   bool has_more_ = false;
+  bool drops_ = false;
 };
 
 void Pool::note_if_empty(int directory) {
@@ -234,12 +242,14 @@ bool Pool::make_inode_room() {
   bool has_more = false;
   if (reclaiming_ && !restoring_) {
     DirectoryReclaimer reclaimer(*this);
-    reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes);
+    reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes,
+                      wanted == 0 || now_coarse_ms() > reclaimed_ms_ + kInVainMs);
     removed = reclaimer.removed();
     has_more = reclaimer.has_more();
   } else if (before.resting > 0) {
     DirectoryReclaimer(*this).settle(kLooksATurn);
   }
+  if (wanted == 0 || removed > 0) reclaimed_ms_ = now_coarse_ms();
   const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
   const bool asking = empty_directories_->counts().asked > 0;
   if (wanted > 0) {
@@ -281,8 +291,11 @@ bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
 bool Pool::wait_to_make(uint64_t begun_ns) {
   const bool lacks_inode = arena_.usage().free_inodes == 0;
   Room& room = lacks_inode ? inode_room_ : capacity_.room();
-  const uint64_t patience_ns = empty_directories_->counts().asked_by_name > 0 ? kDropWaitNs : kWaitNs;
-  if (!retired() && now_ns() - begun_ns < patience_ns && inode_room_.wanted_bytes() < kMostWaiting) {
+  const auto asked = empty_directories_->counts();
+  const uint64_t since_ms = std::max(asked.heard_ms, begun_ns / 1'000'000);
+  const bool for_a_drop = asked.asked_by_name > 0 && now_coarse_ms() > since_ms + kDropWaitMs;
+  if (!retired() && !for_a_drop && now_ns() - begun_ns < kWaitNs &&
+      inode_room_.wanted_bytes() < kMostWaiting) {
     const Room::Ticket ticket = room.ticket();
     surroundings_.still_at_it();
     const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);

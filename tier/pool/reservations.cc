@@ -32,6 +32,7 @@ bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
     Entry* entry = shard.find(ino);
     const auto before = sys::stat_of(fd);
     if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0 || !before) return true;
+    if (!entry->gets_memory) return true;
     const UnseenChange unseen(entry->kept, fd, surroundings_.is_supervised());
     if (!sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes)) continue;
     entry->reserved_end = bytes;
@@ -52,7 +53,8 @@ void Reservations::begin_writing(uint64_t ino) {
     if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0) return;
     // The kernel asks before the first write of a new or truncated file. Any user may ask later, while a
     // write past the daemon waits for its source and keeps the lock that allocating takes.
-    if (!std::exchange(entry->wants_memory, false)) return;
+    entry->gets_memory = std::exchange(entry->wants_memory, false);
+    if (!entry->gets_memory) return;
     const uint64_t reserved = capacity_.writers().reserved_bytes();
     if (bytes == 0 || (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare)) return;
     auto opened = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);

@@ -191,6 +191,8 @@ class Pool::Adopter {
     if (mark && mark->error != 0) note_failure({mark->error, {}});
     const bool cold = is_cold(mark, attributes, opens);
     entry.synced_nameless = nameless && mark && mark->synced_nameless;
+    if (mark && mark->state == CopyMark::State::kNone)
+      entry.version = entry.first_version = mark->first_version;
     if (was_cut(mark, attributes)) {
       entry.node_id = mark->node_id;
       entry.first_version = mark->content.version + 1;
