@@ -291,8 +291,7 @@ Result<Pool::Opened> Pool::created(const Created& file) {
     }
     kept = std::move(*keep);
   }
-  auto numbered =
-      file.open && file.writer && numbers_at_open() ? number(entry, file.fd) : Result<void>();
+  auto numbered = file.open && file.writer && numbers_at_open() ? number(entry, file.fd) : Result<void>();
   if (!numbered) {
     shard.erase(file.ino);
     return pass(numbered);
