@@ -188,6 +188,7 @@ void Pool::sync(uint64_t ino, Waiter waiter, bool locked) {
     Entry* const entry = shard.find(ino);
     if (entry != nullptr && entry->is_file()) {
       auto fd = arena_.open(handle_of(*entry), O_PATH);
+      const bool synced_before = entry->synced_nameless;
       const bool dirty = entry->tier == Entry::Tier::kDirty;
       if (entry->removed) entry->synced_nameless = fd.has_value();
       if (!fd)
@@ -200,7 +201,7 @@ void Pool::sync(uint64_t ino, Waiter waiter, bool locked) {
             fail(EIO, fmt::format("pool {}: inode {} was opened for writing before durability was sync, or "
                                   "while the disk was away, so that its close is not durable: fsync is",
                                   name_, ino));
-      if (!numbered) entry->synced_nameless = false;
+      if (!numbered) entry->synced_nameless = synced_before;
     }
     if (numbered && entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
