@@ -63,9 +63,10 @@ class DataRuns {
   uint64_t least_hole_units_ = 1;
 };
 
-// Halves the units until each part is data or a hole.
-Result<void> add_present(int fd, Extent units, uint64_t unit_bytes, DataRuns& runs) {
-  auto present = sys::present_pages(fd, units.start * unit_bytes, units.count * unit_bytes);
+// Halves the units until each part is data or a hole. The last unit ends with the file.
+Result<void> add_present(int fd, Extent units, uint64_t size_bytes, uint64_t unit_bytes, DataRuns& runs) {
+  const uint64_t begin = units.start * unit_bytes;
+  auto present = sys::present_pages(fd, begin, std::min(units.count * unit_bytes, size_bytes - begin));
   if (!present) return pass(present);
   if (*present == sys::Present::kNone) return {};
   if (*present == sys::Present::kAll || units.count == 1) {
@@ -73,8 +74,8 @@ Result<void> add_present(int fd, Extent units, uint64_t unit_bytes, DataRuns& ru
     return {};
   }
   const uint64_t half = units.count / 2;
-  auto added = add_present(fd, {units.start, half}, unit_bytes, runs);
-  return added ? add_present(fd, {units.start + half, units.count - half}, unit_bytes, runs)
+  auto added = add_present(fd, {units.start, half}, size_bytes, unit_bytes, runs);
+  return added ? add_present(fd, {units.start + half, units.count - half}, size_bytes, unit_bytes, runs)
                : std::move(added);
 }
 
@@ -89,7 +90,7 @@ Result<ContentLayout> layout_of_file(int fd, uint64_t size_bytes, uint64_t unit_
   const uint64_t units = units_to(size_bytes);
   if (units == 0) return ContentLayout();
   DataRuns runs;
-  auto added = add_present(fd, {0, units}, unit_bytes, runs);
+  auto added = add_present(fd, {0, units}, size_bytes, unit_bytes, runs);
   if (added) return std::move(runs).layout(units);
   if (added.error().code != ENOSYS && added.error().code != EPERM) return pass(added);
   // SEEK_DATA waits for a write that a client makes past the daemon, but passthrough needs Linux 6.9, which
