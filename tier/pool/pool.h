@@ -29,18 +29,18 @@
 #include "alloc/memory_arena.h"
 #include "alloc/numa_topology.h"
 #include "base/mutex.h"
-#include "tier/catalog/copy_mark.h"
 #include "tier/counters.h"
-#include "tier/disk/away_disk.h"
-#include "tier/disk/disk_tier.h"
 #include "tier/disk/residency.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/entries/entries.h"
+#include "tier/entries/parked.h"
 #include "tier/pool/capacity.h"
+#include "tier/pool/copy_marks.h"
 #include "tier/pool/empty_directories.h"
 #include "tier/pool/kernel_side.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/opened.h"
+#include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_observers.h"
 #include "tier/pool/pool_reports.h"
 #include "tier/pool/reservations.h"
@@ -153,11 +153,11 @@ class Pool final : private Residency {
                                    uint64_t unit_bytes, const PoolOptions& spill);
   // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h).
   void go_on_without_disk(const PoolOptions& spill, const Error& why);
-  AwayDisk* away() const { return away_.get(); }
+  AwayDisk* away() const { return disk_.away(); }
   // The catalog is being read while the pool serves: names appear.
-  bool restoring() const { return restoring_; }
-  DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
-  Durability durability() const { return durability_.load(std::memory_order_relaxed); }
+  bool restoring() const { return disk_.restoring(); }
+  DiskTier* disk() const { return disk_.tier(); }
+  Durability durability() const { return disk_.durability(); }
   // Waiters are called with no lock held, by a worker's thread; or by this call, if there is nothing to wait
   // for or the threads have ended (kEnding; ESHUTDOWN).
   void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion);
@@ -239,8 +239,7 @@ class Pool final : private Residency {
       REQUIRES(shard.mutex);
   void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
   void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
-  Presence presence_without_disk() const;  // of an entry whose content is on the disk alone
-  Result<void> back(Entry& entry);         // gives the entry a backing if it has none
+  Result<void> back(Entry& entry);  // gives the entry a backing if it has none
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
   // The descriptor that daemon I/O on an open file goes through.
@@ -268,7 +267,6 @@ class Pool final : private Residency {
   Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                          uint64_t unit_bytes, const PoolOptions& spill);
   void use_disk(const PoolOptions& spill);
-  Durability exchange_durability(Durability durability);  // answers what it was
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
   void name_disk(const PoolOptions& spill);
   Result<void> begin_restoring(const PoolOptions& spill);
@@ -282,30 +280,19 @@ class Pool final : private Residency {
   // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
   // several names, which is needed only for links made before the disk tier.
   void tell_names(bool with_links);
-  std::unordered_set<uint64_t> end_restoring() EXCLUDES(settings_mutex_);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();
-  void publish(Entry& entry);
   bool is_supervised() const { return surroundings_.is_supervised(); }
-  // Marks for a successor what is true of the entry's copy on the disk. Without a supervisor, does nothing.
-  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
-  void mark_dirty(Entry& entry);
-  void became_dirty(Entry& entry);     // it may be written now
-  void spill_by_itself(Entry& entry);  // without an order or an eviction, as `durability` says
-  void queue_spill(Entry& entry, bool urgent = false);
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.
   std::optional<uint64_t> claim_copy(Entry& entry);
-  bool disk_takes_more() const;
-  bool wants_spill(Entry& entry);
-  bool is_admitted(Entry& entry);
   void open_ahead(uint64_t ino, uint64_t client);
 
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
   bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
   bool take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
                  bool written) REQUIRES(shard.mutex);
-  void want_disk_room(uint64_t bytes) override;
+  void want_disk_room(uint64_t bytes) override { disk_.want_room(bytes); }
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override;
   void end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) override;
   void waiters_told(uint64_t ino) override;
@@ -332,10 +319,9 @@ class Pool final : private Residency {
   bool make_inode_room();  // true: there is more to do
   bool make_inodes_of_entries(uint64_t free_inodes);
   bool discard_coldest();  // discards a cold entry; false: there is none
-  bool disk_is_busy(uint64_t pressure_bytes);
-  bool make_room();  // true: there is more to do
+  bool make_room();        // true: there is more to do
   void publish_grown();
-  void retry_parked(bool even_recent);
+  bool more_to_come();
 
   const uint16_t number_;
   const std::string name_;
@@ -347,18 +333,15 @@ class Pool final : private Residency {
   KernelObserver kernel_{*surroundings_.listener, number_, *surroundings_.backing_store};
   Capacity capacity_;
   Reservations reservations_{capacity_, entries_, arena_, counters_, surroundings_, number_};
+  const PoolPart part_{number_, name_, surroundings_, arena_, entries_, counters_};
+  CopyMarks marks_{part_};
+  Parked parked_{entries_};
+  PoolDisk disk_{part_, capacity_};
   Room inode_room_;  // counts inodes, not bytes
   const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
   bool reclaiming_ = false;  // evictor's thread only: true between the two marks of free inodes
 
-  // The disk tier:
-  std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
-  std::unique_ptr<DiskTier> owned_disk_;
-  std::atomic<DiskTier*> disk_{nullptr};
-  std::atomic<bool> restoring_{false};  // cleared after disk_ is set
-  std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<bool> auto_prefetch_{true};
-  std::atomic<uint64_t> disk_wanted_bytes_{0};
   struct PrefetchCounters {
     std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0}, bytes{0};
   };
@@ -370,22 +353,6 @@ class Pool final : private Residency {
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);
   EvictResult last_evict_ GUARDED_BY(settings_mutex_);
-  // Inodes that had mode, owner, times or xattrs changed while restoring_.
-  std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(settings_mutex_);
-
-  // Victims that were in use or just looked up, to be tried again a little later.
-  struct Parked {
-    uint64_t ino;
-    uint64_t until_ms;
-    bool recent;   // parked only because it was just looked up
-    bool closing;  // its holder may have closed it already
-  };
-  void park(Entry& entry, bool recent) EXCLUDES(parked_mutex_);
-  bool more_to_come() EXCLUDES(parked_mutex_);
-  Mutex parked_mutex_;
-  std::deque<Parked> parked_ GUARDED_BY(parked_mutex_);
-  // Threads that have taken entries out of parked_ and not given them back yet.
-  int unparking_ GUARDED_BY(parked_mutex_) = 0;
 };
 
 }  // namespace kvcachefs

@@ -235,7 +235,7 @@ bool Pool::make_inode_room() {
   const EmptyDirectories::Counts before = empty_directories_->counts();
   uint64_t removed = 0;
   bool has_more = false;
-  if (reclaiming_ && !restoring_) {
+  if (reclaiming_ && !disk_.restoring()) {
     DirectoryReclaimer reclaimer(*this);
     reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes, wanted == 0);
     removed = reclaimer.removed();
@@ -262,14 +262,14 @@ bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
   while (arena_.usage().free_inodes < free_inodes) {
     if (now_ns() - begun_ns > kTurnNs) return true;
     // Eviction alone frees no inode of an entry with a copy on the disk: cold entries are discarded for it.
-    if (disk_takes_more() && discard_coldest()) continue;
+    if (disk_.takes_more() && discard_coldest()) continue;
     const bool more = more_to_come();
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling) return true;
     if (attempt != Attempt::kNothing) continue;
     if (!effort.even_recent) {
       effort.even_recent = true;
-      retry_parked(true);
+      parked_.retry(true);
     } else if (more) {
       return true;
     } else if (!effort.even_fresh && inode_room_.wanted_bytes() > 0) {

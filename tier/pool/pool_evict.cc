@@ -1,7 +1,6 @@
 // Eviction of a pool. A clean entry loses its memory copy. A dirty one is spilled first where there is a
 // disk, and discarded where there is none or where the disk cannot have it.
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -15,11 +14,6 @@
 namespace kvcachefs {
 namespace {
 
-// Between a client's lookup and its open an entry is spared if others can go.
-constexpr uint64_t kRecentMs = 10;
-// Pauses for an entry that is in use: the kernel lets go of an open file a little after it has told of the
-// close, and a mapping can end without any sign to the daemon.
-constexpr std::array<uint64_t, 5> kBusyRetryMs = {1, 4, 16, 64, 100};
 constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
 constexpr uint64_t kOrderNs = 30'000'000'000;
 // The order's caller finds the names gone, unless the kernel is busy in their directories all that time.
@@ -27,16 +21,12 @@ constexpr auto kTellingTime = std::chrono::milliseconds(1000);
 constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 constexpr auto kSpillPause = std::chrono::milliseconds(2);
-// The pressure decides how many bytes may be on their way to the disk for the sake of room, between these two
-// limits. More would only make the oldest wait longer.
-constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
-constexpr uint64_t kSpillAheadMostBytes = uint64_t{256} << 20;
 
 }  // namespace
 
 bool Pool::tidy() {
   publish_grown();
-  retry_parked(false);
+  parked_.retry(false);
   const bool writing = reservations_.follow_writers();
   const bool more = make_room();
   const bool more_inodes = make_inode_room();
@@ -52,57 +42,14 @@ void Pool::publish_grown() {
     Entry* entry = shard.find(*ino);
     if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
     if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
-    publish(*entry);
+    disk_.publish(*entry);
   }
-}
-
-void Pool::park(Entry& entry, bool recent) {
-  entries_.park(entry);
-  const bool last = entry.busy_tries + 1u >= kBusyRetryMs.size();
-  const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[entry.busy_tries];
-  if (!recent && !last) ++entry.busy_tries;
-  MutexLock lock(parked_mutex_);
-  parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
 }
 
 // The caller asks before a search for a victim that may find none: entries that come back meanwhile are no
 // reason to end the search.
 bool Pool::more_to_come() {
-  if (disk() != nullptr && disk()->spiller.backlog_bytes() > 0) return true;
-  MutexLock lock(parked_mutex_);
-  return unparking_ > 0 || std::ranges::any_of(parked_, &Parked::closing);
-}
-
-void Pool::retry_parked(bool even_recent) {
-  std::vector<uint64_t> ready;
-  {
-    const uint64_t now_ms = now_coarse_ms();
-    MutexLock lock(parked_mutex_);
-    std::erase_if(parked_, [&](const Parked& parked) {
-      const bool due = parked.until_ms <= now_ms || (even_recent && parked.recent);
-      if (due) ready.push_back(parked.ino);
-      return due;
-    });
-    ++unparking_;
-  }
-  for (const uint64_t ino : ready) {
-    EntryTable::Shard& shard = entries_.shard(ino);
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
-    // An open entry stays parked until its last close, a pinned one until it is unpinned.
-    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
-      entries_.unpark(*entry);
-  }
-  MutexLock lock(parked_mutex_);
-  --unparking_;
-}
-
-// The limit is at most half of the pool: what the spiller has queued can leave only by the disk, which may
-// stand still. The caller asks before each try, because each entry more in a full queue is one more that
-// cannot be discarded.
-bool Pool::disk_is_busy(uint64_t pressure_bytes) {
-  const uint64_t ahead = std::clamp(pressure_bytes, kSpillAheadBytes, kSpillAheadMostBytes);
-  return disk() != nullptr && disk()->spiller.backlog_bytes() >= std::min(ahead, capacity_.size_bytes() / 2);
+  return disk_.backlog_bytes() > 0 || parked_.more_to_come();
 }
 
 bool Pool::make_room() {
@@ -118,7 +65,7 @@ bool Pool::make_room() {
     if (now_ns() - begun_ns > kRoundNs) return true;
     const bool writer_waits =
         capacity_.room().wanted_bytes(Room::Whose::kWriter) > 0 || capacity_.writer_outruns();
-    effort.disk_is_busy = disk_is_busy(pressure);
+    effort.disk_is_busy = disk_.is_busy(pressure);
     // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
     if (effort.disk_is_busy && durability() == Durability::kNone && writer_waits)
       effort.even_unspilled = true;
@@ -128,7 +75,7 @@ bool Pool::make_room() {
     if (attempt == Attempt::kNothing) {
       if (!effort.even_recent) {
         effort.even_recent = true;
-        retry_parked(true);
+        parked_.retry(true);
         continue;
       }
       if (more) return true;
@@ -169,13 +116,13 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
     return Attempt::kBusy;
   }
   const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
-  if (!effort.even_recent && age_ms < kRecentMs) {
-    park(*entry, true);
+  if (!effort.even_recent && age_ms < Parked::kRecentMs) {
+    parked_.park(*entry, true);
     return Attempt::kBusy;
   }
   if (entry->tier == Entry::Tier::kClean) return drop_memory(shard, *entry, result);
   if (effort.clean_alone) {
-    park(*entry, true);
+    parked_.park(*entry, true);
     return Attempt::kBusy;
   }
   if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
@@ -192,7 +139,7 @@ Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult&
     // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
     // go on.
     if (left == NamesLeft::kFewer) entry.busy_tries = 0;
-    park(entry, false);
+    parked_.park(entry, false);
     return Attempt::kBusy;
   }
   ++result.entries;
@@ -245,17 +192,17 @@ EvictResult Pool::evict_now(EvictOrder order) {
     bytes = evictable / 100 * order.amount + evictable % 100 * order.amount / 100;
   if (order.unit == EvictOrder::Unit::kBytes) bytes = order.amount;
   if (order.unit == EvictOrder::Unit::kEntries) entries = order.amount;
-  retry_parked(true);
+  parked_.retry(true);
   EvictResult result;
   Effort effort{.even_fresh = !order.patient, .even_recent = true};
   const uint64_t deadline_ns = now_ns() + kOrderNs;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
-    effort.disk_is_busy = disk_is_busy(evictable);
+    effort.disk_is_busy = disk_.is_busy(evictable);
     const bool more = more_to_come();
     if (evict_one(effort, result) != Attempt::kNothing) continue;
     if (order.patient && more) {
       std::this_thread::sleep_for(kSpillPause);
-      retry_parked(false);
+      parked_.retry(false);
       continue;
     }
     // A client may be about to rename what it has just closed: waiting out the second is better than taking

@@ -68,7 +68,7 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
     if (entry->tier == Entry::Tier::kCold) {
       // A cold file without a name does not come back: it was unlinked, or discarded with its bad copy.
       if (entry->removed && entry->direct_count == 0) return OpenAnswer{Presence::kGone};
-      if (disk() == nullptr) return OpenAnswer{presence_without_disk()};
+      if (disk() == nullptr) return OpenAnswer{disk_.presence_without()};
       if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
       opened.from_disk = true;
       hold_on_disk(shard, *entry);
@@ -84,12 +84,12 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
         reservations_.give_back_holes(*entry);
         entry->reserved_end = 0;
       }
-      became_dirty(*entry);
+      marks_.became_dirty(*entry);
       opened.through_daemon = !capacity_.admit_writer(ino, entry->charged_bytes);
     }
     entries_.opened(*entry, writer, opened.from_disk);
     if (!writer && entry->tier == Entry::Tier::kDirty)
-      spill_by_itself(*entry);  // a second access may admit it
+      disk_.spill_by_itself(*entry);  // a second access may admit it
     opened.backing = entry->backing;
   }
   open_ahead(ino, client);
@@ -163,7 +163,7 @@ void Pool::settle(Entry& entry) {
       (void)sys::remove_xattr(fd->get(), kPinnedXattr);
     }
   }
-  if (was_stored || entry.stage == Entry::Stage::kCandidate) spill_by_itself(entry);
+  if (was_stored || entry.stage == Entry::Stage::kCandidate) disk_.spill_by_itself(entry);
 }
 
 void Pool::flushed(uint64_t ino) {
@@ -242,7 +242,7 @@ Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (entry == nullptr) return Presence::kGone;
     const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
     if (lacks_content && entry->removed) return Presence::kGone;
-    if (lacks_content && disk() == nullptr) return presence_without_disk();
+    if (lacks_content && disk() == nullptr) return disk_.presence_without();
     if (entry->promoting || lacks_content) return Presence::kCold;
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
@@ -256,16 +256,16 @@ Result<Presence> Pool::truncate(uint64_t ino, uint64_t size_bytes) {
     if (size_bytes == 0) {
       entry->emptied = entry->node_id != 0;
       entry->first_version = entry->version;
-      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0) mark_dirty(*entry);
+      if (entry->tier == Entry::Tier::kDirty && entry->node_id != 0) marks_.mark_dirty(*entry);
     }
-    became_dirty(*entry);
+    marks_.became_dirty(*entry);
     fault_point("marked dirty");
     if (!cold)
       if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
     if (entry->writer_count == 0) {
       if (auto attributes = sys::stat_of(fd->get()))
         entries_.charged(*entry, static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes);
-      spill_by_itself(*entry);
+      disk_.spill_by_itself(*entry);
     } else if (size_bytes == 0) {
       entry->reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
     }

@@ -12,7 +12,7 @@ PoolUsage Pool::usage() const {
   const ArenaUsage arena = arena_.usage();
   const uint64_t size = capacity_.size_bytes();
   // Bytes that may leave memory.
-  const uint64_t most_evictable = away_ == nullptr ? arena.used_bytes()
+  const uint64_t most_evictable = away() == nullptr ? arena.used_bytes()
                                   : durability() == Durability::kNone
                                       ? entries_.stored_bytes(Entry::Tier::kDirty)
                                       : 0;

@@ -75,7 +75,7 @@ void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, Ke
 }
 
 bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
-  return restoring_ && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
+  return disk_.restoring() && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
 }
 
 Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
@@ -122,7 +122,7 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   DiskTier* const tier = disk();
   {
     OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
-    if (restoring_) return fail(EBUSY);
+    if (disk_.restoring()) return fail(EBUSY);
     if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
       return fail(removed.error().code);
     Entry unknown;
@@ -166,7 +166,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     return keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
            (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink));
   };
-  const bool restoring = restoring_;
+  const bool restoring = disk_.restoring();
   if (restoring && keep_names()) return fail(EBUSY);
   // The restore may bring this name back at any moment.
   if (restoring && !target && flags == 0) flags = RENAME_NOREPLACE;
@@ -204,7 +204,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     if (entry == nullptr || !entry->is_file()) return;
     const bool fresh = entry->stage == Entry::Stage::kFresh;
     entries_.renamed(*entry, name_hash_of(new_name));
-    if (fresh) spill_by_itself(*entry);
+    if (fresh) disk_.spill_by_itself(*entry);
   }();
   note_if_empty(from);
   return {};
@@ -222,10 +222,7 @@ void Pool::made(const sys::Handle& handle, bool is_directory, int directory, con
 
 void Pool::attributes_changed(uint64_t ino) {
   if (ino == root_ino()) return;
-  if (restoring_) {
-    MutexLock lock(settings_mutex_);
-    if (restoring_) changed_meanwhile_.insert(ino);
-  }
+  disk_.note_changed(ino);
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
@@ -255,7 +252,7 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
-  if (restoring_ && !entry->removed) return fail(EBUSY);
+  if (disk_.restoring() && !entry->removed) return fail(EBUSY);
   DiskTier* const tier = disk();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   [&]() NO_THREAD_SAFETY_ANALYSIS {
@@ -269,7 +266,7 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   if (entry->removed) {  // an O_TMPFILE gets its first name
     shard.kept.erase(ino);
     entries_.named(*entry);
-    if (entry->stage == Entry::Stage::kCandidate) spill_by_itself(*entry);
+    if (entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);
   }
   ++entry->lookup_count;
   return {};

@@ -12,7 +12,7 @@
 namespace kvcachefs {
 
 void Pool::promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose) {
-  if (away_ != nullptr) return away_->wait(std::move(waiter));
+  if (away() != nullptr) return away()->wait(std::move(waiter));
   if (disk() == nullptr) return waiter({});
   count(counters_.promote_waits);
   const int priority = whose == Room::Whose::kWriter ? Promoter::kWriterPriority : Promoter::kOpenPriority;
@@ -66,7 +66,7 @@ void Pool::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, b
     count(counters_.promotes);
     count(counters_.promoted_bytes, data_bytes_of(task.content, disk()->store->unit_bytes()));
     counters_.promote_ns.record(now_ns() - task.begun_ns);
-    (void)mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
+    (void)marks_.mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
     fault_point("marked promoted");
     entries_.promoted(*entry, asked_for);
     return;
@@ -114,7 +114,7 @@ void Pool::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::
   // The open file keeps the extents held.
   if (cold && disk() == nullptr) return waiter(fail(EIO));
   if (cold) return disk()->promoter.read(std::move(*cold), offset, size, std::move(waiter));
-  if (!file) return waiter(fail(away_ != nullptr ? EIO : ESTALE));
+  if (!file) return waiter(fail(away() != nullptr ? EIO : ESTALE));
   std::vector<char> bytes(size);
   auto count = sys::read_at(file.get(), bytes, offset);
   file.reset();

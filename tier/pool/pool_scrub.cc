@@ -73,8 +73,8 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, Finding findi
   // agree, and write nothing.
   copy->second.size_bytes = kDamagedSize;
   if (entry->tier == Entry::Tier::kDirty) return damaged;  // it is spilled when its writers have closed it
-  became_dirty(*entry);
-  queue_spill(*entry, true);
+  marks_.became_dirty(*entry);
+  disk_.queue_spill(*entry, true);
   return damaged;
 }
 

@@ -40,7 +40,7 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
         const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
         if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
           std::this_thread::sleep_for(kSpillPause);
-          retry_parked(false);
+          parked_.retry(false);
           continue;
         }
         if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;

@@ -13,55 +13,13 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kStatBlockBytes = 512;
-// The pause before another try when the disk is full or the entry too large for it.
-constexpr uint32_t kUnspillableMs = 10'000;
-
-uint32_t now_ms_32() {
-  return static_cast<uint32_t>(now_coarse_ms());
-}
-
-// True while `until_ms` lies ahead on the 32-bit clock, which wraps around after 49 days.
-bool lies_ahead(uint32_t until_ms) {
-  return until_ms != 0 && static_cast<int32_t>(until_ms - now_ms_32()) > 0;
-}
 
 }  // namespace
-
-void Pool::publish(Entry& entry) {
-  entries_.published(entry);
-  spill_by_itself(entry);
-}
-
-void Pool::spill_by_itself(Entry& entry) {
-  if (durability() != Durability::kNone) queue_spill(entry);
-}
-
-bool Pool::is_admitted(Entry& entry) {
-  // An entry that the catalog has was admitted before, or an fsync has promised to keep it.
-  return entry.node_id != 0 || disk()->admission.admit(entry.name_hash, entry.hits);
-}
-
-bool Pool::disk_takes_more() const {
-  return disk() != nullptr && !disk()->store->log().frozen();
-}
-
-bool Pool::wants_spill(Entry& entry) {
-  return disk_takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty &&
-         entry.writer_count == 0 && !entry.spill_queued && !lies_ahead(entry.unspillable_until_ms);
-}
-
-void Pool::queue_spill(Entry& entry, bool urgent) {
-  if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
-  if (!urgent) count(counters_.admitted_bytes, entry.charged_bytes);
-  entry.spill_queued = true;
-  if (urgent) entry.spill_urgent = true;
-  disk()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent);
-}
 
 bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
   if (disk() == nullptr) return false;
   const bool promised = durability() != Durability::kNone || entry.node_id != 0;
-  if (!disk_takes_more()) {
+  if (!disk_.takes_more()) {
     // The disk gets the entry when the pool starts again.
     if (promised) entries_.park(entry);
     return promised;
@@ -70,8 +28,8 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
     entries_.park(entry);
     return true;
   }
-  if (lies_ahead(entry.unspillable_until_ms)) return false;
-  if (!entry.spill_queued && !is_admitted(entry)) {
+  if (PoolDisk::is_unspillable(entry)) return false;
+  if (!entry.spill_queued && !disk_.is_admitted(entry)) {
     count(counters_.refused_bytes, entry.charged_bytes);
     return false;
   }
@@ -80,45 +38,12 @@ bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
     return false;
   }
   if (effort.disk_is_busy && !entry.spill_queued && !promised) {
-    park(entry, true);
+    parked_.park(entry, true);
     return true;
   }
   entries_.park(entry);
-  queue_spill(entry);
+  disk_.queue_spill(entry);
   return true;
-}
-
-Result<void> Pool::mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content) {
-  if (!is_supervised()) return {};
-  CopyMark mark{.state = state,
-                .node_id = entry.node_id,
-                .first_version = entry.first_version,
-                .synced_nameless = entry.synced_nameless,
-                .content = {}};
-  if (content != nullptr) mark.content = *content;
-  keep_ctime(entry.kept, fd, true);
-  auto marked = put_copy_mark(fd, mark);
-  if (marked || state == CopyMark::State::kCold) return marked;
-  // A mark that could not be written is replaced by kNone, or else removed, but not for a cold entry. The
-  // pages of any other entry are its content, and that is what kNone and a missing mark say.
-  if (state == CopyMark::State::kClean) return mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
-  auto removed = sys::remove_xattr(fd, kCopyXattr);
-  if (!removed && removed.error().code != ENODATA) surroundings_.survivors->children().forbid_succession();
-  return marked;
-}
-
-void Pool::mark_dirty(Entry& entry) {
-  if (!is_supervised()) return;
-  if (const auto fd = arena_.open(handle_of(entry), O_PATH))
-    (void)mark_copy(entry, fd->get(), CopyMark::State::kNone, nullptr);
-  else
-    surroundings_.survivors->children().forbid_succession();
-}
-
-void Pool::became_dirty(Entry& entry) {
-  // The mark goes first: a successor must not take what is written from now on for what the disk has.
-  if (entry.tier != Entry::Tier::kDirty) mark_dirty(entry);
-  entries_.dirtied(entry);
 }
 
 std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, bool urgent) {
@@ -129,7 +54,7 @@ std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, boo
   if (entry->spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
   if (settled && entry->reserved_end > 0) reservations_.give_back_holes(*entry);
-  if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_takes_more()) {
+  if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
     entry->spill_queued = entry->spill_urgent = false;
     entries_.unpark_if_evictable(*entry);
     return std::unexpected(Refusal::kNever);
@@ -176,12 +101,12 @@ bool Pool::end_spill(const SpillTask& task, SpillOutcome outcome) {
     entry->spill_queued = outcome.kind == Kind::kRefused;
     entry->spill_urgent = false;
     if (!copied) count(counters_.spill_errors);
-    if (outcome.kind == Kind::kNoRoom) entry->unspillable_until_ms = now_ms_32() + kUnspillableMs;
+    if (outcome.kind == Kind::kNoRoom) PoolDisk::set_unspillable(*entry);
     if (entry->spill_queued) report_refusal(outcome.why);
     if (copied && !entry->removed)
       taken = take_copy(shard, *entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
     if (!entry->spill_queued) entries_.unpark_if_evictable(*entry);
-    if (taken && entry->tier == Entry::Tier::kDirty) spill_by_itself(*entry);
+    if (taken && entry->tier == Entry::Tier::kDirty) disk_.spill_by_itself(*entry);
   }
   if (capacity_.wants_eviction()) surroundings_.evictor->wake();
   return taken;
@@ -203,7 +128,7 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   if (auto before = shard.copies.find(task.ino);
       !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))
     return false;
-  if (!disk_takes_more()) return false;
+  if (!disk_.takes_more()) return false;
   auto changes = disk()->names.introduce(entry, task.fd.get());
   if (!changes) return false;
   if (written) {
@@ -218,21 +143,14 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   // The catalog has the copy that was found to be still true; putting it again would free its extents.
   if (written) changes->push_back(PutContent{entry.node_id, copy});
   // The mark comes before the commit: a successor drops a node of the catalog that no file's mark names.
-  if (!task.proven) (void)mark_copy(entry, task.fd.get(), CopyMark::State::kNone, nullptr);
+  if (!task.proven) (void)marks_.mark_copy(entry, task.fd.get(), CopyMark::State::kNone, nullptr);
   disk()->store->log().append(std::move(*changes));
   if (!task.proven) return true;
   // A failed mark is harmless: without it a successor takes the entry for dirty, which is allowed.
-  (void)mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
+  (void)marks_.mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
   fault_point("marked clean");
   entries_.spilled(entry);
   return true;
-}
-
-void Pool::want_disk_room(uint64_t bytes) {
-  uint64_t wanted = disk_wanted_bytes_.load();
-  while (wanted < bytes && !disk_wanted_bytes_.compare_exchange_weak(wanted, bytes)) {
-  }
-  surroundings_.evictor->wake();
 }
 
 Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
@@ -240,19 +158,19 @@ Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictRes
   // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
   // held.
   if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
-    park(entry, false);
+    parked_.park(entry, false);
     return Attempt::kBusy;
   }
   const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
   // The mark goes first: a half-punched file must not pass for resident.
   const auto copy = shard.copies.find(entry.policy.ino);
   KVCACHEFS_CHECK(copy != shard.copies.end());
-  const bool marked = mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
+  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
   fault_point("marked cold");
   if (!marked || !arena_.drop_pages(fd->get())) {
     // The pages are still there: the mark says so again.
-    if (marked) (void)mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
-    park(entry, false);
+    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
+    parked_.park(entry, false);
     return Attempt::kBusy;
   }
   fault_point("pages dropped");
@@ -267,7 +185,7 @@ bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason re
   const NamesLeft left = fd ? remove_names(entry, fd->get(), most_names) : NamesLeft::kAll;
   if (left != NamesLeft::kNone) {
     if (left == NamesLeft::kFewer) entry.busy_tries = 0;
-    park(entry, false);
+    parked_.park(entry, false);
     return false;
   }
   gone(shard, entry, reason);
@@ -275,7 +193,7 @@ bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason re
 }
 
 void Pool::make_disk_room() {
-  if (!disk_takes_more()) return;
+  if (!disk_.takes_more()) return;
   DiskTier* const tier = disk();
   const SpillStore& store = *tier->store;
   // Because space comes back only with a transaction, some is kept for what is on its way to the disk
@@ -283,7 +201,7 @@ void Pool::make_disk_room() {
   const uint64_t size = store.space().units() * store.unit_bytes();
   const uint64_t ahead =
       std::min(size / 32, 4 * capacity_.expected_entry_bytes() + tier->spiller.backlog_bytes());
-  const uint64_t wanted = std::min(std::max(disk_wanted_bytes_.exchange(0), ahead), size);
+  const uint64_t wanted = std::min(std::max(disk_.take_wanted_bytes(), ahead), size);
   EvictResult evicted;
   const auto short_of_room = [&] {
     // A part of the leaving space comes only with a spill that itself waits for room: an older file's, which
@@ -309,7 +227,7 @@ bool Pool::discard_coldest() {
   Entry* entry = shard.find(*ino);
   if (entry == nullptr || entry->removed) return true;
   if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
-    park(*entry, true);
+    parked_.park(*entry, true);
   else
     (void)discard_cold(shard, *entry, RemovalReason::kDiscarded, kNamesAtOnce);
   return true;

@@ -180,7 +180,7 @@ class Pool::Adopter {
     if (was_cut(mark, attributes)) {
       entry.node_id = mark->node_id;
       entry.first_version = mark->content.version + 1;
-      pool_.mark_dirty(entry);
+      pool_.marks_.mark_dirty(entry);
       entry.node_id = 0;  // set again from the mark
     }
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));

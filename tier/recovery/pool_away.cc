@@ -20,11 +20,12 @@ constexpr uint64_t kBlockBytes = 4096;
 }  // namespace
 
 void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
-  away_ = std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience);
-  (void)exchange_durability(durability_of(spill));
+  disk_.is_away(
+      std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience));
+  (void)disk_.exchange_durability(durability_of(spill));
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
-  restoring_ = is_restoring(arena_.tree_fd());
+  disk_.set_restoring(is_restoring(arena_.tree_fd()));
   walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
     if (!child.is_regular) return;
     const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
@@ -39,11 +40,6 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
       "cold, "
       "which cannot be opened meanwhile",
       name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
-}
-
-Presence Pool::presence_without_disk() const {
-  if (away_ == nullptr) return Presence::kGone;
-  return away_->may_be_waited_for() ? Presence::kCold : Presence::kAway;
 }
 
 void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {

@@ -186,7 +186,7 @@ class Pool::Restorer final : public CatalogVisitor {
     Entry marked;
     marked.node_id = node.id;
     marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised());
-    if (auto put = pool_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
+    if (auto put = pool_.marks_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
       return pass(put);
     if (auto named = sys::link_to(fd->get(), parent, name); !named) return pass(named);
     return fd;
