@@ -200,7 +200,7 @@ void Workers::finish_disks() {
   for (const auto& pool : pools_.list()) {
     if (pool->away() != nullptr) {
       log_warning("pool {}: its disk is away: {} dirty entries go with the memory", pool->name(),
-                  pool->spill_usage().dirty_entries);
+                  pool->insight().spill_usage().dirty_entries);
       pool->away()->close();
     }
     DiskTier* const tier = pool->disk();

@@ -30,8 +30,8 @@ struct Space {
 // if everything in memory must be on the disk too. Clients take `bytes` for the most that they may keep in
 // the pool, and `available_bytes` for what they may still store: cached entries leave for new ones, and
 // entries that are open or pinned are the clients' own to let go of.
-Space space_of(const Pool& pool) {
-  const PoolUsage memory = pool.usage();
+Space space_of(Pool& pool) {
+  const PoolUsage memory = pool.insight().usage();
   const DiskTier* const disk = pool.disk();
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
   const bool apart = pool.durability() == Durability::kNone;
@@ -47,7 +47,7 @@ Space space_of(const Pool& pool) {
 // has to be promoted before it is cut.
 Result<Presence> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
                                 bool& begun) {
-  auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
+  auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // The size goes first, because it may have to wait for the disk, and then everything is done again.
   if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
@@ -76,7 +76,7 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
   if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT)
-    if (auto done = node.pool->set_times(node.ino, times); !done) return pass(done);
+    if (auto done = node.pool->inodes().set_times(node.ino, times); !done) return pass(done);
   return Presence::kHere;
 }
 
@@ -84,8 +84,8 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
 // be written are asked for each time. may_be_written() is called first, because a mapping may end before the
 // attributes are read.
 void reply_attributes_of(fuse_req_t request, fuse_ino_t ino, const Node& node, Error (*error_of)(Error)) {
-  const double timeout_s = node.pool->may_be_written(node.ino) ? 0 : kLongTimeoutS;
-  auto attributes = node.pool->attributes(node.ino);
+  const double timeout_s = node.pool->inodes().may_be_written(node.ino) ? 0 : kLongTimeoutS;
+  auto attributes = node.pool->inodes().attributes(node.ino);
   if (!attributes) return reply_error(request, error_of(attributes.error()));
   reply_attributes(request, ino, *attributes, timeout_s);
 }
@@ -135,7 +135,7 @@ void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, i
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     return when_resident(request, *node, [=] { change(request, ino, wanted, valid, tries + 1); });
   }
-  if (done || begun) node->pool->attributes_changed(node->ino);
+  if (done || begun) node->pool->tree().attributes_changed(node->ino);
   if (!done) return reply_error(request, begun ? in_effect(done.error()) : std::move(done.error()));
   reply_attributes_of(request, ino, *node, in_effect);
 }
@@ -160,7 +160,7 @@ void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int va
 void readlink(fuse_req_t request, fuse_ino_t ino) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
+  auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto target = sys::read_link(fd->get());
   if (!target) return reply_error(request, std::move(target.error()));
@@ -182,7 +182,7 @@ void statfs(fuse_req_t request, fuse_ino_t ino) {
   answer.f_namemax = 255;
   for (const auto& pool : pools) {
     const Space space = space_of(*pool);
-    const ArenaUsage inodes = pool->inode_usage();
+    const ArenaUsage inodes = pool->insight().inode_usage();
     answer.f_blocks += space.bytes / kBlockBytes;
     answer.f_bfree += space.free_bytes / kBlockBytes;
     answer.f_bavail += space.available_bytes / kBlockBytes;

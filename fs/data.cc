@@ -23,7 +23,7 @@ bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t nodeid, uin
   Server& server = server_of(request);
   const PagesInUse::Reading reading = server.pages_in_use.read(nodeid);
   if (reading.refused()) return false;
-  auto fd = node.pool->open_inode(node.ino, O_RDONLY);
+  auto fd = node.pool->inodes().open_inode(node.ino, O_RDONLY);
   if (!fd) return false;
   const auto attributes = sys::stat_of(fd->get());
   if (!attributes) return false;
@@ -76,7 +76,8 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
   // others. A later flush of cached pages (`writepage`) is no user's write.
   if (file->writepage == 0)
-    if (auto fd = node->pool->open_inode(node->ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
+    if (auto fd = node->pool->inodes().open_inode(node->ino, O_PATH))
+      (void)drop_set_id_bits(request, fd->get());
   if ((file->flags & O_DSYNC) == 0 || node->pool->disk() == nullptr) {
     about_to_answer();
     return (void)fuse_reply_write(request, *count);
@@ -105,7 +106,7 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   const bool from_disk = (file->fh & kFromDisk) != 0;
-  auto fd = from_disk ? Result<UniqueFd>(UniqueFd()) : node->pool->open_inode(node->ino, O_RDONLY);
+  auto fd = from_disk ? Result<UniqueFd>(UniqueFd()) : node->pool->inodes().open_inode(node->ino, O_RDONLY);
   if (!fd) return reply_error(request, std::move(fd.error()));
   const auto from = static_cast<uint64_t>(offset);
   auto at =
@@ -122,9 +123,9 @@ void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_fi
   if (!from) return reply_error(request, std::move(from.error()));
   auto to = find_node(server_of(request), out);
   if (!to) return reply_error(request, std::move(to.error()));
-  auto from_fd = from->pool->open_inode(from->ino, O_RDONLY);
+  auto from_fd = from->pool->inodes().open_inode(from->ino, O_RDONLY);
   if (!from_fd) return reply_error(request, std::move(from_fd.error()));
-  auto to_fd = to->pool->open_inode(to->ino, O_RDWR);
+  auto to_fd = to->pool->inodes().open_inode(to->ino, O_RDWR);
   if (!to_fd) return reply_error(request, std::move(to_fd.error()));
   auto copied = to->pool->copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
                                      static_cast<uint64_t>(out_offset), length);

@@ -36,7 +36,8 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
   // Set-id bits are cleared at the open for writing, if the user may not keep them: a passthrough write never
   // comes here, and for other writes the kernel leaves set-group-ID to the daemon.
   if (writer)
-    if (auto fd = node.pool->open_inode(node.ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
+    if (auto fd = node.pool->inodes().open_inode(node.ino, O_PATH))
+      (void)drop_set_id_bits(request, fd->get());
   if (auto answered = answer_open(request, node, answer->opened, file); !answered) {
     reply_error(request, std::move(answered.error()));
     return true;
@@ -64,7 +65,7 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
       return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
     if (tries == kPromotions) {
-      node.pool->report_full(true);
+      node.pool->insight().report_full(true);
       return reply_error(request, {ENOSPC, {}});
     }
     open_cold(request, std::move(node), file, begun_ns, tries + 1);

@@ -7,10 +7,10 @@
 namespace kvcachefs {
 
 PoolReport PoolAdapter::report() {
-  const PoolUsage usage = pool_->usage();
-  return make_pool_report(pool_->options(), usage, pool_->counters(),
-                          pool_->capacity().expected_entry_bytes(), pool_->numa_survey().known(usage.entries),
-                          pool_->spill_usage(), io_mode_);
+  const PoolUsage usage = pool_->insight().usage();
+  return make_pool_report(
+      pool_->options(), usage, pool_->counters(), pool_->capacity().expected_entry_bytes(),
+      pool_->insight().numa_survey().known(usage.entries), pool_->insight().spill_usage(), io_mode_);
 }
 
 Result<void> PoolAdapter::apply(std::string_view key, const PoolOptions& wanted) {

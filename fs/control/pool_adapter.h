@@ -27,10 +27,12 @@ class PoolAdapter final : public ControlledPool {
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
   uint64_t learned_entry_bytes() override { return pool_->capacity().learned_entry_bytes(); }
-  std::vector<NodeUsage> numa_usage() override { return pool_->numa_survey().recent(); }
+  std::vector<NodeUsage> numa_usage() override { return pool_->insight().numa_survey().recent(); }
   EvictResult last_evict() override { return pool_->last_evict(); }
   size_t listing_shards() override { return Pool::kListingShards; }
-  std::vector<EntryListing> list_entries(size_t shard) override { return pool_->list_entries(shard); }
+  std::vector<EntryListing> list_entries(size_t shard) override {
+    return pool_->insight().list_entries(shard);
+  }
   uint64_t memory_bytes() override { return pools_.memory_bytes(); }
 
   Result<void> apply(std::string_view key, const PoolOptions& wanted) override;

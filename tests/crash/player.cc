@@ -79,7 +79,7 @@ uint64_t Player::ino_of(uint64_t id) {
 }
 
 Result<Directory> Player::directory(uint64_t id) {
-  return world_.pool().directory(ino_of(id));
+  return world_.pool().inodes().directory(ino_of(id));
 }
 
 std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
@@ -97,7 +97,7 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
       }
       keep(handle);
       if (handle.from_disk) return handle;
-      auto fd = pool.open_inode(ino, writer ? O_RDWR : O_RDONLY);
+      auto fd = pool.inodes().open_inode(ino, writer ? O_RDWR : O_RDONLY);
       if (!fd)
         throw Violation(fmt::format("inode {} is open and cannot be opened: {}", ino, fd.error().code));
       handle.fd = std::move(*fd);
@@ -192,7 +192,7 @@ void Player::close(Handle handle) {
 
 void Player::forget(Object& object) {
   if (!object.gone || object.opens > 0 || object.lookups == 0) return;
-  world_.pool().forget(object.ino, std::exchange(object.lookups, 0));
+  world_.pool().inodes().forget(object.ino, std::exchange(object.lookups, 0));
 }
 
 Waiter Player::ask(Asked asked) {
@@ -230,7 +230,8 @@ void Player::forget_life() {
 void Player::note_times() {
   for (auto& [id, object] : expectation_.objects()) {
     if (object.gone || object.kind != ObjectKind::kFile) continue;
-    if (auto attributes = world_.pool().attributes(object.ino)) object.modified = attributes->st_mtim;
+    if (auto attributes = world_.pool().inodes().attributes(object.ino))
+      object.modified = attributes->st_mtim;
   }
 }
 
@@ -239,7 +240,7 @@ void Player::all_durable() {
   const uint64_t moment = expectation_.moment();
   for (auto& [id, object] : expectation_.objects()) {
     if (object.gone || object.kind != ObjectKind::kFile) continue;
-    auto facts = world_.pool().facts(object.ino);
+    auto facts = world_.pool().insight().facts(object.ino);
     if (!facts) throw Violation(fmt::format("object {} is gone", id));
     if (facts->tier != "dirty") {
       expectation_.durable(object, moment, object.names);
@@ -257,7 +258,7 @@ Found Player::look_at(int directory, const Place& place, bool first) {
   if (!handle || !attributes) throw Violation(text(place) + ": cannot be looked at");
   Found found{.place = place, .id = 0, .kind = ObjectKind::kFile, .attributes = {}, .content = {}};
   if (first) {
-    if (auto known = world_.pool().looked_up(*handle, *attributes); !known)
+    if (auto known = world_.pool().inodes().looked_up(*handle, *attributes); !known)
       throw Violation(text(place) + ": has a name and is not known");
     found.lookups = 1;
   }
@@ -272,7 +273,7 @@ Found Player::look_at(int directory, const Place& place, bool first) {
 }
 
 void Player::walk_directory(uint64_t id, uint64_t ino, bool first, std::vector<Found>& found) {
-  auto fd = world_.pool().open_inode(ino, O_RDONLY | O_DIRECTORY);
+  auto fd = world_.pool().inodes().open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) throw Violation("a directory cannot be opened");
   std::vector<std::string> names;
   DIR* const stream = ::fdopendir(fd->release());

@@ -10,6 +10,7 @@
 // emptied. Any thread; the lock here is below all others. Never fails. Each directory takes about 70 bytes.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "alloc/memory_arena.h"
 #include "base/mutex.h"
 #include "base/sys.h"
 
@@ -84,5 +86,9 @@ class EmptyDirectories {
   std::unordered_map<uint64_t, Asked> asked_ GUARDED_BY(mutex_);
   std::unordered_map<uid_t, std::deque<sys::Handle>> kept_ GUARDED_BY(mutex_);
 };
+
+// Only a hint: a directory that has names cannot be removed.
+bool looks_empty(const struct stat& directory);
+bool is_at_top(const MemoryArena& arena, int directory);
 
 }  // namespace kvcachefs

@@ -59,7 +59,7 @@ Result<void> Pool::retire() {
     // asked, and a pool whose root cannot be kept stays.
     if (root != nullptr) {
       auto copy = sys::duplicate(arena_.tree_fd());
-      auto kept = copy ? keep_inode(arena_.tree(), std::move(*copy), false) : pass(copy);
+      auto kept = copy ? tree_.keep_inode(arena_.tree(), std::move(*copy), false) : pass(copy);
       if (!kept) return pass(kept);
       keep = std::move(*kept);
     }

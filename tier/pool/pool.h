@@ -36,25 +36,19 @@
 #include "tier/entries/parked.h"
 #include "tier/pool/capacity.h"
 #include "tier/pool/copy_marks.h"
-#include "tier/pool/empty_directories.h"
+#include "tier/pool/inodes.h"
+#include "tier/pool/insight.h"
 #include "tier/pool/kernel_side.h"
-#include "tier/pool/numa_survey.h"
 #include "tier/pool/opened.h"
 #include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_observers.h"
-#include "tier/pool/pool_reports.h"
 #include "tier/pool/reservations.h"
 #include "tier/pool/surroundings.h"
+#include "tier/pool/tree.h"
 #include "tier/pool_options.h"
 #include "tier/room.h"
 
 namespace kvcachefs {
-
-// A directory to work in: borrowed for the pool's root, where most clients' names are, otherwise owned.
-struct Directory {
-  int fd = -1;
-  UniqueFd owned;
-};
 
 class Pool final : private Residency {
  public:
@@ -88,44 +82,14 @@ class Pool final : private Residency {
   Result<void> set_pinned_max(unsigned percent, Authority authority);  // EPERM for an owner that raises it
   Capacity& capacity() { return capacity_; }
 
-  // --- insight (pool_insight.cc) ---
-  PoolUsage usage() const;
-  NumaSurvey& numa_survey() { return numa_survey_; }
-  ArenaUsage inode_usage() const { return arena_.usage(); }
-  // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
-  std::vector<EntryListing> list_entries(size_t shard);
-
-  // --- inodes (pool_inodes.cc) ---
-  Result<Directory> directory(uint64_t ino);
-  Result<UniqueFd> open_inode(uint64_t ino, int flags);
-  Result<struct stat> attributes(uint64_t ino);
-  Result<void> set_times(uint64_t ino, const std::array<timespec, 2>& times);  // as utimensat(2) takes them
-  // Counts that the kernel learns of an inode; `attributes` become what its users see.
-  Result<void> looked_up(sys::Handle handle, struct stat& attributes);
-  // look_up() does so for the inode that has the name; ESTALE if another inode has it by now.
-  Result<LookedUp> look_up(sys::Handle handle, int directory, const char* name);
-  void forget(uint64_t ino, uint64_t lookups);
-  uint32_t generation_of(uint64_t ino);  // 0 for an inode that is not known
-  void looked_for_nothing(uint64_t directory_ino);
-
-  // --- names (pool_names.cc): the system call and what follows from it for the entries ---
-  Result<void> remove(int directory, const char* name, bool is_directory);
-  Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags);
-  Result<void> link(uint64_t ino, int directory, const char* name);
-  using Opened = kvcachefs::Opened;
-  Result<Opened> created(const Created& file);
-  // Removes an empty file that is not open, which a process that died has made and no client was told of.
-  void undo_create(int directory, const char* name);
-
-  // A directory or other inode without content was made; the catalog hears of it unless durability is none.
-  void made(const sys::Handle& handle, bool is_directory, int directory, const char* name);
-  // Whether a mapping or an open file may write it: then the kernel must not remember its times and size.
-  bool may_be_written(uint64_t ino);
-  void attributes_changed(uint64_t ino);                      // mode, owner, times, xattrs or names
-  void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: its cache may be wrong
+  Insight& insight() { return insight_; }
+  Inodes& inodes() { return inodes_; }
+  Tree& tree() { return tree_; }
 
   // --- open files (pool_files.cc) ---
+  using Opened = kvcachefs::Opened;
+  Result<Opened> created(const Created& file);
   // `client` tells one client's opens from another's.
   Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
   // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
@@ -177,7 +141,6 @@ class Pool final : private Residency {
   ScrubProgress scrub_progress() const;
   // Queues all stored, admitted dirty entries for the disk, unless durability is none.
   void spill_all();
-  SpillUsage spill_usage() const;
   uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
   Result<void> set_durability(Durability durability);
   Result<void> set_admission(Admission admission);
@@ -185,26 +148,11 @@ class Pool final : private Residency {
   Result<void> prefetch(std::span<const PrefetchOrder> orders);
   PrefetchProgress prefetch_progress() const;
 
-  // --- facts of an entry that xattrs show (pool_facts.cc) ---
-  struct Facts {
-    bool is_file = false;
-    std::string tier;
-    std::string checksum;  // hexadecimal; empty: the disk has no copy, or an older one
-    int node = 0;
-    uint64_t hits = 0;
-    uint64_t version = 0;
-    bool pinned = false;
-  };
-  Result<Facts> facts(uint64_t ino);
-  Result<void> set_pinned(uint64_t ino, bool pinned);  // ENOSPC: more than pinned_max
-  void set_priority(uint64_t ino, int priority);
-
   // --- capacity (pool_space.cc) ---
   // Places a new file on the caller's node, or the nearest with room, and answers the node. Makes an entry's
   // room if its writer will be promised that. Waits without a lock.
   int make_way(int fd, int caller_thread);
   void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
-  void report_full(bool told);  // `told`: the daemon answered ENOSPC; else the tmpfs may have
   // A long target takes a page: in a full pool it waits for room as a write does.
   Result<void> make_symlink(const char* target, int directory, const char* name);
   // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page, and says
@@ -232,13 +180,6 @@ class Pool final : private Residency {
     bool clean_alone = false;     // evicts clean entries only: to make room on the disk
   };
 
-  Result<void> count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes)
-      REQUIRES(shard.mutex);
-  // Turns an inode's attributes as the tmpfs has them into those that its users see.
-  void show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const
-      REQUIRES(shard.mutex);
-  void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
-  void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
   Result<void> back(Entry& entry);  // gives the entry a backing if it has none
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
@@ -246,21 +187,11 @@ class Pool final : private Residency {
   Result<int> io_descriptor(uint64_t ino);
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   void settle(Entry& entry);   // called when its last writer has closed it
-  // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
-  Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
-  // Called before the last name goes; answers no descriptor for an inode that is not in use.
-  Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
-                                         const char* name);
   class Adopter;
-  // Called after the entry's last name went.
-  void gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep = {})
-      REQUIRES(shard.mutex);
   Attempt evict_one(Effort effort, EvictResult& result);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.
   Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
-  bool discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason,
-                    unsigned most_names = UINT_MAX) REQUIRES(shard.mutex);
   class Restorer;
   class Reconciler;
   using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
@@ -273,13 +204,6 @@ class Pool final : private Residency {
   Result<void> restore(DiskTier& tier, const KnownNodes& there);
   // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
   Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
-  bool root_is_known();  // to the kernel
-  // True while restoring_ for an inode that the catalog has, that is no regular file or that has several
-  // names: the catalog cannot be told of a change yet. Its shard is held.
-  bool keeps_its_names(const Entry* entry, nlink_t names) const;
-  // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
-  // several names, which is needed only for links made before the disk tier.
-  void tell_names(bool with_links);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   void make_disk_room();
   bool is_supervised() const { return surroundings_.is_supervised(); }
@@ -305,17 +229,8 @@ class Pool final : private Residency {
   bool has_room(uint64_t bytes) const override { return capacity_.has_room(bytes); }
   uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
   void wake_evictor() override { surroundings_.evictor->wake(); }
-  // What remove_names() leaves of a file: it removes `most` names at once, because the shard is held and
-  // users make as many links as there are inodes.
-  enum class NamesLeft { kNone, kFewer, kAll };
-  static constexpr unsigned kNamesAtOnce = 64;  // 3 ms
-  NamesLeft remove_names(const Entry& entry, int fd, unsigned most = UINT_MAX);
   // Reclaiming inodes (pool_directories.cc).
   class DirectoryReclaimer;
-  void note_if_empty(int directory);
-  // Removes an empty directory that the kernel does not know; answers the inode of its parent.
-  Result<uint64_t> remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd)
-      REQUIRES(shard.mutex);
   bool make_inode_room();  // true: there is more to do
   bool make_inodes_of_entries(uint64_t free_inodes);
   bool discard_coldest();  // discards a cold entry; false: there is none
@@ -337,8 +252,10 @@ class Pool final : private Residency {
   CopyMarks marks_{part_};
   Parked parked_{entries_};
   PoolDisk disk_{part_, capacity_};
-  Room inode_room_;  // counts inodes, not bytes
-  const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
+  Insight insight_{part_, capacity_, disk_};
+  Inodes inodes_{part_, reservations_, disk_};
+  Tree tree_{part_, capacity_, inodes_, disk_, parked_};
+  Room inode_room_;          // counts inodes, not bytes
   bool reclaiming_ = false;  // evictor's thread only: true between the two marks of free inodes
 
   std::atomic<bool> auto_prefetch_{true};
@@ -346,9 +263,6 @@ class Pool final : private Residency {
     std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0}, bytes{0};
   };
   const std::shared_ptr<PrefetchCounters> prefetches_ = std::make_shared<PrefetchCounters>();
-
-  std::vector<NodeUsage> numa_usage();  // looks at every entry
-  NumaSurvey numa_survey_{[this] { return numa_usage(); }};
 
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);

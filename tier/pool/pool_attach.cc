@@ -64,7 +64,7 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   // Until the restore is done, an open finds a restored entry gone (begin_open), and its rename or removal
   // gets EBUSY. Taking each shard once waits out every thread that entered before restoring_ was set.
   disk_.set_restoring(true);
-  const bool served = root_is_known();
+  const bool served = inodes_.root_is_known();
   for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(entries_.shard_at(index).mutex);
   auto restored = begin_restoring(spill);
   if (restored) restored = restore(*disk_.owned(), {});
@@ -76,9 +76,9 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
     disk_.end_restoring();
     return restored;
   }
-  if (served) tell_names(true);
+  if (served) disk_.tell_names(true);
   use_disk(spill);
-  for (const uint64_t ino : disk_.end_restoring()) attributes_changed(ino);
+  for (const uint64_t ino : disk_.end_restoring()) tree_.attributes_changed(ino);
   spill_all();
   return {};
 }
@@ -95,7 +95,7 @@ Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std:
     return agreed;
   }
   use_disk(spill);
-  tell_names(true);
+  disk_.tell_names(true);
   spill_all();
   return {};
 }
@@ -132,31 +132,6 @@ void Pool::use_disk(const PoolOptions& spill) {
   if (is_supervised() && !put_restoring(arena_.tree_fd(), false))
     surroundings_.survivors->children().forbid_succession();
   disk_.use();
-}
-
-bool Pool::root_is_known() {
-  EntryTable::Shard& shard = entries_.shard(root_ino());
-  MutexLock lock(shard.mutex);
-  const Entry* root = shard.find(root_ino());
-  return root != nullptr && root->lookup_count > 0;
-}
-
-void Pool::tell_names(bool with_links) {
-  CatalogNames& names = disk_.owned()->names;
-  walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
-    // An fsync of the pool may make a server thread look at every name.
-    surroundings_.still_at_it();
-    fault_point("looked at a name");
-    if (!child.is_regular) return names.keep(directory, child.name);
-    if (!with_links) return;
-    EntryTable::Shard& shard = entries_.shard(child.ino);
-    MutexLock lock(shard.mutex);
-    const Entry* entry = shard.find(child.ino);
-    if (entry == nullptr || entry->node_id != 0) return;
-    auto attributes = sys::stat_at(directory, child.name.c_str());
-    if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)
-      names.has_link(*entry, directory, child.name);
-  });
 }
 
 void Pool::when_committed(Waiter waiter) {
@@ -202,7 +177,7 @@ void Pool::sync_name(int directory, const char* name, Waiter waiter) {
 void Pool::sync_directory(uint64_t ino, Waiter waiter) {
   if (retired()) return waiter({});
   if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  auto fd = open_inode(ino, O_RDONLY | O_DIRECTORY);
+  auto fd = inodes_.open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return waiter(pass(fd));
   disk()->names.keep_directory(fd->get());
   auto together = std::make_shared<Together>([this, its = std::move(waiter)](Result<void> outcome) mutable {
@@ -220,7 +195,7 @@ void Pool::sync_directory(uint64_t ino, Waiter waiter) {
   if (ino == root_ino()) {
     // Because the kernel passes on no sync(2) or syncfs(2), an fsync of the root is the only request for a
     // whole pool.
-    if (durability() == Durability::kNone) tell_names(false);
+    if (durability() == Durability::kNone) disk_.tell_names(false);
     for (size_t index = 0; index < EntryTable::kShards; ++index) {
       std::vector<std::pair<uint64_t, uint64_t>> dirty;
       {
@@ -272,27 +247,6 @@ void Pool::spill_all() {
   }
 }
 
-SpillUsage Pool::spill_usage() const {
-  SpillUsage usage;
-  usage.dirty_entries = entries_.stored_entries(Entry::Tier::kDirty);
-  usage.dirty_bytes = entries_.stored_bytes(Entry::Tier::kDirty);
-  usage.clean_entries = entries_.stored_entries(Entry::Tier::kClean);
-  usage.clean_bytes = entries_.stored_bytes(Entry::Tier::kClean);
-  usage.cold_entries = entries_.stored_entries(Entry::Tier::kCold);
-  usage.cold_bytes = entries_.stored_bytes(Entry::Tier::kCold);
-  usage.away = away() != nullptr;
-  if (DiskTier* const tier = disk()) {
-    const uint64_t unit = tier->store->unit_bytes();
-    const ExtentAllocator& space = tier->store->space();
-    usage.size_bytes = space.units() * unit;
-    usage.free_bytes = space.free_units() * unit;
-    usage.used_bytes = usage.size_bytes - usage.free_bytes;
-    usage.failed = tier->store->log().frozen();
-    usage.largest_free_run_bytes = space.long_free_run() * unit;
-  }
-  return usage;
-}
-
 Result<void> Pool::set_durability(Durability durability) {
   if (disk() == nullptr) return refuse_without_disk(away(), name_);
   {
@@ -301,7 +255,7 @@ Result<void> Pool::set_durability(Durability durability) {
   }
   // Without durability the catalog has not been told of inodes without content.
   if (disk_.exchange_durability(durability) == Durability::kNone && durability != Durability::kNone)
-    tell_names(false);
+    disk_.tell_names(false);
   spill_all();
   return {};
 }

@@ -40,19 +40,6 @@ constexpr auto kPatience = std::chrono::milliseconds(50);
 // A symbolic link's target takes a page, and another may be counted ahead.
 constexpr uint64_t kLinkBytes = 8192;
 
-// A tmpfs counts 20 bytes per name, and two names for an empty directory (BOGO_DIRENT_SIZE, mm/shmem.c). The
-// size is only a hint: a directory that has names cannot be removed.
-constexpr off_t kEmptyDirectoryBytes = 40;
-
-bool is_empty(const struct stat& directory) {
-  return directory.st_nlink > 0 && directory.st_size <= kEmptyDirectoryBytes;
-}
-
-bool is_at_top(const MemoryArena& arena, int directory) {
-  const auto found = find_name(arena, directory);
-  return found && found->directory.empty();
-}
-
 uint64_t rest_ms() {
   const int injected = injected_error("directory rest");  // milliseconds
   return injected > 0 ? static_cast<uint64_t>(injected) : kRestMs;
@@ -71,7 +58,7 @@ uint64_t age_ms(const timespec& changed) {
 // One turn of the evictor at the directories.
 class Pool::DirectoryReclaimer {
  public:
-  explicit DirectoryReclaimer(Pool& pool) : pool_(pool), list_(*pool.empty_directories_) {}
+  explicit DirectoryReclaimer(Pool& pool) : pool_(pool), list_(*pool.tree_.empty_directories()) {}
 
   // Directories that have rested become ripe if they are empty and are struck off if not. True: more have
   // rested.
@@ -81,7 +68,7 @@ class Pool::DirectoryReclaimer {
       if (!directory) return false;
       auto fd = pool_.arena_.open(directory->handle, kHowToLook);
       const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
-      if (!attributes || !is_empty(*attributes)) continue;
+      if (!attributes || !looks_empty(*attributes)) continue;
       if (directory->age_unknown && age_ms(attributes->st_ctim) < rest_ms_)
         list_.rests({directory->handle}, now_ms_);
       else
@@ -127,7 +114,7 @@ class Pool::DirectoryReclaimer {
   enum class Fate { kOver, kHeld, kKnown, kRemoved };
 
   DiscardListener::Told told() {
-    return [list = pool_.empty_directories_](uint64_t ino, bool known) { list->told(ino, known); };
+    return [list = pool_.tree_.empty_directories()](uint64_t ino, bool known) { list->told(ino, known); };
   }
 
   bool ask(const EmptyDirectories::Directory& directory, bool by_name) {
@@ -191,13 +178,13 @@ class Pool::DirectoryReclaimer {
     const auto fd = pool_.arena_.open(handle, kHowToLook);
     if (!fd) return fd.error().code == ESTALE || fd.error().code == ENOTDIR ? Fate::kOver : Fate::kHeld;
     const auto attributes = sys::stat_of(fd->get());
-    if (!attributes || !is_empty(*attributes)) return Fate::kOver;
+    if (!attributes || !looks_empty(*attributes)) return Fate::kOver;
     return remove(shard, entry, handle.ino, fd->get());
   }
 
   Fate remove(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) REQUIRES(shard.mutex) {
     fault_point("directory found empty");
-    const auto parent_ino = pool_.remove_directory(shard, entry, ino, fd);
+    const auto parent_ino = pool_.tree_.remove_directory(shard, entry, ino, fd);
     if (!parent_ino) {
       const int code = parent_ino.error().code;
       return code == ENOTEMPTY || code == ENOENT || code == ENAMETOOLONG ? Fate::kOver : Fate::kHeld;
@@ -219,20 +206,12 @@ class Pool::DirectoryReclaimer {
   bool ample_ = false;
 };
 
-void Pool::note_if_empty(int directory) {
-  if (directory == arena_.tree_fd()) return;
-  const auto attributes = sys::stat_of(directory);
-  if (!attributes || !is_empty(*attributes) || attributes->st_ino == root_ino()) return;
-  if (const auto handle = sys::handle_of(directory))
-    empty_directories_->emptied({.handle = *handle, .at_top = is_at_top(arena_, directory)});
-}
-
 bool Pool::make_inode_room() {
   const uint64_t wanted = inode_room_.wanted_bytes();
   const ArenaUsage now = arena_.usage();
   if (now.free_inodes < now.inodes / kShortShare) reclaiming_ = true;
   if (now.free_inodes >= now.inodes / kEnoughShare) reclaiming_ = false;
-  const EmptyDirectories::Counts before = empty_directories_->counts();
+  const EmptyDirectories::Counts before = tree_.empty_directories()->counts();
   uint64_t removed = 0;
   bool has_more = false;
   if (reclaiming_ && !disk_.restoring()) {
@@ -244,7 +223,7 @@ bool Pool::make_inode_room() {
     DirectoryReclaimer(*this).settle(kLooksATurn);
   }
   const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
-  const bool asking = empty_directories_->counts().asked > 0;
+  const bool asking = tree_.empty_directories()->counts().asked > 0;
   if (wanted > 0) {
     if (arena_.usage().free_inodes > 0)
       inode_room_.room_made();
@@ -292,7 +271,7 @@ bool Pool::wait_to_make(uint64_t begun_ns) {
     if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return true;
   }
   if (lacks_inode) {
-    const auto counts = empty_directories_->counts();
+    const auto counts = tree_.empty_directories()->counts();
     static LogLimit limit;
     limit.warning(
         "pool {}: no inode is left: {} of {} are entries, and of the directories none can go: {} were made "

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
+#include "tier/children.h"
 
 namespace kvcachefs {
 namespace {
@@ -68,6 +70,24 @@ void PoolDisk::queue_spill(Entry& entry, bool urgent) {
   entry.spill_queued = true;
   if (urgent) entry.spill_urgent = true;
   tier()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent);
+}
+
+void PoolDisk::tell_names(bool with_links) {
+  CatalogNames& names = owned_->names;
+  walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
+    // An fsync of the pool may make a server thread look at every name.
+    surroundings_.still_at_it();
+    fault_point("looked at a name");
+    if (!child.is_regular) return names.keep(directory, child.name);
+    if (!with_links) return;
+    EntryTable::Shard& shard = entries_.shard(child.ino);
+    MutexLock lock(shard.mutex);
+    const Entry* entry = shard.find(child.ino);
+    if (entry == nullptr || entry->node_id != 0) return;
+    auto attributes = sys::stat_at(directory, child.name.c_str());
+    if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)
+      names.has_link(*entry, directory, child.name);
+  });
 }
 
 // The 32-bit clock wraps around after 49 days.

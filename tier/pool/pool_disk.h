@@ -41,6 +41,10 @@ class PoolDisk : PoolPart {
   void want_room(uint64_t bytes);
   uint64_t take_wanted_bytes() { return wanted_bytes_.exchange(0); }
 
+  // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
+  // several names, which is needed only for links made before the disk tier.
+  void tell_names(bool with_links);
+
   // --- its life ---
   DiskTier* owned() const { return owned_.get(); }  // also before it is used
   void own(std::unique_ptr<DiskTier> tier) { owned_ = std::move(tier); }

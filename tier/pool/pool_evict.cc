@@ -132,60 +132,25 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
 Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
   // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
-  const NamesLeft left = fd && sys::set_lease(fd->get(), F_WRLCK)
-                             ? remove_names(entry, fd->get(), kNamesAtOnce)
-                             : NamesLeft::kAll;
-  if (left != NamesLeft::kNone) {
+  const Tree::NamesLeft left = fd && sys::set_lease(fd->get(), F_WRLCK)
+                                   ? tree_.remove_names(entry, fd->get(), Tree::kNamesAtOnce)
+                                   : Tree::NamesLeft::kAll;
+  if (left != Tree::NamesLeft::kNone) {
     // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
     // go on.
-    if (left == NamesLeft::kFewer) entry.busy_tries = 0;
+    if (left == Tree::NamesLeft::kFewer) entry.busy_tries = 0;
     parked_.park(entry, false);
     return Attempt::kBusy;
   }
   ++result.entries;
   result.bytes += entry.charged_bytes;
-  gone(shard, entry, RemovalReason::kEvicted);
+  tree_.gone(shard, entry, RemovalReason::kEvicted);
   return Attempt::kFreed;
-}
-
-Pool::NamesLeft Pool::remove_names(const Entry& entry, int fd, unsigned most) {
-  const uint64_t ino = entry.policy.ino;
-  unsigned removed = 0;
-  const auto what_is_left = [&] { return removed > 0 ? NamesLeft::kFewer : NamesLeft::kAll; };
-  UniqueFd other;  // finds another of several names once the first is gone
-  int named = fd;
-  for (int tries = 0; tries < 3; ++tries) {
-    auto attributes = sys::stat_of(fd);
-    if (!attributes) return what_is_left();
-    if (attributes->st_nlink == 0) return NamesLeft::kNone;
-    if (removed >= most) return NamesLeft::kFewer;
-    if (const auto found = find_name(arena_, named)) {
-      const auto within = sys::stat_of(found->parent.get());
-      if (!within) continue;
-      // The catalog hears of it first, because after the unlink a newer file may get the name and be in the
-      // catalog.
-      if (DiskTier* const tier = disk()) tier->names.removed(entry, found->parent.get(), found->name);
-      if (!sys::unlink_at(found->parent.get(), found->name.c_str(), 0)) continue;
-      fault_point("name discarded");
-      note_if_empty(found->parent.get());
-      tries = -1;
-      ++removed;
-      // The listener tells a kernel that knows the inode, and so may know it by this name.
-      if (entry.lookup_count > 0)
-        surroundings_.listener->discarded(number_, within->st_ino, ino, found->name);
-      if (attributes->st_nlink == 1) return NamesLeft::kNone;
-    }
-    auto again = arena_.open(handle_of(entry), O_PATH);
-    if (!again) return what_is_left();
-    other = std::move(*again);
-    named = other.get();
-  }
-  return what_is_left();
 }
 
 EvictResult Pool::evict_now(EvictOrder order) {
   count(counters_.evict_orders);
-  const uint64_t evictable = usage().evictable_bytes;
+  const uint64_t evictable = insight_.usage().evictable_bytes;
   uint64_t bytes = UINT64_MAX;
   uint64_t entries = UINT64_MAX;
   if (order.unit == EvictOrder::Unit::kPercent)

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log_limit.h"
+#include "tier/entries/name_hash.h"
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
@@ -45,7 +46,7 @@ void preallocated(Writers& writers, uint64_t ino, int fd) {
 // same (O_SYNC writes, writers without a promise) gets a descriptor of its own. In daemon I/O it needs none.
 Result<UniqueFd> own_descriptor(Pool& pool, const BackingStore& backing, uint64_t ino, int access) {
   if (backing.needs_write_access()) return UniqueFd();
-  return pool.open_inode(ino, access);
+  return pool.inodes().open_inode(ino, access);
 }
 
 }  // namespace
@@ -94,6 +95,42 @@ Result<OpenAnswer> Pool::begin_open(uint64_t ino, OpenMode mode, uint64_t client
   }
   open_ahead(ino, client);
   return answer;
+}
+
+Result<Pool::Opened> Pool::created(const Created& file) {
+  count(counters_.creates);
+  EntryTable::Shard& shard = entries_.shard(file.ino);
+  MutexLock lock(shard.mutex);
+  Entry& entry = shard.find_or_make(file.ino, file.generation);
+  entry.stored_ms = now_coarse_ms();
+  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
+  entry.node = static_cast<int8_t>(file.node);
+  entry.name_hash = name_hash_of(file.name);
+  KeptByDescriptor kept;
+  if (!file.named) {
+    auto copy = sys::duplicate(file.fd);
+    auto keep = copy ? tree_.keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
+    if (!keep) {
+      shard.erase(file.ino);
+      return pass(keep);
+    }
+    kept = std::move(*keep);
+  }
+  if (file.open) {
+    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
+    if (!backing) {
+      shard.erase(file.ino);
+      return pass(backing);
+    }
+    entry.backing = *backing;
+  }
+  entry.lookup_count = 1;
+  if (!file.named) shard.kept[file.ino] = std::move(kept);
+  entries_.created(entry, file.named, file.open, file.open && file.writer);
+  Opened opened{.backing = entry.backing};
+  if (file.open && file.writer)
+    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.charged_bytes);
+  return opened;
 }
 
 Result<void> Pool::back(Entry& entry) {
@@ -151,10 +188,10 @@ void Pool::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
   const uint64_t charged_bytes = reservations_.settle(entry);
-  const uint64_t most_pinned_bytes = entry.pinned ? usage().pinned_max_bytes : 0;
+  const uint64_t most_pinned_bytes = entry.pinned ? capacity_.pinned_max_bytes() : 0;
   const bool unpinned = !entries_.stored(entry, charged_bytes, most_pinned_bytes);
   if (capacity_.writers().close(ino, charged_bytes) && arena_.usage().free_bytes < kBlockBytes)
-    report_full(false);
+    insight_.report_full(false);
   if (unpinned) {
     static LogLimit log_limit;
     log_limit.warning("pool {}: unpinned inode {}: with it more than pinned_max would be pinned", name_, ino);
@@ -215,7 +252,7 @@ Result<size_t> Pool::write(uint64_t ino, std::span<const char> bytes, uint64_t o
     const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
     if (!full || !room || attempt == kRoomAttempts) {
       io_done(ino);
-      if (full) report_full(true);
+      if (full) insight_.report_full(true);
       if (!count && total == 0) return count;
       return total;
     }
@@ -228,7 +265,7 @@ Result<size_t> Pool::copy_range(int from, uint64_t from_offset, int to, uint64_t
     auto copied = sys::copy_range(from, from_offset, to, to_offset, bytes);
     if (copied || copied.error().code != ENOSPC) return copied;
     if (!capacity_.wait_for_room(std::min<uint64_t>(bytes, kCopyDemandBytes)) || attempt == kRoomAttempts) {
-      report_full(true);
+      insight_.report_full(true);
       return copied;
     }
   }
@@ -294,7 +331,7 @@ Result<void> Pool::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t le
       if (done || done.error().code != ENOSPC || length > capacity_.size_bytes()) return done;
     }
     if (!capacity_.wait_for_room(length) || attempt == kRoomAttempts) {
-      report_full(true);
+      insight_.report_full(true);
       return done;
     }
   }

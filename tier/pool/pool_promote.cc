@@ -38,7 +38,7 @@ Result<std::optional<PromoteTask>> Pool::begin_promote(uint64_t ino) {
     if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
   }
   entries_.promotion_begun(*entry);
-  show(shard, *entry, *attributes);
+  inodes_.show(shard, *entry, *attributes);
   shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
   begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
   fault_point("promotion begun");
@@ -75,7 +75,7 @@ void Pool::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, b
   count(counters_.promote_errors);
   const bool damaged = outcome.finding.is_damage();
   report_bad_copy(task.content, outcome.finding, damaged ? "is discarded" : "stays as it is");
-  if (damaged) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
+  if (damaged) (void)tree_.discard_cold(shard, *entry, RemovalReason::kDamaged);
 }
 
 void Pool::waiters_told(uint64_t ino) {

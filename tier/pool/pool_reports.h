@@ -45,6 +45,17 @@ struct EntryListing {
   bool pinned = false;
 };
 
+// What xattrs show of an entry.
+struct EntryFacts {
+  bool is_file = false;
+  std::string tier;
+  std::string checksum;  // hexadecimal; empty: the disk has no copy, or an older one
+  int node = 0;
+  uint64_t hits = 0;
+  uint64_t version = 0;
+  bool pinned = false;
+};
+
 struct NodeUsage {
   int node = 0;
   uint64_t bytes = 0;

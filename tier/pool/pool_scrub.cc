@@ -65,7 +65,7 @@ bool Pool::end_verify(uint64_t ino, const CatalogContent& content, Finding findi
   if (entry->promoting) return damaged;  // the promotion finds the same, and discards the entry at its end
   if (entry->tier == Entry::Tier::kCold) {
     report_bad_copy(content, finding, damaged ? "is discarded" : "stays as it is");
-    if (damaged) (void)discard_cold(shard, *entry, RemovalReason::kDamaged);
+    if (damaged) (void)tree_.discard_cold(shard, *entry, RemovalReason::kDamaged);
     return damaged;
   }
   report_bad_copy(content, finding, "is written again");

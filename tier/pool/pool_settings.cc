@@ -108,6 +108,7 @@ Result<void> Pool::set_pinned_max(unsigned percent, Authority authority) {
                                    name_, percent, options_.pinned_max_percent, name_));
   }
   options_.pinned_max_percent = percent;
+  capacity_.set_pinned_max(percent);
   return {};
 }
 

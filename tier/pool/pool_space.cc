@@ -37,21 +37,10 @@ Result<void> Pool::make_symlink(const char* target, int directory, const char* n
     auto made = sys::symlink_at(target, directory, name);
     if (made || made.error().code != ENOSPC) return made;
     if (!capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes) || attempt == kLinkAttempts) {
-      report_full(true);
+      insight_.report_full(true);
       return made;
     }
   }
-}
-
-void Pool::report_full(bool told) {
-  count(counters_.no_space_errors);
-  static LogLimit log_limit;
-  const PoolUsage now = usage();
-  log_limit.warning(
-      "pool {}: {}: {} of {} are in use, {} of it could be evicted; {} entries are open", name_,
-      told ? "a client was told that there is no space" : "a client's write has met the end of the memory",
-      format_size(now.used_bytes), format_size(now.size_bytes), format_size(now.evictable_bytes),
-      now.open_entries);
 }
 
 }  // namespace kvcachefs

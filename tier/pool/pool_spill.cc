@@ -180,18 +180,6 @@ Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictRes
   return Attempt::kFreed;
 }
 
-bool Pool::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, unsigned most_names) {
-  auto fd = arena_.open(handle_of(entry), O_PATH);
-  const NamesLeft left = fd ? remove_names(entry, fd->get(), most_names) : NamesLeft::kAll;
-  if (left != NamesLeft::kNone) {
-    if (left == NamesLeft::kFewer) entry.busy_tries = 0;
-    parked_.park(entry, false);
-    return false;
-  }
-  gone(shard, entry, reason);
-  return true;
-}
-
 void Pool::make_disk_room() {
   if (!disk_.takes_more()) return;
   DiskTier* const tier = disk();
@@ -229,7 +217,7 @@ bool Pool::discard_coldest() {
   if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
     parked_.park(*entry, true);
   else
-    (void)discard_cold(shard, *entry, RemovalReason::kDiscarded, kNamesAtOnce);
+    (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);
   return true;
 }
 

@@ -50,7 +50,7 @@ uint64_t Pools::assigned_bytes() const {
   uint64_t total = 0;
   // A removed pool that is still in use has what is open of it, and does not grow any more.
   for (const auto& pool : all())
-    total += pool->retired() ? pool->usage().used_bytes : pool->options().size_bytes;
+    total += pool->retired() ? pool->insight().usage().used_bytes : pool->options().size_bytes;
   return total;
 }
 

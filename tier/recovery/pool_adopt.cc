@@ -147,7 +147,7 @@ class Pool::Adopter {
         adopt_named(child, directory);
       else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
-        pool_.empty_directories_->rests({.handle = *handle, .age_unknown = true}, 0);
+        pool_.tree_.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });
   }
@@ -269,7 +269,7 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
     surroundings.listener->let_go(number, std::move(adopter.nameless_directories),
                                   [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
                                     const auto its = left.lock();
-                                    if (its && !known) its->forget(ino, UINT64_MAX);
+                                    if (its && !known) its->inodes().forget(ino, UINT64_MAX);
                                   });
   log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->entries_.files(),
            (now_ns() - begun_ns) / 1'000'000);
@@ -291,19 +291,6 @@ std::optional<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
   }
   if (!back(*entry)) return std::nullopt;
   return Opened{.backing = entry->backing, .from_disk = false};
-}
-
-void Pool::undo_create(int directory, const char* name) {
-  const auto handle = sys::handle_at(directory, name);
-  if (!handle) return;
-  EntryTable::Shard& shard = entries_.shard(handle->ino);
-  MutexLock lock(shard.mutex);
-  const auto attributes = sys::stat_at(directory, name);
-  Entry* const entry = shard.find(handle->ino);
-  if (!attributes || attributes->st_ino != handle->ino || !S_ISREG(attributes->st_mode) ||
-      attributes->st_size > 0 || attributes->st_nlink > 1 || entry == nullptr || entry->open_count > 0)
-    return;
-  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, RemovalReason::kDeleted);
 }
 
 }  // namespace kvcachefs

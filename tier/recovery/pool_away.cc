@@ -34,7 +34,7 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
     if (mark) adopt_mark(child.ino, child.name, std::move(*mark));
   });
   fault_point("without its disk");
-  const SpillUsage usage = spill_usage();
+  const SpillUsage usage = insight_.spill_usage();
   log_error(
       "pool {}: without its disk: {}; served from memory, and tried again: {} dirty entries, {} clean, {} "
       "cold, "

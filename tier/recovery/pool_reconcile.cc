@@ -285,9 +285,9 @@ class Pool::Reconciler final : public CatalogVisitor {
         count_step();
         Entry* const entry = shard.find(ino);
         auto fd = pool_.arena_.open(handle_of(*entry), O_PATH);
-        if (!fd || pool_.remove_names(*entry, fd->get()) != NamesLeft::kNone) continue;
+        if (!fd || pool_.tree_.remove_names(*entry, fd->get()) != Tree::NamesLeft::kNone) continue;
         ++lost_;
-        pool_.gone(shard, *entry, RemovalReason::kDamaged);
+        pool_.tree_.gone(shard, *entry, RemovalReason::kDamaged);
       }
     }
   }

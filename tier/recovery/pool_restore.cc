@@ -36,7 +36,7 @@ class Pool::Restorer final : public CatalogVisitor {
  public:
   // `there`: the nodes that the tree has already, restored by a process that died or made before.
   Restorer(Pool& pool, DiskTier& tier, const KnownNodes& there)
-      : pool_(pool), tier_(tier), there_(there), serves_(pool.root_is_known()) {}
+      : pool_(pool), tier_(tier), there_(there), serves_(pool.inodes_.root_is_known()) {}
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
@@ -105,7 +105,7 @@ class Pool::Restorer final : public CatalogVisitor {
       auto fd = pool_.arena_.open(fd_handle, O_RDONLY | O_DIRECTORY);
       if (!fd) continue;
       (void)sys::change_times(fd->get(), {node.first, node.second});
-      pool_.note_if_empty(fd->get());
+      pool_.tree_.note_if_empty(fd->get());
     }
     if (damaged_ + losses_ > 0)
       log_warning("pool {}: {} entries of the catalog were dropped", pool_.name_, damaged_ + losses_);
@@ -150,11 +150,11 @@ class Pool::Restorer final : public CatalogVisitor {
       Entry nameless;
       nameless.policy.ino = made.handle.ino;
       const bool removed = made.is_directory ? remove_directory(fd->get())
-                                             : pool_.remove_names(entry != nullptr ? *entry : nameless,
-                                                                  fd->get()) == NamesLeft::kNone;
+                                             : pool_.tree_.remove_names(entry != nullptr ? *entry : nameless,
+                                                                        fd->get()) == Tree::NamesLeft::kNone;
       if (!removed || entry == nullptr) continue;
-      auto kept = pool_.keep_inode(handle_of(*entry), std::move(*fd));
-      pool_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
+      auto kept = pool_.tree_.keep_inode(handle_of(*entry), std::move(*fd));
+      pool_.tree_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
     }
   }
 

@@ -39,7 +39,7 @@ class PoolEvictTest : public ::testing::Test {
   };
   // A file that a client has made and still has open; `passes`: its writes need not come to the daemon.
   Made make(const std::string& name, bool& passes) {
-    const int root = pool_->directory(pool_->root_ino())->fd;
+    const int root = pool_->inodes().directory(pool_->root_ino())->fd;
     UniqueFd fd(::openat(root, name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0644));
     EXPECT_TRUE(fd) << name;
     const auto handle = sys::handle_of(fd.get());

@@ -1,4 +1,5 @@
-// Names of a pool: what removing, renaming and linking mean for its entries.
+#include "tier/pool/tree.h"
+
 #include <linux/fs.h>
 
 #include <cerrno>
@@ -7,7 +8,6 @@
 #include "alloc/tree_name.h"
 #include "base/clock.h"
 #include "tier/entries/name_hash.h"
-#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
@@ -38,7 +38,7 @@ const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) NO_TH
 
 }  // namespace
 
-Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool charged) {
+Result<KeptByDescriptor> Tree::keep_inode(sys::Handle handle, UniqueFd fd, bool charged) {
   Survivors* const survivors = surroundings_.survivors;
   if (survivors == nullptr) return KeptByDescriptor(std::move(fd), nullptr, 0, {});
   const auto attributes = sys::stat_of(fd.get());
@@ -53,7 +53,7 @@ Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool 
                           std::move(*charge));
 }
 
-Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
+Result<KeptByDescriptor> Tree::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                              const char* name) {
   if (entry == nullptr || (entry->open_count == 0 && entry->is_file())) return KeptByDescriptor();
   auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
@@ -65,7 +65,7 @@ Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle han
   return kept;
 }
 
-void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
+void Tree::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
   entries_.removed(shard, entry, reason);
   if (entry.lookup_count == 0 && entry.open_count == 0)
@@ -74,11 +74,11 @@ void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, Ke
     shard.kept[ino] = std::move(keep);
 }
 
-bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
+bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
   return disk_.restoring() && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
 }
 
-Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
+Result<void> Tree::remove(int directory, const char* name, bool is_directory) {
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
   EntryTable::Shard& shard = entries_.shard(handle->ino);
@@ -89,7 +89,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
   auto keep = keep_nameless(entry, *handle, directory, name);
   if (!keep) return pass(keep);
-  DiskTier* const tier = disk();
+  DiskTier* const tier = disk_.tier();
   OptionalLock tree(tier != nullptr && is_directory ? &tier->names.tree() : nullptr);
   if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt();
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
@@ -107,7 +107,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   return {};
 }
 
-Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) {
+Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) {
   const auto found = find_name(arena_, fd);
   if (!found) return fail(found.error().code);
   const auto parent = sys::stat_of(found->parent.get());
@@ -119,7 +119,7 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
     if (!attributes || !handle || empty_directories_->keeps(attributes->st_uid, *handle, exists))
       return fail(EPERM);
   }
-  DiskTier* const tier = disk();
+  DiskTier* const tier = disk_.tier();
   {
     OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
     if (disk_.restoring()) return fail(EBUSY);
@@ -140,7 +140,7 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   return parent->st_ino;
 }
 
-Result<void> Pool::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
+Result<void> Tree::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
   if ((flags & RENAME_WHITEOUT) != 0) return fail(EINVAL);
   auto source = sys::handle_at(from, old_name);
   if (!source) return pass(source);
@@ -170,7 +170,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   if (restoring && keep_names()) return fail(EBUSY);
   // The restore may bring this name back at any moment.
   if (restoring && !target && flags == 0) flags = RENAME_NOREPLACE;
-  DiskTier* const tier = disk();
+  DiskTier* const tier = disk_.tier();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   if (surroundings_.survivors != nullptr)
     surroundings_.survivors->requests().attempt_rename(source->ino, target ? target->ino : 0);
@@ -210,50 +210,15 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
   return {};
 }
 
-void Pool::made(const sys::Handle& handle, bool is_directory, int directory, const char* name) {
-  if (is_directory) empty_directories_->rests({handle}, now_coarse_ms());
-  DiskTier* const tier = disk();
-  if (tier == nullptr || durability() == Durability::kNone) return;
-  EntryTable::Shard& shard = entries_.shard(handle.ino);
-  MutexLock lock(shard.mutex);
-  if (const Entry* entry = shard.find(handle.ino); entry != nullptr && !entry->is_file())
-    tier->names.made(*entry, directory, name);
-}
-
-void Pool::attributes_changed(uint64_t ino) {
-  if (ino == root_ino()) return;
-  disk_.note_changed(ino);
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
-}
-
-void Pool::tell_attributes(EntryTable::Shard& shard, Entry& entry) {
-  touched(shard, entry);
-  DiskTier* const tier = disk();
-  if (tier == nullptr || tier->names.id_of(entry) == 0) return;
-  auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
-  if (!fd) return;
-  if (!entry.is_file()) tier->names.touched(entry.policy.ino, fd->get());
-  auto attributes = sys::stat_of(fd->get());
-  if (!attributes) return;
-  show(shard, entry, *attributes);
-  tier->names.changed(entry, fd->get(), *attributes);
-}
-
-void Pool::look_again(uint64_t directory_ino, std::string name) {
-  surroundings_.listener->appeared(number_, directory_ino, std::move(name));
-}
-
-Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
-  auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
+Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
+  auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
   if (disk_.restoring() && !entry->removed) return fail(EBUSY);
-  DiskTier* const tier = disk();
+  DiskTier* const tier = disk_.tier();
   OptionalLock tree(tier != nullptr ? &tier->names.tree() : nullptr);
   [&]() NO_THREAD_SAFETY_ANALYSIS {
     if (tier != nullptr) tier->names.before_link(*entry, fd->get());
@@ -272,40 +237,17 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   return {};
 }
 
-Result<Pool::Opened> Pool::created(const Created& file) {
-  count(counters_.creates);
-  EntryTable::Shard& shard = entries_.shard(file.ino);
+void Tree::undo_create(int directory, const char* name) {
+  const auto handle = sys::handle_at(directory, name);
+  if (!handle) return;
+  EntryTable::Shard& shard = entries_.shard(handle->ino);
   MutexLock lock(shard.mutex);
-  Entry& entry = shard.find_or_make(file.ino, file.generation);
-  entry.stored_ms = now_coarse_ms();
-  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
-  entry.node = static_cast<int8_t>(file.node);
-  entry.name_hash = name_hash_of(file.name);
-  KeptByDescriptor kept;
-  if (!file.named) {
-    auto copy = sys::duplicate(file.fd);
-    auto keep = copy ? keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
-    if (!keep) {
-      shard.erase(file.ino);
-      return pass(keep);
-    }
-    kept = std::move(*keep);
-  }
-  if (file.open) {
-    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
-    if (!backing) {
-      shard.erase(file.ino);
-      return pass(backing);
-    }
-    entry.backing = *backing;
-  }
-  entry.lookup_count = 1;
-  if (!file.named) shard.kept[file.ino] = std::move(kept);
-  entries_.created(entry, file.named, file.open, file.open && file.writer);
-  Opened opened{.backing = entry.backing};
-  if (file.open && file.writer)
-    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.charged_bytes);
-  return opened;
+  const auto attributes = sys::stat_at(directory, name);
+  Entry* const entry = shard.find(handle->ino);
+  if (!attributes || attributes->st_ino != handle->ino || !S_ISREG(attributes->st_mode) ||
+      attributes->st_size > 0 || attributes->st_nlink > 1 || entry == nullptr || entry->open_count > 0)
+    return;
+  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, RemovalReason::kDeleted);
 }
 
 }  // namespace kvcachefs
