@@ -228,7 +228,7 @@ void Workers::evict() {
     bool busy = false;
     uint64_t activity = 0;
     for (const auto& pool : pools_.list()) {
-      busy |= pool->tidy();
+      busy |= pool->evictor().tidy();
       activity += pool->capacity().activity();
     }
     // The turn counts as not due during this, because freeing a removed pool's memory takes as long as the

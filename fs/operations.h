@@ -37,7 +37,7 @@ auto with_inode(Pool& pool, Make make) {
   const uint64_t begun_ns = now_ns();
   for (;;) {
     auto made = make();
-    if (made || made.error().code != ENOSPC || !pool.wait_to_make(begun_ns)) return made;
+    if (made || made.error().code != ENOSPC || !pool.evictor().wait_to_make(begun_ns)) return made;
   }
 }
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);

@@ -28,7 +28,7 @@ class PoolAdapter final : public ControlledPool {
   PoolReport report() override;
   uint64_t learned_entry_bytes() override { return pool_->capacity().learned_entry_bytes(); }
   std::vector<NodeUsage> numa_usage() override { return pool_->insight().numa_survey().recent(); }
-  EvictResult last_evict() override { return pool_->last_evict(); }
+  EvictResult last_evict() override { return pool_->evictor().last_evict(); }
   size_t listing_shards() override { return Pool::kListingShards; }
   std::vector<EntryListing> list_entries(size_t shard) override {
     return pool_->insight().list_entries(shard);
@@ -40,7 +40,7 @@ class PoolAdapter final : public ControlledPool {
     // Over io_uring this thread answers all requests of its processor, so an order that waits would hold up
     // all callers there.
     order.patient = !over_io_uring_;
-    return pool_->evict_now(order);
+    return pool_->evictor().evict_now(order);
   }
 
   Result<void> prefetch(std::span<const PrefetchOrder> orders) override { return pool_->prefetch(orders); }

@@ -318,7 +318,8 @@ void Player::sync_directory() {
 void Player::evict() {
   const uint64_t entries = 1 + random_.below(8);
   note(fmt::format("evict {} entries", entries));
-  (void)world_.pool().evict_now({.unit = EvictOrder::Unit::kEntries, .amount = entries, .patient = false});
+  (void)world_.pool().evictor().evict_now(
+      {.unit = EvictOrder::Unit::kEntries, .amount = entries, .patient = false});
   hear();
 }
 

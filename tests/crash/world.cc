@@ -222,7 +222,7 @@ void World::step() {
   advance_clock(std::chrono::milliseconds(random_.below(3)));
   switch (random_.below(5)) {
     case 0:
-      (void)pool_->tidy();
+      (void)pool_->evictor().tidy();
       break;
     case 1:
       pool_->disk()->store->log().step(kNoWait);

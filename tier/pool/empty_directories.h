@@ -1,5 +1,5 @@
 // EmptyDirectories lists the directories of a pool that may be empty, in the order in which they leave when
-// inodes run short (tier/pool/pool_directories.cc). A directory in the list
+// inodes run short (tier/pool/evictor_inodes.cc). A directory in the list
 //
 //   rests     for a minute after a client made it or was found to hold it; then the evictor looks at it, and
 //   is ripe   if it is empty. It leaves if the kernel does not know it; else

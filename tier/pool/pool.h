@@ -1,12 +1,6 @@
 // A pool: one budget of memory, one policy, one name tree. It has its entries (EntryTable), what may leave
 // (Candidates) and the memory (MemoryArena); it makes no FUSE call. Any thread. Functions on inodes fail with
 // ESTALE when the inode is gone: that is how a late caller sees that it was discarded.
-//
-// What orders changes that can meet:
-//   - A name of an inode changes (unlink, rename, link, discard) only with the inode's shard held, so a
-//     discard cannot remove a name that has just become another file's.
-//   - An open counts itself under the shard before it opens; a discard checks the count and takes the F_WRLCK
-//     lease under the shard. So no open of the daemon ever runs into a lease.
 #pragma once
 
 #include <array>
@@ -36,6 +30,7 @@
 #include "tier/entries/parked.h"
 #include "tier/pool/capacity.h"
 #include "tier/pool/copy_marks.h"
+#include "tier/pool/evictor.h"
 #include "tier/pool/inodes.h"
 #include "tier/pool/insight.h"
 #include "tier/pool/kernel_side.h"
@@ -86,6 +81,7 @@ class Pool final : private Residency {
   Insight& insight() { return insight_; }
   Inodes& inodes() { return inodes_; }
   Tree& tree() { return tree_; }
+  Evictor& evictor() { return evictor_; }
 
   // --- open files (pool_files.cc) ---
   using Opened = kvcachefs::Opened;
@@ -155,13 +151,6 @@ class Pool final : private Residency {
   void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
   // A long target takes a page: in a full pool it waits for room as a write does.
   Result<void> make_symlink(const char* target, int directory, const char* name);
-  // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page, and says
-  // whether to try again. `begun_ns`: the time of the first try.
-  bool wait_to_make(uint64_t begun_ns);
-  // One round of background work; true if the next should come at once or within a millisecond.
-  bool tidy();
-  EvictResult evict_now(EvictOrder order);
-  EvictResult last_evict() const EXCLUDES(settings_mutex_);
 
   // --- life ---
   Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
@@ -171,16 +160,7 @@ class Pool final : private Residency {
 
  private:
   static constexpr int kAheadPriority = -1000;  // below all ordered prefetches
-  enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
-  struct Effort {
-    bool even_fresh = false;
-    bool even_recent = false;
-    bool even_unspilled = false;  // discards entries that the disk is too slow for
-    bool disk_is_busy = false;    // the disk is asked for nothing more
-    bool clean_alone = false;     // evicts clean entries only: to make room on the disk
-  };
-
-  Result<void> back(Entry& entry);  // gives the entry a backing if it has none
+  Result<void> back(Entry& entry);              // gives the entry a backing if it has none
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
   // The descriptor that daemon I/O on an open file goes through.
@@ -188,10 +168,6 @@ class Pool final : private Residency {
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   void settle(Entry& entry);   // called when its last writer has closed it
   class Adopter;
-  Attempt evict_one(Effort effort, EvictResult& result);
-  Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
-  // Evicts the memory of a clean entry.
-  Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   class Restorer;
   class Reconciler;
   using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
@@ -204,8 +180,6 @@ class Pool final : private Residency {
   Result<void> restore(DiskTier& tier, const KnownNodes& there);
   // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
   Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
-  bool goes_to_disk_first(Entry& entry, Effort effort);
-  void make_disk_room();
   bool is_supervised() const { return surroundings_.is_supervised(); }
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.
@@ -229,14 +203,6 @@ class Pool final : private Residency {
   bool has_room(uint64_t bytes) const override { return capacity_.has_room(bytes); }
   uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
   void wake_evictor() override { surroundings_.evictor->wake(); }
-  // Reclaiming inodes (pool_directories.cc).
-  class DirectoryReclaimer;
-  bool make_inode_room();  // true: there is more to do
-  bool make_inodes_of_entries(uint64_t free_inodes);
-  bool discard_coldest();  // discards a cold entry; false: there is none
-  bool make_room();        // true: there is more to do
-  void publish_grown();
-  bool more_to_come();
 
   const uint16_t number_;
   const std::string name_;
@@ -255,8 +221,7 @@ class Pool final : private Residency {
   Insight insight_{part_, capacity_, disk_};
   Inodes inodes_{part_, reservations_, disk_};
   Tree tree_{part_, capacity_, inodes_, disk_, parked_};
-  Room inode_room_;          // counts inodes, not bytes
-  bool reclaiming_ = false;  // evictor's thread only: true between the two marks of free inodes
+  Evictor evictor_{part_, capacity_, reservations_, disk_, insight_, marks_, parked_, tree_};
 
   std::atomic<bool> auto_prefetch_{true};
   struct PrefetchCounters {
@@ -266,7 +231,6 @@ class Pool final : private Residency {
 
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);
-  EvictResult last_evict_ GUARDED_BY(settings_mutex_);
 };
 
 }  // namespace kvcachefs

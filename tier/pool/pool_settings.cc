@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -14,7 +13,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
-constexpr auto kSpillPause = std::chrono::milliseconds(2);
 constexpr auto kTellingTime = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -34,17 +32,7 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
     capacity_.set_size(size_bytes);
     const uint64_t deadline_ns = now_ns() + kResizeWaitNs;
     for (;;) {
-      EvictResult evicted;
-      while (arena_.usage().used_bytes() > size_bytes) {
-        const bool more = more_to_come();
-        const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
-        if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
-          std::this_thread::sleep_for(kSpillPause);
-          parked_.retry(false);
-          continue;
-        }
-        if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
-      }
+      const EvictResult evicted = evictor_.shrink_to(size_bytes, deadline_ns);
       auto resized = arena_.resize(size_bytes);
       if (resized) break;
       if (resized.error().code != EINVAL || evicted.entries == 0 || now_ns() > deadline_ns) {

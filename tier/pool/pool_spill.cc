@@ -16,36 +16,6 @@ constexpr uint64_t kStatBlockBytes = 512;
 
 }  // namespace
 
-bool Pool::goes_to_disk_first(Entry& entry, Effort effort) {
-  if (disk() == nullptr) return false;
-  const bool promised = durability() != Durability::kNone || entry.node_id != 0;
-  if (!disk_.takes_more()) {
-    // The disk gets the entry when the pool starts again.
-    if (promised) entries_.park(entry);
-    return promised;
-  }
-  if (entry.spill_urgent) {  // a waiter wants to hear that it is durable
-    entries_.park(entry);
-    return true;
-  }
-  if (PoolDisk::is_unspillable(entry)) return false;
-  if (!entry.spill_queued && !disk_.is_admitted(entry)) {
-    count(counters_.refused_bytes, entry.charged_bytes);
-    return false;
-  }
-  if (effort.even_unspilled && !promised) {
-    count(counters_.overrun_discards);
-    return false;
-  }
-  if (effort.disk_is_busy && !entry.spill_queued && !promised) {
-    parked_.park(entry, true);
-    return true;
-  }
-  entries_.park(entry);
-  disk_.queue_spill(entry);
-  return true;
-}
-
 std::expected<SpillTask, Residency::Refusal> Pool::begin_spill(uint64_t ino, bool urgent) {
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
@@ -150,74 +120,6 @@ bool Pool::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& ta
   (void)marks_.mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
   fault_point("marked clean");
   entries_.spilled(entry);
-  return true;
-}
-
-Pool::Attempt Pool::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
-  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
-  // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
-  // held.
-  if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
-    parked_.park(entry, false);
-    return Attempt::kBusy;
-  }
-  const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
-  // The mark goes first: a half-punched file must not pass for resident.
-  const auto copy = shard.copies.find(entry.policy.ino);
-  KVCACHEFS_CHECK(copy != shard.copies.end());
-  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
-  fault_point("marked cold");
-  if (!marked || !arena_.drop_pages(fd->get())) {
-    // The pages are still there: the mark says so again.
-    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
-    parked_.park(entry, false);
-    return Attempt::kBusy;
-  }
-  fault_point("pages dropped");
-  ++result.entries;
-  result.bytes += entry.charged_bytes;
-  entries_.evicted(entry);
-  return Attempt::kFreed;
-}
-
-void Pool::make_disk_room() {
-  if (!disk_.takes_more()) return;
-  DiskTier* const tier = disk();
-  const SpillStore& store = *tier->store;
-  // Because space comes back only with a transaction, some is kept for what is on its way to the disk
-  // meanwhile.
-  const uint64_t size = store.space().units() * store.unit_bytes();
-  const uint64_t ahead =
-      std::min(size / 32, 4 * capacity_.expected_entry_bytes() + tier->spiller.backlog_bytes());
-  const uint64_t wanted = std::min(std::max(disk_.take_wanted_bytes(), ahead), size);
-  EvictResult evicted;
-  const auto short_of_room = [&] {
-    // A part of the leaving space comes only with a spill that itself waits for room: an older file's, which
-    // the disk keeps under a name until it has the newer one. So leaving space counts only while the log is
-    // busy.
-    const uint64_t leaving_units = tier->store->log().idle() ? 0 : store.leaving_units();
-    return (store.space().free_units() + leaving_units) * store.unit_bytes() < wanted;
-  };
-  for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
-    // If nothing is cold, the next clean victim gives up its memory, and so becomes one that can leave the
-    // disk.
-    if (!discard_coldest() &&
-        evict_one({.even_recent = true, .clean_alone = true}, evicted) == Attempt::kNothing)
-      return;
-  }
-}
-
-bool Pool::discard_coldest() {
-  const auto ino = entries_.next_cold();
-  if (!ino) return false;
-  EntryTable::Shard& shard = entries_.shard(*ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(*ino);
-  if (entry == nullptr || entry->removed) return true;
-  if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
-    parked_.park(*entry, true);
-  else
-    (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);
   return true;
 }
 

@@ -84,7 +84,7 @@ TEST_F(PoolEvictTest, AWriterBeyondItsPromiseHasRoomAfterEachRound) {
   uint64_t end = 33 * kMiB;  // it was promised 32
   for (int round = 0; round < 4; ++round, end += 6 * kMiB) {
     ASSERT_EQ(::fallocate(large.fd.get(), 0, 0, static_cast<off_t>(end)), 0) << "round " << round;
-    (void)pool_->tidy();
+    (void)pool_->evictor().tidy();
     EXPECT_FALSE(pool_->capacity().writer_outruns()) << "round " << round;
   }
 }

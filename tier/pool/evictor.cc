@@ -1,15 +1,13 @@
-// Eviction of a pool. A clean entry loses its memory copy. A dirty one is spilled first where there is a
-// disk, and discarded where there is none or where the disk cannot have it.
+#include "tier/pool/evictor.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <thread>
 
-#include "alloc/tree_name.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
-#include "base/log.h"
-#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
@@ -24,7 +22,7 @@ constexpr auto kSpillPause = std::chrono::milliseconds(2);
 
 }  // namespace
 
-bool Pool::tidy() {
+bool Evictor::tidy() {
   publish_grown();
   parked_.retry(false);
   const bool writing = reservations_.follow_writers();
@@ -34,7 +32,7 @@ bool Pool::tidy() {
   return writing || more || more_inodes;
 }
 
-void Pool::publish_grown() {
+void Evictor::publish_grown() {
   const uint64_t now_ms = now_coarse_ms();
   while (auto ino = entries_.next_grown(now_ms)) {
     EntryTable::Shard& shard = entries_.shard(*ino);
@@ -48,11 +46,11 @@ void Pool::publish_grown() {
 
 // The caller asks before a search for a victim that may find none: entries that come back meanwhile are no
 // reason to end the search.
-bool Pool::more_to_come() {
+bool Evictor::more_to_come() {
   return disk_.backlog_bytes() > 0 || parked_.more_to_come();
 }
 
-bool Pool::make_room() {
+bool Evictor::make_room() {
   uint64_t pressure = capacity_.pressure_bytes();
   if (pressure == 0) {
     if (capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
@@ -67,9 +65,10 @@ bool Pool::make_room() {
         capacity_.room().wanted_bytes(Room::Whose::kWriter) > 0 || capacity_.writer_outruns();
     effort.disk_is_busy = disk_.is_busy(pressure);
     // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
-    if (effort.disk_is_busy && durability() == Durability::kNone && writer_waits)
+    if (effort.disk_is_busy && disk_.durability() == Durability::kNone && writer_waits)
       effort.even_unspilled = true;
-    const bool more = more_to_come() || (disk() != nullptr && disk()->promoter.arriving_bytes() > 0);
+    const bool more =
+        more_to_come() || (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0);
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
     if (attempt == Attempt::kNothing) {
@@ -99,7 +98,7 @@ bool Pool::make_room() {
   return false;
 }
 
-Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
+Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
   const auto victim = entries_.next_victim(effort.even_fresh);
   if (!victim) return Attempt::kNothing;
   EntryTable::Shard& shard = entries_.shard(victim->ino);
@@ -111,7 +110,7 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
     entries_.park(*entry);
     return Attempt::kBusy;
   }
-  if (keeps_for_disk(away(), *entry, durability())) {
+  if (keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
     entries_.park(*entry);
     return Attempt::kBusy;
   }
@@ -129,7 +128,37 @@ Pool::Attempt Pool::evict_one(Effort effort, EvictResult& result) {
   return discard(shard, *entry, result);
 }
 
-Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
+  if (disk_.tier() == nullptr) return false;
+  const bool promised = disk_.durability() != Durability::kNone || entry.node_id != 0;
+  if (!disk_.takes_more()) {
+    // The disk gets the entry when the pool starts again.
+    if (promised) entries_.park(entry);
+    return promised;
+  }
+  if (entry.spill_urgent) {  // a waiter wants to hear that it is durable
+    entries_.park(entry);
+    return true;
+  }
+  if (PoolDisk::is_unspillable(entry)) return false;
+  if (!entry.spill_queued && !disk_.is_admitted(entry)) {
+    count(counters_.refused_bytes, entry.charged_bytes);
+    return false;
+  }
+  if (effort.even_unspilled && !promised) {
+    count(counters_.overrun_discards);
+    return false;
+  }
+  if (effort.disk_is_busy && !entry.spill_queued && !promised) {
+    parked_.park(entry, true);
+    return true;
+  }
+  entries_.park(entry);
+  disk_.queue_spill(entry);
+  return true;
+}
+
+Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
   // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
   const Tree::NamesLeft left = fd && sys::set_lease(fd->get(), F_WRLCK)
@@ -148,7 +177,75 @@ Pool::Attempt Pool::discard(EntryTable::Shard& shard, Entry& entry, EvictResult&
   return Attempt::kFreed;
 }
 
-EvictResult Pool::evict_now(EvictOrder order) {
+Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
+  // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
+  // held.
+  if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
+    parked_.park(entry, false);
+    return Attempt::kBusy;
+  }
+  const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
+  // The mark goes first: a half-punched file must not pass for resident.
+  const auto copy = shard.copies.find(entry.policy.ino);
+  KVCACHEFS_CHECK(copy != shard.copies.end());
+  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
+  fault_point("marked cold");
+  if (!marked || !arena_.drop_pages(fd->get())) {
+    // The pages are still there: the mark says so again.
+    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
+    parked_.park(entry, false);
+    return Attempt::kBusy;
+  }
+  fault_point("pages dropped");
+  ++result.entries;
+  result.bytes += entry.charged_bytes;
+  entries_.evicted(entry);
+  return Attempt::kFreed;
+}
+
+void Evictor::make_disk_room() {
+  if (!disk_.takes_more()) return;
+  DiskTier* const tier = disk_.tier();
+  const SpillStore& store = *tier->store;
+  // Because space comes back only with a transaction, some is kept for what is on its way to the disk
+  // meanwhile.
+  const uint64_t size = store.space().units() * store.unit_bytes();
+  const uint64_t ahead =
+      std::min(size / 32, 4 * capacity_.expected_entry_bytes() + tier->spiller.backlog_bytes());
+  const uint64_t wanted = std::min(std::max(disk_.take_wanted_bytes(), ahead), size);
+  EvictResult evicted;
+  const auto short_of_room = [&] {
+    // A part of the leaving space comes only with a spill that itself waits for room: an older file's, which
+    // the disk keeps under a name until it has the newer one. So leaving space counts only while the log is
+    // busy.
+    const uint64_t leaving_units = tier->store->log().idle() ? 0 : store.leaving_units();
+    return (store.space().free_units() + leaving_units) * store.unit_bytes() < wanted;
+  };
+  for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
+    // If nothing is cold, the next clean victim gives up its memory, and so becomes one that can leave the
+    // disk.
+    if (!discard_coldest() &&
+        evict_one({.even_recent = true, .clean_alone = true}, evicted) == Attempt::kNothing)
+      return;
+  }
+}
+
+bool Evictor::discard_coldest() {
+  const auto ino = entries_.next_cold();
+  if (!ino) return false;
+  EntryTable::Shard& shard = entries_.shard(*ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(*ino);
+  if (entry == nullptr || entry->removed) return true;
+  if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
+    parked_.park(*entry, true);
+  else
+    (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);
+  return true;
+}
+
+EvictResult Evictor::evict_now(EvictOrder order) {
   count(counters_.evict_orders);
   const uint64_t evictable = insight_.usage().evictable_bytes;
   uint64_t bytes = UINT64_MAX;
@@ -177,14 +274,29 @@ EvictResult Pool::evict_now(EvictOrder order) {
     publish_grown();
   }
   surroundings_.listener->wait_until_told(order.patient ? kTellingTime : kShortTellingTime);
-  MutexLock lock(settings_mutex_);
+  MutexLock lock(last_mutex_);
   last_evict_ = result;
   return result;
 }
 
-EvictResult Pool::last_evict() const {
-  MutexLock lock(settings_mutex_);
+EvictResult Evictor::last_evict() const {
+  MutexLock lock(last_mutex_);
   return last_evict_;
+}
+
+EvictResult Evictor::shrink_to(uint64_t size_bytes, uint64_t deadline_ns) {
+  EvictResult evicted;
+  while (arena_.usage().used_bytes() > size_bytes) {
+    const bool more = more_to_come();
+    const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
+    if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
+      std::this_thread::sleep_for(kSpillPause);
+      parked_.retry(false);
+      continue;
+    }
+    if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
+  }
+  return evicted;
 }
 
 }  // namespace kvcachefs

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log_limit.h"
-#include "tier/pool/pool.h"
+#include "tier/pool/evictor.h"
 
 namespace kvcachefs {
 namespace {
@@ -53,12 +53,11 @@ uint64_t age_ms(const timespec& changed) {
   return static_cast<uint64_t>(std::max<int64_t>(age, 0));
 }
 
-}  // namespace
-
 // One turn of the evictor at the directories.
-class Pool::DirectoryReclaimer {
+class DirectoryReclaimer : PoolPart {
  public:
-  explicit DirectoryReclaimer(Pool& pool) : pool_(pool), list_(*pool.tree_.empty_directories()) {}
+  DirectoryReclaimer(const PoolPart& part, Tree& tree)
+      : PoolPart(part), tree_(tree), list_(*tree.empty_directories()) {}
 
   // Directories that have rested become ripe if they are empty and are struck off if not. True: more have
   // rested.
@@ -66,13 +65,13 @@ class Pool::DirectoryReclaimer {
     for (; most > 0; --most) {
       const auto directory = list_.next_rested(now_ms_ - std::min(now_ms_, rest_ms_));
       if (!directory) return false;
-      auto fd = pool_.arena_.open(directory->handle, kHowToLook);
+      auto fd = arena_.open(directory->handle, kHowToLook);
       const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
       if (!attributes || !looks_empty(*attributes)) continue;
       if (directory->age_unknown && age_ms(attributes->st_ctim) < rest_ms_)
         list_.rests({directory->handle}, now_ms_);
       else
-        list_.emptied({.handle = directory->handle, .at_top = is_at_top(pool_.arena_, fd->get())});
+        list_.emptied({.handle = directory->handle, .at_top = is_at_top(arena_, fd->get())});
     }
     return true;
   }
@@ -96,12 +95,11 @@ class Pool::DirectoryReclaimer {
       }
       const Fate fate = look(ripe->handle, nullptr);
       if (fate == Fate::kHeld) list_.rests(*ripe, now_ms_);
-      if (fate == Fate::kKnown && ask(*ripe, !pool_.surroundings_.listener->can_let_go())) ++under_way;
+      if (fate == Fate::kKnown && ask(*ripe, !surroundings_.listener->can_let_go())) ++under_way;
     }
-    if (!to_let_go_.empty())
-      pool_.surroundings_.listener->let_go(pool_.number_, std::move(to_let_go_), told());
-    for (const uint64_t parent : parents_) pool_.surroundings_.listener->changed(pool_.number_, parent);
-    count(pool_.counters_.directories_reclaimed, removed_);
+    if (!to_let_go_.empty()) surroundings_.listener->let_go(number_, std::move(to_let_go_), told());
+    for (const uint64_t parent : parents_) surroundings_.listener->changed(number_, parent);
+    count(counters_.directories_reclaimed, removed_);
   }
 
   uint64_t removed() const { return removed_; }
@@ -114,7 +112,7 @@ class Pool::DirectoryReclaimer {
   enum class Fate { kOver, kHeld, kKnown, kRemoved };
 
   DiscardListener::Told told() {
-    return [list = pool_.tree_.empty_directories()](uint64_t ino, bool known) { list->told(ino, known); };
+    return [list = tree_.empty_directories()](uint64_t ino, bool known) { list->told(ino, known); };
   }
 
   bool ask(const EmptyDirectories::Directory& directory, bool by_name) {
@@ -123,13 +121,13 @@ class Pool::DirectoryReclaimer {
       to_let_go_.push_back(directory.handle.ino);
       return true;
     }
-    auto fd = pool_.arena_.open(directory.handle, kHowToLook);
-    auto found = fd ? find_name(pool_.arena_, fd->get()) : pass(fd);
+    auto fd = arena_.open(directory.handle, kHowToLook);
+    auto found = fd ? find_name(arena_, fd->get()) : pass(fd);
     auto parent = found ? sys::stat_of(found->parent.get()) : pass(found);
     if (!parent) return false;  // the directory is gone, or deeper than a path can tell
     if (!list_.ask(directory, true, now_ms_)) return false;
-    pool_.surroundings_.listener->drop_name(pool_.number_, parent->st_ino, directory.handle.ino,
-                                            std::move(found->name), told());
+    surroundings_.listener->drop_name(number_, parent->st_ino, directory.handle.ino, std::move(found->name),
+                                      told());
     return true;
   }
 
@@ -150,18 +148,18 @@ class Pool::DirectoryReclaimer {
   // Says whether the kernel may have kept the directory though no process holds it: the kernel cannot be
   // asked to let go, or remembers misses in it.
   bool may_be_dropped(const EmptyDirectories::Asked& asked) {
-    if (!pool_.surroundings_.listener->can_let_go()) return true;
+    if (!surroundings_.listener->can_let_go()) return true;
     // Because dropping a name waits for the parent directory, which a request that waits for an inode there
     // holds.
     if (!ample_) return false;
-    EntryTable::Shard& shard = pool_.entries_.shard(asked.directory.handle.ino);
+    EntryTable::Shard& shard = entries_.shard(asked.directory.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(asked.directory.handle.ino);
     return entry != nullptr && entry->missed_in;
   }
 
   Fate look(sys::Handle handle, const EmptyDirectories::Asked* asked) {
-    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
+    EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(handle.ino);
     if (entry != nullptr && entry->removed) return Fate::kOver;
@@ -175,7 +173,7 @@ class Pool::DirectoryReclaimer {
                              unused_ms > now_ms - asked->asked_ms;
       if (!forgotten) return Fate::kKnown;
     }
-    const auto fd = pool_.arena_.open(handle, kHowToLook);
+    const auto fd = arena_.open(handle, kHowToLook);
     if (!fd) return fd.error().code == ESTALE || fd.error().code == ENOTDIR ? Fate::kOver : Fate::kHeld;
     const auto attributes = sys::stat_of(fd->get());
     if (!attributes || !looks_empty(*attributes)) return Fate::kOver;
@@ -184,7 +182,7 @@ class Pool::DirectoryReclaimer {
 
   Fate remove(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) REQUIRES(shard.mutex) {
     fault_point("directory found empty");
-    const auto parent_ino = pool_.tree_.remove_directory(shard, entry, ino, fd);
+    const auto parent_ino = tree_.remove_directory(shard, entry, ino, fd);
     if (!parent_ino) {
       const int code = parent_ino.error().code;
       return code == ENOTEMPTY || code == ENOENT || code == ENAMETOOLONG ? Fate::kOver : Fate::kHeld;
@@ -195,7 +193,7 @@ class Pool::DirectoryReclaimer {
     return Fate::kRemoved;
   }
 
-  Pool& pool_;
+  Tree& tree_;
   EmptyDirectories& list_;
   const uint64_t now_ms_ = now_coarse_ms();
   const uint64_t rest_ms_ = rest_ms();
@@ -206,7 +204,9 @@ class Pool::DirectoryReclaimer {
   bool ample_ = false;
 };
 
-bool Pool::make_inode_room() {
+}  // namespace
+
+bool Evictor::make_inode_room() {
   const uint64_t wanted = inode_room_.wanted_bytes();
   const ArenaUsage now = arena_.usage();
   if (now.free_inodes < now.inodes / kShortShare) reclaiming_ = true;
@@ -215,12 +215,12 @@ bool Pool::make_inode_room() {
   uint64_t removed = 0;
   bool has_more = false;
   if (reclaiming_ && !disk_.restoring()) {
-    DirectoryReclaimer reclaimer(*this);
+    DirectoryReclaimer reclaimer(*this, tree_);
     reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes, wanted == 0);
     removed = reclaimer.removed();
     has_more = reclaimer.has_more();
   } else if (before.resting > 0) {
-    DirectoryReclaimer(*this).settle(kLooksATurn);
+    DirectoryReclaimer(*this, tree_).settle(kLooksATurn);
   }
   const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
   const bool asking = tree_.empty_directories()->counts().asked > 0;
@@ -234,7 +234,7 @@ bool Pool::make_inode_room() {
 }
 
 // True: more entries can go.
-bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
+bool Evictor::make_inodes_of_entries(uint64_t free_inodes) {
   const uint64_t begun_ns = now_ns();
   Effort effort;
   EvictResult evicted;
@@ -260,10 +260,10 @@ bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
   return false;
 }
 
-bool Pool::wait_to_make(uint64_t begun_ns) {
+bool Evictor::wait_to_make(uint64_t begun_ns) {
   const bool lacks_inode = arena_.usage().free_inodes == 0;
   Room& room = lacks_inode ? inode_room_ : capacity_.room();
-  if (!retired() && now_ns() - begun_ns < kWaitNs && inode_room_.wanted_bytes() < kMostWaiting) {
+  if (!capacity_.closed() && now_ns() - begun_ns < kWaitNs && inode_room_.wanted_bytes() < kMostWaiting) {
     const Room::Ticket ticket = room.ticket();
     surroundings_.still_at_it();
     const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
