@@ -53,7 +53,7 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
   if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
     const auto cutting =
         server_of(request).pages_in_use.cut(NodeId::of_inode(node.pool->number(), node.ino).value);
-    auto cut = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
+    auto cut = node.pool->open_files().truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
     if (!cut || *cut == Presence::kCold) return cut;
     if (*cut != Presence::kHere) return std::unexpected(error_of(*cut));
   }

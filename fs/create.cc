@@ -40,14 +40,14 @@ Result<fuse_entry_param> adopt_new(fuse_req_t request, const Node& parent, int d
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return pass(attributes);
   if (S_ISREG(attributes->st_mode)) {
-    auto known = parent.pool->created({.fd = fd->get(),
-                                       .ino = handle->ino,
-                                       .generation = handle->generation,
-                                       .open = false,
-                                       .writer = false,
-                                       .named = true,
-                                       .name = name,
-                                       .node = 0});
+    auto known = parent.pool->open_files().created({.fd = fd->get(),
+                                                    .ino = handle->ino,
+                                                    .generation = handle->generation,
+                                                    .open = false,
+                                                    .writer = false,
+                                                    .named = true,
+                                                    .name = name,
+                                                    .node = 0});
     if (!known) return pass(known);
   } else if (auto known = parent.pool->inodes().looked_up(*handle, *attributes); !known) {
     return pass(known);
@@ -110,7 +110,7 @@ Result<NewFile> prepare(fuse_req_t request, Pool& pool, int directory, UniqueFd 
   if (!handle) return pass(handle);
   auto attributes = sys::stat_of(fd.get());
   if (!attributes) return pass(attributes);
-  file.node = pool.make_way(fd.get(), fuse_req_ctx(request)->pid);
+  file.node = pool.open_files().make_way(fd.get(), fuse_req_ctx(request)->pid);
   file.fd = std::move(fd);
   file.handle = *handle;
   file.attributes = *attributes;
@@ -127,14 +127,14 @@ Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, N
                       const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
   const bool named = name[0] != '\0';
-  auto opened = pool.created({.fd = made.fd.get(),
-                              .ino = made.handle.ino,
-                              .generation = made.handle.generation,
-                              .open = true,
-                              .writer = writes(file),
-                              .named = named,
-                              .name = name,
-                              .node = made.node});
+  auto opened = pool.open_files().created({.fd = made.fd.get(),
+                                           .ino = made.handle.ino,
+                                           .generation = made.handle.generation,
+                                           .open = true,
+                                           .writer = writes(file),
+                                           .named = named,
+                                           .name = name,
+                                           .node = made.node});
   if (!opened) return pass(opened);
   const Node node{.pool = shared, .ino = made.handle.ino};
   PageCache& page_cache = server_of(request).page_cache;
@@ -169,7 +169,7 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
     pool.inodes().forget(handle->ino, 1);
     return fail(ESTALE);  // the kernel looks again and opens it in its own way
   }
-  auto answer = pool.begin_open(handle->ino, {.writer = writes(file)}, client_of(request, pool));
+  auto answer = pool.open_files().begin_open(handle->ino, {.writer = writes(file)}, client_of(request, pool));
   if (!answer || answer->presence != Presence::kHere) {
     pool.inodes().forget(handle->ino, 1);
     return answer ? std::unexpected(error_of(answer->presence)) : pass(answer);
@@ -184,7 +184,7 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   if ((file->flags & O_TRUNC) != 0) {
     const auto cutting =
         server_of(request).pages_in_use.cut(NodeId::of_inode(pool.number(), handle->ino).value);
-    if (auto cut = pool.truncate(handle->ino, 0); !cut || *cut != Presence::kHere) {
+    if (auto cut = pool.open_files().truncate(handle->ino, 0); !cut || *cut != Presence::kHere) {
       close_handle(server_of(request), node, *file);
       pool.inodes().forget(handle->ino, 1);
       return cut ? std::unexpected(error_of(*cut)) : pass(cut);
@@ -211,7 +211,7 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   if (!opened || opened->inode.pool != pool->number()) return false;
   const Node node{.pool = pool, .ino = opened->inode.ino};
   auto attributes = pool->inodes().attributes(node.ino);
-  const auto adopted = pool->adopted_open(node.ino, opened->from_disk);
+  const auto adopted = pool->open_files().adopted_open(node.ino, opened->from_disk);
   if (!attributes || !adopted) {
     close_first(server, node, *opened, *file);
     return false;
@@ -245,7 +245,7 @@ void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode)
 
 void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   make_in(request, parent, name, S_IFLNK | 0777,
-          [&](Pool& pool, int directory) { return pool.make_symlink(target, directory, name); });
+          [&](Pool& pool, int directory) { return pool.tree().make_symlink(target, directory, name); });
 }
 
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {

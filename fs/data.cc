@@ -60,7 +60,7 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
   if (size >= kBufferedBytesMax && reply_from_pages(request, *node, ino, static_cast<uint64_t>(offset), size))
     return;
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
-  auto count = node->pool->read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
+  auto count = node->pool->open_files().read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
   (void)fuse_reply_buf(request, buffer.get(), *count);
 }
@@ -71,7 +71,7 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   if (id.is_control()) return server_of(request).control.write(request, id, {bytes, size}, offset, file);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto count = node->pool->write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
+  auto count = node->pool->open_files().write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
   // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
   // others. A later flush of cached pages (`writepage`) is no user's write.
@@ -96,8 +96,8 @@ void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   const auto cutting = server_of(request).pages_in_use.cut(ino);
-  reply_outcome(request, node->pool->allocate(node->ino, mode, static_cast<uint64_t>(offset),
-                                              static_cast<uint64_t>(length)));
+  reply_outcome(request, node->pool->open_files().allocate(node->ino, mode, static_cast<uint64_t>(offset),
+                                                           static_cast<uint64_t>(length)));
 }
 
 void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
@@ -127,8 +127,8 @@ void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_fi
   if (!from_fd) return reply_error(request, std::move(from_fd.error()));
   auto to_fd = to->pool->inodes().open_inode(to->ino, O_RDWR);
   if (!to_fd) return reply_error(request, std::move(to_fd.error()));
-  auto copied = to->pool->copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
-                                     static_cast<uint64_t>(out_offset), length);
+  auto copied = to->pool->open_files().copy_range(from_fd->get(), static_cast<uint64_t>(in_offset),
+                                                  to_fd->get(), static_cast<uint64_t>(out_offset), length);
   if (!copied) return reply_error(request, std::move(copied.error()));
   about_to_answer();
   (void)fuse_reply_write(request, *copied);

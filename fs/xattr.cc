@@ -151,7 +151,7 @@ void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size)
   }
   // The kernel asks for this attribute before the first write to a file after the file was created or looked
   // up. It is the one sign of a write that bypasses the daemon.
-  if (key == "security.capability") node->pool->begin_writing(node->ino);
+  if (key == "security.capability") node->pool->open_files().begin_writing(node->ino);
   if (!is_storable(key)) return reply_error(request, {EOPNOTSUPP, {}});
   auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));

@@ -43,8 +43,10 @@ class PoolAdapter final : public ControlledPool {
     return pool_->evictor().evict_now(order);
   }
 
-  Result<void> prefetch(std::span<const PrefetchOrder> orders) override { return pool_->prefetch(orders); }
-  PrefetchProgress prefetch_progress() override { return pool_->prefetch_progress(); }
+  Result<void> prefetch(std::span<const PrefetchOrder> orders) override {
+    return pool_->prefetcher().prefetch(orders);
+  }
+  PrefetchProgress prefetch_progress() override { return pool_->prefetcher().progress(); }
   Result<void> start_scrub(uint64_t rate_bytes_per_s) override {
     return pool_->start_scrub(rate_bytes_per_s);
   }

@@ -83,14 +83,14 @@ void Player::create() {
   auto handle = sys::handle_of(fd->get());
   const uint64_t id = expectation_.next_id();
   (void)sys::set_xattr(fd->get(), kIdXattr, std::to_string(id), 0);
-  auto known = world_.pool().created({.fd = fd->get(),
-                                      .ino = handle->ino,
-                                      .generation = handle->generation,
-                                      .open = true,
-                                      .writer = true,
-                                      .named = true,
-                                      .name = place.name,
-                                      .node = 0});
+  auto known = world_.pool().open_files().created({.fd = fd->get(),
+                                                   .ino = handle->ino,
+                                                   .generation = handle->generation,
+                                                   .open = true,
+                                                   .writer = true,
+                                                   .named = true,
+                                                   .name = place.name,
+                                                   .node = 0});
   if (!known) throw Violation("a new file is not taken");
   Object& object = expectation_.make(ObjectKind::kFile, place, {mode, ""}, handle->ino);
   object.lookups = object.opens = object.writers = 1;
@@ -113,7 +113,7 @@ void Player::overwrite() {
   const bool anew = random_.one_in(2);
   note(fmt::format("overwrite object {}{}", id, anew ? " from its start" : ""));
   if (anew && object->writers == 0) {
-    const auto cut = world_.pool().truncate(object->ino, 0);
+    const auto cut = world_.pool().open_files().truncate(object->ino, 0);
     if (!cut || *cut != Presence::kHere) return note("  cannot be truncated");
     expectation_.empty(*object);
     world_.pool().tree().attributes_changed(object->ino);
@@ -164,7 +164,7 @@ void Player::truncate() {
   const uint64_t size = random_.below(now.size() + 5000);
   note(fmt::format("truncate object {} to {} bytes", object->id, size));
   for (int tries = 0; tries < 4; ++tries) {
-    const auto cut = world_.pool().truncate(object->ino, size);
+    const auto cut = world_.pool().open_files().truncate(object->ino, size);
     if (cut && *cut == Presence::kHere) {
       now.resize(size);
       expectation_.set_content(*object, std::move(now));
@@ -334,7 +334,7 @@ void Player::prefetch() {
   }
   note("prefetch " + path);
   const std::array<PrefetchOrder, 1> orders = {PrefetchOrder{.name = path, .priority = 0}};
-  (void)world_.pool().prefetch(orders);
+  (void)world_.pool().prefetcher().prefetch(orders);
 }
 
 void Player::pin() {

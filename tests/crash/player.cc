@@ -86,7 +86,8 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
   Pool& pool = world_.pool();
   bool intact = false;
   for (int tries = 1; tries <= kOpenTries; ++tries) {
-    const auto answer = pool.begin_open(ino, {.writer = writer, .from_disk = intact && !writer}, kClient);
+    const auto answer =
+        pool.open_files().begin_open(ino, {.writer = writer, .from_disk = intact && !writer}, kClient);
     if (!answer) return std::nullopt;
     if (answer->presence == Presence::kHere) {
       Handle handle{.id = 0, .ino = ino, .fd = {}, .writer = writer, .from_disk = answer->opened.from_disk};
@@ -170,7 +171,7 @@ void Player::close(Handle handle) {
   const bool early = random_.one_in(2);
   if (early) handle.fd.reset();
   if (handle.writer) {
-    pool.flushed(handle.ino);
+    pool.open_files().flushed(handle.ino);
     if (rules_.durability == Durability::kSync && handle.id != 0) {
       const Object& object = expectation_.object(handle.id);
       pool.sync(handle.ino, ask({.answer = {},
@@ -182,7 +183,7 @@ void Player::close(Handle handle) {
   }
   handle.fd.reset();
   world_.survivors().handles().closed(handle.kept);
-  pool.end_open(handle.ino, {.writer = handle.writer, .from_disk = handle.from_disk});
+  pool.open_files().end_open(handle.ino, {.writer = handle.writer, .from_disk = handle.from_disk});
   if (handle.id == 0) return;
   Object& object = expectation_.object(handle.id);
   --object.opens;

@@ -25,7 +25,6 @@
 #include "base/mutex.h"
 #include "tier/counters.h"
 #include "tier/disk/residency.h"
-#include "tier/disk/spill_orders.h"
 #include "tier/entries/entries.h"
 #include "tier/entries/parked.h"
 #include "tier/pool/capacity.h"
@@ -34,7 +33,7 @@
 #include "tier/pool/inodes.h"
 #include "tier/pool/insight.h"
 #include "tier/pool/kernel_side.h"
-#include "tier/pool/opened.h"
+#include "tier/pool/open_files.h"
 #include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_observers.h"
 #include "tier/pool/reservations.h"
@@ -81,25 +80,9 @@ class Pool final : private Residency {
   Insight& insight() { return insight_; }
   Inodes& inodes() { return inodes_; }
   Tree& tree() { return tree_; }
+  OpenFiles& open_files() { return open_files_; }
+  Prefetcher& prefetcher() { return prefetcher_; }
   Evictor& evictor() { return evictor_; }
-
-  // --- open files (pool_files.cc) ---
-  using Opened = kvcachefs::Opened;
-  Result<Opened> created(const Created& file);
-  // `client` tells one client's opens from another's.
-  Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
-  // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
-  std::optional<Opened> adopted_open(uint64_t ino, bool from_disk);
-  void end_open(uint64_t ino, OpenMode mode);
-  // A writer closed a descriptor, perhaps not its last: what is stored may be complete.
-  void flushed(uint64_t ino);
-  // I/O that comes to the daemon. In a full pool a write waits for the evictor, as a create does.
-  Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
-  Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
-  // Copies between descriptors, into a file of this pool, in every I/O mode; waits for room as write() does.
-  Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes);
-  Result<Presence> truncate(uint64_t ino, uint64_t size_bytes);
-  Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
 
   // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_scrub.cc, pool_restore.cc) ---
   // To be called once: what the catalog has comes back, cold. The pool may be served already: its entries
@@ -141,16 +124,6 @@ class Pool final : private Residency {
   Result<void> set_durability(Durability durability);
   Result<void> set_admission(Admission admission);
   Result<void> set_auto_prefetch(bool on);
-  Result<void> prefetch(std::span<const PrefetchOrder> orders);
-  PrefetchProgress prefetch_progress() const;
-
-  // --- capacity (pool_space.cc) ---
-  // Places a new file on the caller's node, or the nearest with room, and answers the node. Makes an entry's
-  // room if its writer will be promised that. Waits without a lock.
-  int make_way(int fd, int caller_thread);
-  void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
-  // A long target takes a page: in a full pool it waits for room as a write does.
-  Result<void> make_symlink(const char* target, int directory, const char* name);
 
   // --- life ---
   Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
@@ -159,14 +132,6 @@ class Pool final : private Residency {
   bool forgotten();  // the kernel knows none of its inodes any more
 
  private:
-  static constexpr int kAheadPriority = -1000;  // below all ordered prefetches
-  Result<void> back(Entry& entry);              // gives the entry a backing if it has none
-  // Called before another open is served from the disk: the content stays there as long as one is.
-  void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
-  // The descriptor that daemon I/O on an open file goes through.
-  Result<int> io_descriptor(uint64_t ino);
-  void io_done(uint64_t ino);  // orders I/O before the descriptor's close
-  void settle(Entry& entry);   // called when its last writer has closed it
   class Adopter;
   class Restorer;
   class Reconciler;
@@ -184,7 +149,6 @@ class Pool final : private Residency {
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.
   std::optional<uint64_t> claim_copy(Entry& entry);
-  void open_ahead(uint64_t ino, uint64_t client);
 
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
   bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
@@ -220,14 +184,11 @@ class Pool final : private Residency {
   PoolDisk disk_{part_, capacity_};
   Insight insight_{part_, capacity_, disk_};
   Inodes inodes_{part_, reservations_, disk_};
-  Tree tree_{part_, capacity_, inodes_, disk_, parked_};
+  Tree tree_{part_, capacity_, disk_, insight_, parked_, inodes_};
+  Prefetcher prefetcher_{part_, disk_};
+  OpenFiles open_files_{part_,  capacity_, reservations_, disk_,      insight_,
+                        marks_, inodes_,   tree_,         prefetcher_};
   Evictor evictor_{part_, capacity_, reservations_, disk_, insight_, marks_, parked_, tree_};
-
-  std::atomic<bool> auto_prefetch_{true};
-  struct PrefetchCounters {
-    std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0}, bytes{0};
-  };
-  const std::shared_ptr<PrefetchCounters> prefetches_ = std::make_shared<PrefetchCounters>();
 
   mutable Mutex settings_mutex_;
   PoolOptions options_ GUARDED_BY(settings_mutex_);

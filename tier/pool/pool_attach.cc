@@ -125,7 +125,7 @@ void Pool::name_disk(const PoolOptions& spill) {
 
 void Pool::use_disk(const PoolOptions& spill) {
   (void)disk_.exchange_durability(durability_of(spill));
-  auto_prefetch_ = spill.prefetch;
+  prefetcher_.set_auto(spill.prefetch);
   name_disk(spill);
   fault_point("all restored");
   // A successor that takes the restore for unfinished would bring back what is removed from here on.
@@ -269,7 +269,7 @@ Result<void> Pool::set_admission(Admission admission) {
 }
 
 Result<void> Pool::set_auto_prefetch(bool on) {
-  auto_prefetch_ = on;
+  prefetcher_.set_auto(on);
   MutexLock lock(settings_mutex_);
   options_.prefetch = on;
   return {};

@@ -13,19 +13,28 @@
 #include "tier/pool/capacity.h"
 #include "tier/pool/empty_directories.h"
 #include "tier/pool/inodes.h"
+#include "tier/pool/insight.h"
 #include "tier/pool/pool_disk.h"
 
 namespace kvcachefs {
 
 class Tree : PoolPart {
  public:
-  Tree(const PoolPart& part, const Capacity& capacity, Inodes& inodes, PoolDisk& disk, Parked& parked)
-      : PoolPart(part), capacity_(capacity), inodes_(inodes), disk_(disk), parked_(parked) {}
+  Tree(const PoolPart& part, Capacity& capacity, PoolDisk& disk, const Insight& insight, Parked& parked,
+       Inodes& inodes)
+      : PoolPart(part),
+        capacity_(capacity),
+        disk_(disk),
+        insight_(insight),
+        parked_(parked),
+        inodes_(inodes) {}
 
   // --- its users' changes ---
   Result<void> remove(int directory, const char* name, bool is_directory);
   Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags);
   Result<void> link(uint64_t ino, int directory, const char* name);
+  // A long target takes a page: in a full pool it waits for room as a write does.
+  Result<void> make_symlink(const char* target, int directory, const char* name);
   // Removes an empty file that is not open, which a process that died has made and no client was told of.
   void undo_create(int directory, const char* name);
   // A directory or other inode without content was made; the catalog hears of it unless durability is none.
@@ -64,10 +73,11 @@ class Tree : PoolPart {
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
   void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
 
-  const Capacity& capacity_;
-  Inodes& inodes_;
+  Capacity& capacity_;
   PoolDisk& disk_;
+  const Insight& insight_;
   Parked& parked_;
+  Inodes& inodes_;
   const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
 };
 

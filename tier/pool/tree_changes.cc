@@ -10,6 +10,11 @@
 #include "tier/pool/tree.h"
 
 namespace kvcachefs {
+namespace {
+
+constexpr int kLinkAttempts = 40;
+
+}  // namespace
 
 Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
   const uint64_t ino = entry.policy.ino;
@@ -44,6 +49,18 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
     named = other.get();
   }
   return what_is_left();
+}
+
+Result<void> Tree::make_symlink(const char* target, int directory, const char* name) {
+  constexpr uint64_t kBlockBytes = 4096;
+  for (int attempt = 0;; ++attempt) {
+    auto made = sys::symlink_at(target, directory, name);
+    if (made || made.error().code != ENOSPC) return made;
+    if (!capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes) || attempt == kLinkAttempts) {
+      insight_.report_full(true);
+      return made;
+    }
+  }
 }
 
 bool Tree::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, unsigned most_names) {

@@ -200,7 +200,7 @@ class Pool::Adopter {
                                  .pinned = pinned,
                                  .named = !nameless});
     if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
-    if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.back(entry);
+    if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.open_files_.back(entry);
     if (opens.writers > 0)
       pool_.capacity_.writers().open(handle.ino, allocated,
                                      !pool_.surroundings_.backing_store->needs_write_access());
@@ -274,23 +274,6 @@ Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& op
   log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->entries_.files(),
            (now_ns() - begun_ns) / 1'000'000);
   return pool;
-}
-
-std::optional<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
-  if (injected_error("open again") != 0) return std::nullopt;
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* const entry = shard.find(ino);
-  if (entry == nullptr || entry->open_count == 0) return std::nullopt;
-  if (from_disk) {
-    // There may be memory for the entry now, or it is in memory already: then others may have it open with
-    // passthrough, which does not go together with an open that is served from the disk. A nameless entry
-    // could not be opened again.
-    if (!entry->removed) return std::nullopt;
-    return Opened{.backing = -1, .from_disk = true};
-  }
-  if (!back(*entry)) return std::nullopt;
-  return Opened{.backing = entry->backing, .from_disk = false};
 }
 
 }  // namespace kvcachefs

@@ -44,14 +44,14 @@ class PoolEvictTest : public ::testing::Test {
     EXPECT_TRUE(fd) << name;
     const auto handle = sys::handle_of(fd.get());
     EXPECT_TRUE(handle);
-    const auto opened = pool_->created({.fd = fd.get(),
-                                        .ino = handle->ino,
-                                        .generation = handle->generation,
-                                        .open = true,
-                                        .writer = true,
-                                        .named = true,
-                                        .name = name,
-                                        .node = 0});
+    const auto opened = pool_->open_files().created({.fd = fd.get(),
+                                                     .ino = handle->ino,
+                                                     .generation = handle->generation,
+                                                     .open = true,
+                                                     .writer = true,
+                                                     .named = true,
+                                                     .name = name,
+                                                     .node = 0});
     EXPECT_TRUE(opened);
     passes = opened && !opened->through_daemon;
     return {std::move(fd), handle->ino};
@@ -61,7 +61,7 @@ class PoolEvictTest : public ::testing::Test {
     bool passes = false;
     Made made = make(name, passes);
     EXPECT_EQ(::fallocate(made.fd.get(), 0, 0, static_cast<off_t>(bytes)), 0) << name;
-    pool_->end_open(made.ino, {.writer = true});
+    pool_->open_files().end_open(made.ino, {.writer = true});
     return std::move(made.fd);
   }
 

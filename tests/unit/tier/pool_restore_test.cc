@@ -155,14 +155,14 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   const auto make_new = [&](const char* name) {
     const UniqueFd file(::openat(root(), name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     const auto handle = sys::handle_of(file.get());
-    ASSERT_TRUE(pool_->created({.fd = file.get(),
-                                .ino = handle->ino,
-                                .generation = handle->generation,
-                                .open = false,
-                                .writer = false,
-                                .named = true,
-                                .name = name,
-                                .node = 0}));
+    ASSERT_TRUE(pool_->open_files().created({.fd = file.get(),
+                                             .ino = handle->ino,
+                                             .generation = handle->generation,
+                                             .open = false,
+                                             .writer = false,
+                                             .named = true,
+                                             .name = name,
+                                             .node = 0}));
   };
   const auto code_of = [](const Result<void>& result) { return result ? 0 : result.error().code; };
   make_new("new");
@@ -183,7 +183,7 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
     EXPECT_EQ(code_of(pool_->tree().rename(root(), "twice", root(), "thrice", 0)), EBUSY)
         << "it has two names";
     EXPECT_EQ(code_of(pool_->tree().remove(root(), "twice", false)), EBUSY);
-    EXPECT_EQ(pool_->truncate(f_ino, 0), Presence::kHere);
+    EXPECT_EQ(pool_->open_files().truncate(f_ino, 0), Presence::kHere);
     EXPECT_EQ(code_of(pool_->tree().rename(root(), "f", root(), "g", 0)), EBUSY)
         << "although it is no longer cold";
     EXPECT_EQ(code_of(pool_->tree().remove(root(), "f", false)), EBUSY);
@@ -210,9 +210,9 @@ TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
   commit({PutNode{file_node(2)}, PutName{kCatalogRoot, "f", 2}, PutContent{2, content({{1, 1}}, 100)}});
   uint64_t ino = 0;
   const auto presence = [&](OpenMode mode) {
-    const auto answer = pool_->begin_open(ino, mode, 0);
+    const auto answer = pool_->open_files().begin_open(ino, mode, 0);
     EXPECT_TRUE(answer);
-    if (answer->presence == Presence::kHere) pool_->end_open(ino, mode);
+    if (answer->presence == Presence::kHere) pool_->open_files().end_open(ino, mode);
     return answer->presence;
   };
   const OpenMode accepts_disk = {.from_disk = true};
@@ -221,22 +221,22 @@ TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
     ASSERT_EQ(::fstatat(root(), "f", &f, 0), 0);
     ino = f.st_ino;
     EXPECT_EQ(presence(accepts_disk), Presence::kGone) << "until its disk can be used";
-    EXPECT_EQ(pool_->truncate(ino, 50), Presence::kGone);
+    EXPECT_EQ(pool_->open_files().truncate(ino, 50), Presence::kGone);
   };
   ASSERT_TRUE(attach(std::make_unique<HookedCatalog>(catalog(), false, meanwhile)));
   EXPECT_EQ(presence({}), Presence::kCold);
   EXPECT_EQ(presence({.writer = true, .from_disk = true}), Presence::kCold) << "the disk cannot serve it";
-  EXPECT_EQ(pool_->truncate(ino, 50), Presence::kCold);
+  EXPECT_EQ(pool_->open_files().truncate(ino, 50), Presence::kCold);
   EXPECT_EQ(presence(accepts_disk), Presence::kHere);
   EXPECT_EQ(presence({}), Presence::kCold) << "nobody has it open any more";
-  ASSERT_EQ(pool_->truncate(ino, 0), Presence::kHere);
+  ASSERT_EQ(pool_->open_files().truncate(ino, 0), Presence::kHere);
   backing_.error = ENOSYS;
-  const auto answer = pool_->begin_open(ino, {}, 0);
+  const auto answer = pool_->open_files().begin_open(ino, {}, 0);
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ENOSYS);
   ASSERT_TRUE(pool_->tree().remove(root(), "f", false));
   EXPECT_EQ(presence(accepts_disk), Presence::kGone);
-  EXPECT_EQ(pool_->truncate(ino, 0), Presence::kGone);
+  EXPECT_EQ(pool_->open_files().truncate(ino, 0), Presence::kGone);
   pool_->disk()->close();
 }
 
