@@ -124,7 +124,7 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
   disk.threads.emplace_back([this, name, nice, pool = disk.pool, step] {
     pthread_setname_np(pthread_self(), name);
     (void)setpriority(PRIO_PROCESS, 0, nice);
-    pool->run_near_disk();
+    pool->disk_requests().run_near_disk();
     while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
   });
 }
@@ -205,7 +205,7 @@ void Workers::finish_disks() {
     }
     DiskTier* const tier = pool->disk();
     if (tier == nullptr) continue;
-    pool->spill_all();
+    pool->disk_requests().spill_all();
     while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
       std::this_thread::sleep_for(kFinishPause);
     if (!tier->spiller.idle() || !tier->store->log().idle())

@@ -111,7 +111,7 @@ Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
 void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {
   const DiskTier* const tier = node.pool->disk();
   if (tier == nullptr || !tier->store->log().is_full()) return then();
-  node.pool->when_committed(
+  node.pool->disk_requests().when_committed(
       for_this_request([then = std::move(then)](const Result<void>&) mutable { then(); }));
 }
 

@@ -50,7 +50,7 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   if ((file->fh & kFromDisk) != 0) {
-    return node->pool->read_from_disk(
+    return node->pool->disk_requests().read_from_disk(
         node->ino, static_cast<uint64_t>(offset), size,
         for_this_request([request](Result<std::span<const std::byte>> bytes) {
           if (!bytes) return reply_error(request, std::move(bytes.error()));
@@ -89,7 +89,7 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
     about_to_answer();
     (void)fuse_reply_write(request, written);
   };
-  node->pool->sync(node->ino, for_this_request(std::move(reply)));
+  node->pool->disk_requests().sync(node->ino, for_this_request(std::move(reply)));
 }
 
 void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {
@@ -109,8 +109,8 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   auto fd = from_disk ? Result<UniqueFd>(UniqueFd()) : node->pool->inodes().open_inode(node->ino, O_RDONLY);
   if (!fd) return reply_error(request, std::move(fd.error()));
   const auto from = static_cast<uint64_t>(offset);
-  auto at =
-      from_disk ? node->pool->seek_on_disk(node->ino, from, whence) : sys::seek(fd->get(), from, whence);
+  auto at = from_disk ? node->pool->disk_requests().seek_on_disk(node->ino, from, whence)
+                      : sys::seek(fd->get(), from, whence);
   if (!at) return reply_error(request, std::move(at.error()));
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }

@@ -47,7 +47,7 @@ Result<void> settle_catalog(Pool& pool) {
   if (pool.disk() == nullptr) return {};
   const auto committed = std::make_shared<std::promise<void>>();
   auto heard = committed->get_future();
-  pool.when_committed([committed](const Result<void>&) { committed->set_value(); });
+  pool.disk_requests().when_committed([committed](const Result<void>&) { committed->set_value(); });
   if (heard.wait_for(kCatalogPatience) == std::future_status::ready) return {};
   return fail(EBUSY,
               fmt::format("pool {}: its disk has not taken yet what was removed from it", pool.name()));
@@ -111,7 +111,7 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
     to.pool->tree().look_again(to.ino, name);
     reply_error(request, in_effect(outcome.error()));
   };
-  to->pool->sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
+  to->pool->disk_requests().sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
 }
 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {

@@ -71,7 +71,7 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
     open_cold(request, std::move(node), file, begun_ns, tries + 1);
   };
   const auto whose = writes(&file) ? Room::Whose::kWriter : Room::Whose::kPromotion;
-  pool.promote(ino, for_this_request(std::move(reopen)), whose);
+  pool.disk_requests().promote(ino, for_this_request(std::move(reopen)), whose);
 }
 
 }  // namespace
@@ -166,7 +166,7 @@ void when_resident(fuse_req_t request, const Node& node, std::move_only_function
     if (outcome.kind == PromoteOutcome::Kind::kPromoted) return then();
     reply_error(request, error_of(outcome));
   };
-  node.pool->promote(node.ino, for_this_request(std::move(go_on)), Room::Whose::kWriter);
+  node.pool->disk_requests().promote(node.ino, for_this_request(std::move(go_on)), Room::Whose::kWriter);
 }
 
 void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
@@ -188,7 +188,7 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   const bool writer = (file->fh & kForWriting) != 0;
   if (writer) node->pool->open_files().flushed(node->ino);
   if (!writer || node->pool->durability() != Durability::kSync) return reply_done(request);
-  node->pool->sync(node->ino, answer(request));
+  node->pool->disk_requests().sync(node->ino, answer(request));
 }
 
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
@@ -207,13 +207,13 @@ void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
 void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_done(request);  // the inode of a control file
-  node->pool->sync(node->ino, answer(request));
+  node->pool->disk_requests().sync(node->ino, answer(request));
 }
 
 void fsyncdir(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_done(request);
-  node->pool->sync_directory(node->ino, answer(request));
+  node->pool->disk_requests().sync_directory(node->ino, answer(request));
 }
 
 }  // namespace kvcachefs::operations

@@ -48,10 +48,10 @@ class PoolAdapter final : public ControlledPool {
   }
   PrefetchProgress prefetch_progress() override { return pool_->prefetcher().progress(); }
   Result<void> start_scrub(uint64_t rate_bytes_per_s) override {
-    return pool_->start_scrub(rate_bytes_per_s);
+    return pool_->disk_requests().start_scrub(rate_bytes_per_s);
   }
-  Result<void> stop_scrub() override { return pool_->stop_scrub(); }
-  ScrubProgress scrub_progress() override { return pool_->scrub_progress(); }
+  Result<void> stop_scrub() override { return pool_->disk_requests().stop_scrub(); }
+  ScrubProgress scrub_progress() override { return pool_->disk_requests().scrub_progress(); }
 
  private:
   const std::shared_ptr<Pool> pool_;

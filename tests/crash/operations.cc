@@ -204,7 +204,7 @@ void Player::rename() {
   const uint64_t there = expectation_.at(from);
   if (there == Expectation::kNothing || expectation_.object(there).durable_at != 0)
     asked.places.push_back(from);
-  world_.pool().sync_name(target->fd, to.name.c_str(), ask(std::move(asked)));
+  world_.pool().disk_requests().sync_name(target->fd, to.name.c_str(), ask(std::move(asked)));
   wait_for_answers();
 }
 
@@ -290,10 +290,10 @@ void Player::sync() {
   Object* const object = draw(ObjectKind::kFile);
   if (object == nullptr) return;
   note(fmt::format("fsync object {} as of moment {}", object->id, expectation_.moment()));
-  world_.pool().sync(object->ino, ask({.answer = {},
-                                       .moment = expectation_.moment(),
-                                       .objects = {{object->id, object->names}},
-                                       .places = {}}));
+  world_.pool().disk_requests().sync(object->ino, ask({.answer = {},
+                                                       .moment = expectation_.moment(),
+                                                       .objects = {{object->id, object->names}},
+                                                       .places = {}}));
   if (random_.one_in(2)) wait_for_answers();
 }
 
@@ -311,7 +311,7 @@ void Player::sync_directory() {
     if (kept) asked.objects.emplace_back(id, std::set<Place>{place});
   }
   note(fmt::format("fsync directory {} as of moment {}", object->id, expectation_.moment()));
-  world_.pool().sync_directory(ino_of(object->id), ask(std::move(asked)));
+  world_.pool().disk_requests().sync_directory(ino_of(object->id), ask(std::move(asked)));
   if (random_.one_in(2)) wait_for_answers();
 }
 

@@ -106,7 +106,7 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
     }
     if (answer->presence != Presence::kCold) return std::nullopt;
     auto promoted = std::make_shared<std::optional<PromoteOutcome>>();
-    pool.promote(ino, [promoted](const PromoteOutcome& outcome) { *promoted = outcome; });
+    pool.disk_requests().promote(ino, [promoted](const PromoteOutcome& outcome) { *promoted = outcome; });
     if (!world_.pump([&] { return promoted->has_value(); })) throw Violation("a promotion does not end");
     hear();
     intact = (*promoted)->kind == PromoteOutcome::Kind::kIntactOnDisk;
@@ -151,12 +151,11 @@ std::optional<std::string> Player::content(const Handle& handle) {
     auto error = std::make_shared<std::optional<int>>();
     auto piece = std::make_shared<std::string>();
     const size_t size = 4096 * (1 + random_.below(8)) - random_.below(2);
-    world_.pool().read_from_disk(handle.ino, bytes.size(), size,
-                                 [error, piece](Result<std::span<const std::byte>> read) {
-                                   *error = read ? 0 : read.error().code;
-                                   if (read)
-                                     piece->assign(reinterpret_cast<const char*>(read->data()), read->size());
-                                 });
+    world_.pool().disk_requests().read_from_disk(
+        handle.ino, bytes.size(), size, [error, piece](Result<std::span<const std::byte>> read) {
+          *error = read ? 0 : read.error().code;
+          if (read) piece->assign(reinterpret_cast<const char*>(read->data()), read->size());
+        });
     if (!world_.pump([&] { return error->has_value(); })) throw Violation("a read does not end");
     hear();
     if (**error != 0 && rules_.faulty) return std::nullopt;
@@ -174,10 +173,10 @@ void Player::close(Handle handle) {
     pool.open_files().flushed(handle.ino);
     if (rules_.durability == Durability::kSync && handle.id != 0) {
       const Object& object = expectation_.object(handle.id);
-      pool.sync(handle.ino, ask({.answer = {},
-                                 .moment = expectation_.moment(),
-                                 .objects = {{object.id, object.names}},
-                                 .places = {}}));
+      pool.disk_requests().sync(handle.ino, ask({.answer = {},
+                                                 .moment = expectation_.moment(),
+                                                 .objects = {{object.id, object.names}},
+                                                 .places = {}}));
       wait_for_answers();
     }
   }

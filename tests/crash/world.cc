@@ -214,7 +214,7 @@ void World::lose_power() {
 }
 
 void World::bring_to_disk() {
-  pool_->spill_all();
+  pool_->disk_requests().spill_all();
   quiesce();
 }
 

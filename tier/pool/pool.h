@@ -24,11 +24,11 @@
 #include "alloc/numa_topology.h"
 #include "base/mutex.h"
 #include "tier/counters.h"
-#include "tier/disk/residency.h"
 #include "tier/entries/entries.h"
 #include "tier/entries/parked.h"
 #include "tier/pool/capacity.h"
 #include "tier/pool/copy_marks.h"
+#include "tier/pool/disk_requests.h"
 #include "tier/pool/evictor.h"
 #include "tier/pool/inodes.h"
 #include "tier/pool/insight.h"
@@ -36,6 +36,7 @@
 #include "tier/pool/open_files.h"
 #include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_observers.h"
+#include "tier/pool/pool_residency.h"
 #include "tier/pool/reservations.h"
 #include "tier/pool/surroundings.h"
 #include "tier/pool/tree.h"
@@ -44,7 +45,7 @@
 
 namespace kvcachefs {
 
-class Pool final : private Residency {
+class Pool {
  public:
   using Surroundings = PoolSurroundings;
 
@@ -57,7 +58,7 @@ class Pool final : private Residency {
   Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  ~Pool() override;
+  ~Pool();
 
   uint16_t number() const { return number_; }
   const std::string& name() const { return name_; }
@@ -82,6 +83,7 @@ class Pool final : private Residency {
   Tree& tree() { return tree_; }
   OpenFiles& open_files() { return open_files_; }
   Prefetcher& prefetcher() { return prefetcher_; }
+  DiskRequests& disk_requests() { return disk_requests_; }
   Evictor& evictor() { return evictor_; }
 
   // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_scrub.cc, pool_restore.cc) ---
@@ -101,25 +103,6 @@ class Pool final : private Residency {
   bool restoring() const { return disk_.restoring(); }
   DiskTier* disk() const { return disk_.tier(); }
   Durability durability() const { return disk_.durability(); }
-  // Waiters are called with no lock held, by a worker's thread; or by this call, if there is nothing to wait
-  // for or the threads have ended (kEnding; ESHUTDOWN).
-  void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion);
-  void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
-  // lseek(2) for a file that is opened from_disk; ENXIO as there.
-  Result<uint64_t> seek_on_disk(uint64_t ino, uint64_t offset, int whence);
-  // Calls the waiter when the entry, or each closed file in the directory (root: the pool), is in the
-  // catalog.
-  void sync(uint64_t ino, Waiter waiter);
-  void sync_directory(uint64_t ino, Waiter waiter);
-  // sync_name() does so for the file that a rename has given this name: file and name are durable.
-  void sync_name(int directory, const char* name, Waiter waiter);
-  void when_committed(Waiter waiter);
-  void run_near_disk();                                 // runs the calling thread on the disk's node
-  Result<void> start_scrub(uint64_t rate_bytes_per_s);  // EBUSY while a scrub runs
-  Result<void> stop_scrub();
-  ScrubProgress scrub_progress() const;
-  // Queues all stored, admitted dirty entries for the disk, unless durability is none.
-  void spill_all();
   uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
   Result<void> set_durability(Durability durability);
   Result<void> set_admission(Admission admission);
@@ -146,27 +129,6 @@ class Pool final : private Residency {
   // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
   Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
   bool is_supervised() const { return surroundings_.is_supervised(); }
-  // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
-  // shard, because its waiter may be called at once.
-  std::optional<uint64_t> claim_copy(Entry& entry);
-
-  std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
-  bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
-  bool take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
-                 bool written) REQUIRES(shard.mutex);
-  void want_disk_room(uint64_t bytes) override { disk_.want_room(bytes); }
-  Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override;
-  void end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) override;
-  void waiters_told(uint64_t ino) override;
-  std::vector<uint64_t> copied_entries() override;
-  std::optional<CatalogContent> begin_verify(uint64_t ino) override;
-  bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) override;
-  void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
-  void report_refusal(const Error& error);
-  Room& memory_room() override { return capacity_.room(); }
-  bool has_room(uint64_t bytes) const override { return capacity_.has_room(bytes); }
-  uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
-  void wake_evictor() override { surroundings_.evictor->wake(); }
 
   const uint16_t number_;
   const std::string name_;
@@ -186,6 +148,8 @@ class Pool final : private Residency {
   Inodes inodes_{part_, reservations_, disk_};
   Tree tree_{part_, capacity_, disk_, insight_, parked_, inodes_};
   Prefetcher prefetcher_{part_, disk_};
+  PoolResidency residency_{part_, capacity_, reservations_, disk_, marks_, inodes_, tree_};
+  DiskRequests disk_requests_{part_, capacity_, disk_, marks_, inodes_};
   OpenFiles open_files_{part_,  capacity_, reservations_, disk_,      insight_,
                         marks_, inodes_,   tree_,         prefetcher_};
   Evictor evictor_{part_, capacity_, reservations_, disk_, insight_, marks_, parked_, tree_};

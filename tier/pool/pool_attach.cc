@@ -15,22 +15,6 @@ namespace {
 // Two promoter lanes saturate most disks (checksums run at 10 GB/s a thread); four are for arrays.
 constexpr unsigned kMaxLanes = 4;
 
-// Calls the waiter when the last of several outcomes has come, with the first error among them.
-class Together {
- public:
-  explicit Together(Waiter waiter) : waiter_(std::move(waiter)) {}
-  ~Together() { waiter_(std::move(outcome_)); }
-  void ended(Result<void> outcome) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    if (outcome_ && !outcome) outcome_ = std::move(outcome);
-  }
-
- private:
-  Waiter waiter_;
-  Mutex mutex_;
-  Result<void> outcome_;
-};
-
 }  // namespace
 
 Result<void> Pool::make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
@@ -42,9 +26,8 @@ Result<void> Pool::make_disk(std::unique_ptr<BlockDevice> device, std::unique_pt
   if (!scrub_channel) return pass(scrub_channel);
   auto store = std::make_unique<SpillStore>(std::move(device), std::move(catalog), unit_bytes, counters_);
   const uint64_t store_units = store->space().units();
-  auto tier =
-      std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
-                                 static_cast<Residency&>(*this), arena_, spill.admission, is_supervised());
+  auto tier = std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
+                                         residency_, arena_, spill, is_supervised());
   for (unsigned lane = 0; lane < std::clamp(surroundings_.cores / 2, 1u, kMaxLanes); ++lane) {
     auto lane_channel = tier->store->device().channel(PromoterLane::kDepth);
     if (!lane_channel) return pass(lane_channel);
@@ -79,7 +62,7 @@ Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_
   if (served) disk_.tell_names(true);
   use_disk(spill);
   for (const uint64_t ino : disk_.end_restoring()) tree_.attributes_changed(ino);
-  spill_all();
+  disk_requests_.spill_all();
   return {};
 }
 
@@ -96,7 +79,7 @@ Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std:
   }
   use_disk(spill);
   disk_.tell_names(true);
-  spill_all();
+  disk_requests_.spill_all();
   return {};
 }
 
@@ -134,119 +117,6 @@ void Pool::use_disk(const PoolOptions& spill) {
   disk_.use();
 }
 
-void Pool::when_committed(Waiter waiter) {
-  if (retired()) return waiter({});  // nothing of a removed pool is kept
-  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  disk()->store->log().when_committed(std::move(waiter));
-}
-
-std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
-  if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
-  entry.spill_queued = entry.spill_urgent = true;
-  return entry.charged_bytes;
-}
-
-void Pool::sync(uint64_t ino, Waiter waiter) {
-  if (retired()) return waiter({});
-  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  EntryTable::Shard& shard = entries_.shard(ino);
-  std::optional<uint64_t> dirty_bytes;
-  {
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
-    if (entry != nullptr && entry->is_file() && entry->removed && !entry->synced_nameless) {
-      entry->synced_nameless = true;
-      if (entry->tier == Entry::Tier::kDirty) marks_.mark_dirty(*entry);
-    }
-    if (entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
-  }
-  if (!dirty_bytes) return when_committed(std::move(waiter));
-  disk()->spiller.request(ino, *dirty_bytes, true,
-                          [this, its = std::move(waiter)](Result<void> outcome) mutable {
-                            if (!outcome) return its(std::move(outcome));
-                            when_committed(std::move(its));
-                          });
-}
-
-void Pool::sync_name(int directory, const char* name, Waiter waiter) {
-  auto attributes = sys::stat_at(directory, name);
-  if (!attributes || !S_ISREG(attributes->st_mode)) return when_committed(std::move(waiter));
-  sync(attributes->st_ino, std::move(waiter));
-}
-
-void Pool::sync_directory(uint64_t ino, Waiter waiter) {
-  if (retired()) return waiter({});
-  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  auto fd = inodes_.open_inode(ino, O_RDONLY | O_DIRECTORY);
-  if (!fd) return waiter(pass(fd));
-  disk()->names.keep_directory(fd->get());
-  auto together = std::make_shared<Together>([this, its = std::move(waiter)](Result<void> outcome) mutable {
-    if (!outcome) return its(std::move(outcome));
-    when_committed(std::move(its));
-  });
-  // A file that is still being written is left to its own fsync and close.
-  const auto claim = [this](Entry& entry) {
-    return entry.may_be_closed() || entry.synced_nameless ? claim_copy(entry) : std::nullopt;
-  };
-  const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
-    disk()->spiller.request(inode, dirty_bytes, true,
-                            [together](Result<void> outcome) { together->ended(std::move(outcome)); });
-  };
-  if (ino == root_ino()) {
-    // Because the kernel passes on no sync(2) or syncfs(2), an fsync of the root is the only request for a
-    // whole pool.
-    if (durability() == Durability::kNone) disk_.tell_names(false);
-    for (size_t index = 0; index < EntryTable::kShards; ++index) {
-      std::vector<std::pair<uint64_t, uint64_t>> dirty;
-      {
-        EntryTable::Shard& shard = entries_.shard_at(index);
-        MutexLock lock(shard.mutex);
-        for (auto& [inode, entry] : shard.entries)
-          if (const auto bytes = claim(entry)) dirty.emplace_back(inode, *bytes);
-      }
-      for (const auto& [inode, bytes] : dirty) spill(inode, bytes);
-    }
-    return;
-  }
-  const int directory = fd->get();
-  auto read = for_each_child(std::move(*fd), [&](const Child& child) {
-    // Without durability the catalog has not been told of inodes without content.
-    if (!child.is_regular) {
-      disk()->names.keep(directory, child.name);
-      return;
-    }
-    EntryTable::Shard& shard = entries_.shard(child.ino);
-    std::optional<uint64_t> dirty_bytes;
-    {
-      MutexLock lock(shard.mutex);
-      if (Entry* entry = shard.find(child.ino)) dirty_bytes = claim(*entry);
-    }
-    if (dirty_bytes) spill(child.ino, *dirty_bytes);
-  });
-  if (!read) together->ended(std::move(read));
-}
-
-void Pool::run_near_disk() {
-  const int node = disk()->store->device().node();
-  if (node >= 0) surroundings_.topology->run_on(node);
-}
-
-void Pool::spill_all() {
-  if (disk() == nullptr || durability() == Durability::kNone) return;
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    count_step();
-    EntryTable::Shard& shard = entries_.shard_at(index);
-    MutexLock lock(shard.mutex);
-    for (auto& [ino, entry] : shard.entries) {
-      if (entry.stage == Entry::Stage::kFresh && !entry.removed) disk_.publish(entry);
-      // An entry that the spiller keeps for later (a writer or a mapping) is asked for again: it may be the
-      // last chance.
-      if (entry.closed()) entry.spill_queued = false;
-      if (entry.is_file()) disk_.queue_spill(entry);
-    }
-  }
-}
-
 Result<void> Pool::set_durability(Durability durability) {
   if (disk() == nullptr) return refuse_without_disk(away(), name_);
   {
@@ -256,7 +126,7 @@ Result<void> Pool::set_durability(Durability durability) {
   // Without durability the catalog has not been told of inodes without content.
   if (disk_.exchange_durability(durability) == Durability::kNone && durability != Durability::kNone)
     disk_.tell_names(false);
-  spill_all();
+  disk_requests_.spill_all();
   return {};
 }
 
