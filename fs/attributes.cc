@@ -36,7 +36,7 @@ Space space_of(Pool& pool) {
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
   const bool apart = pool.durability() == Durability::kNone;
   const uint64_t bytes = apart ? memory.size_bytes + disk_bytes : std::max(memory.size_bytes, disk_bytes);
-  const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.cold_bytes());
+  const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
   // A pool without its disk cannot let go of what only its memory has.
   const uint64_t available_bytes =
       pool.away() != nullptr ? std::min(bytes, free_bytes + memory.evictable_bytes) : bytes;

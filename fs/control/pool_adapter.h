@@ -29,7 +29,7 @@ class PoolAdapter final : public ControlledPool {
   uint64_t learned_entry_bytes() override { return pool_->capacity().learned_entry_bytes(); }
   std::vector<NodeUsage> numa_usage() override { return pool_->insight().numa_survey().recent(); }
   EvictResult last_evict() override { return pool_->evictor().last_evict(); }
-  size_t listing_shards() override { return Pool::kListingShards; }
+  size_t listing_shards() override { return Insight::kListingShards; }
   std::vector<EntryListing> list_entries(size_t shard) override {
     return pool_->insight().list_entries(shard);
   }

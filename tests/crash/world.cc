@@ -146,8 +146,8 @@ void World::start() {
   auto made = Pool::create(1, pool_options(), surroundings());
   if (!made) throw std::runtime_error("pool: " + made.error().message);
   pool_ = std::move(*made);
-  auto attached = pool_->attach_disk(std::make_unique<Device>(disk_),
-                                     std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
+  auto attached = pool_->recovery().attach_disk(
+      std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
   if (!attached) throw Violation("the pool cannot be attached: " + attached.error().message);
   disk_.set_odds(options_.odds);
 }
@@ -188,7 +188,7 @@ bool World::take_over() {
   auto adopted = Pool::adopt(1, pool_options(), surroundings());
   if (!adopted) throw Violation("the pool cannot be taken over: " + adopted.error().message);
   pool_ = std::move(*adopted);
-  auto attached = pool_->attach_adopted_disk(
+  auto attached = pool_->recovery().attach_adopted_disk(
       std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
   if (crashed()) throw Crash();
   if (!attached) throw Violation("the disk cannot be taken over: " + attached.error().message);

@@ -1,6 +1,6 @@
 // The parts that a pool has because it has a disk tier. They are made before anything uses them and stay
 // until the pool goes. Threads and failure: as each part says; workers run the parts by the steps of
-// tier/pool/pool.h.
+// daemon/workers.h.
 #pragma once
 
 #include <memory>

@@ -20,8 +20,10 @@ class Insight : PoolPart {
   PoolUsage usage() const;
   SpillUsage spill_usage() const;
   ArenaUsage inode_usage() const { return arena_.usage(); }
+  uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
   // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
+  static constexpr size_t kListingShards = EntryTable::kShards;
   std::vector<EntryListing> list_entries(size_t shard);
   Result<EntryFacts> facts(uint64_t ino);
   void report_full(bool told) const;  // `told`: the daemon answered ENOSPC; else the tmpfs may have

@@ -1,4 +1,4 @@
-// Plain values of tier/pool/pool.h: what a pool is ordered to evict, and what it tells of itself.
+// Plain values: what a pool is ordered to evict, and what it tells of itself.
 #pragma once
 
 #include <cstdint>

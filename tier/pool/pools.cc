@@ -109,7 +109,7 @@ Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
   if (!options.spill_path.empty() && !(*pool)->retired())
     if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
-      (*pool)->go_on_without_disk(options, attached.error());
+      (*pool)->recovery().go_on_without_disk(options, attached.error());
   put(number, std::move(*pool));
   last_number_ = std::max(last_number_, number);
   return {};
@@ -187,15 +187,15 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority)
                                     pool.name(), format_size(size_bytes), format_size(others),
                                     format_size(surroundings_.memory_bytes)));
   if (authority == Authority::kAdministrator) {
-    auto resized = pool.set_size(size_bytes);
-    return resized ? pool.set_size_max(size_bytes) : resized;
+    auto resized = pool.settings().set_size(size_bytes);
+    return resized ? pool.settings().set_size_max(size_bytes) : resized;
   }
   if (size_bytes > present.size_max_bytes)
     return fail(EPERM, fmt::format("pool {}: {} is more than its size_max, {}, which only the administrator "
                                    "raises (.kvcachefs/pools/{}/size_max)",
                                    pool.name(), format_size(size_bytes), format_size(present.size_max_bytes),
                                    pool.name()));
-  return pool.set_size(size_bytes);
+  return pool.settings().set_size(size_bytes);
 }
 
 Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
@@ -203,7 +203,7 @@ Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
   if (size_max_bytes > surroundings_.memory_bytes)
     return fail(EINVAL, fmt::format("pool {}: size_max {} is more than the memory, {}", pool.name(),
                                     format_size(size_max_bytes), format_size(surroundings_.memory_bytes)));
-  return pool.set_size_max(size_max_bytes);
+  return pool.settings().set_size_max(size_max_bytes);
 }
 
 void Pools::reap() {

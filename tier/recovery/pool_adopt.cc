@@ -79,7 +79,7 @@ int number_in(std::string_view text) {
 
 }  // namespace
 
-class Pool::Adopter {
+class Recovery::Adopter {
  public:
   explicit Adopter(Pool& pool) : pool_(pool), survivors_(*pool.surroundings_.survivors) {}
 
@@ -251,29 +251,10 @@ class Pool::Adopter {
   std::vector<Closed> closed_;
 };
 
-Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& options,
-                                          const Surroundings& surroundings) {
-  std::vector<int> nameless;
-  for (const auto& [place, kept] : surroundings.survivors->kept_inodes().list())
-    if (kept.inode.pool == number) nameless.push_back(kept.fd);
-  auto arena = MemoryArena::adopt(surroundings.arena_path, nameless);
-  if (!arena) return pass(arena);
-  const bool removed = arena->tree_is_removed();
-  auto pool = std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
-  if (removed) pool->capacity_.close();
-  const uint64_t begun_ns = now_ns();
-  Adopter adopter(*pool);
+std::vector<uint64_t> Recovery::adopt() {
+  Adopter adopter(pool_);
   adopter.run();
-  // The kernel says once that it has forgotten an inode, and may have said so to the process that died.
-  if (!adopter.nameless_directories.empty())
-    surroundings.listener->let_go(number, std::move(adopter.nameless_directories),
-                                  [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
-                                    const auto its = left.lock();
-                                    if (its && !known) its->inodes().forget(ino, UINT64_MAX);
-                                  });
-  log_info("pool {}: taken over with {} entries in {} ms", options.name, pool->entries_.files(),
-           (now_ns() - begun_ns) / 1'000'000);
-  return pool;
+  return std::move(adopter.nameless_directories);
 }
 
 }  // namespace kvcachefs

@@ -63,7 +63,7 @@ bool same_node(const CatalogNode& a, const CatalogNode& b) {
 
 }  // namespace
 
-class Pool::Reconciler final : public CatalogVisitor {
+class Recovery::Reconciler final : public CatalogVisitor {
  public:
   Reconciler(Pool& pool, DiskTier& tier, bool unfinished)
       : pool_(pool), tier_(tier), unfinished_(unfinished) {}
@@ -441,8 +441,8 @@ class Pool::Reconciler final : public CatalogVisitor {
   uint64_t lost_ = 0;
 };
 
-Result<Pool::KnownNodes> Pool::reconcile(DiskTier& tier, bool unfinished) {
-  return Reconciler(*this, tier, unfinished).run();
+Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, bool unfinished) {
+  return Reconciler(pool_, tier, unfinished).run();
 }
 
 }  // namespace kvcachefs

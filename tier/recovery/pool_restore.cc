@@ -32,7 +32,7 @@ struct Made {
 
 }  // namespace
 
-class Pool::Restorer final : public CatalogVisitor {
+class Recovery::Restorer final : public CatalogVisitor {
  public:
   // `there`: the nodes that the tree has already, restored by a process that died or made before.
   Restorer(Pool& pool, DiskTier& tier, const KnownNodes& there)
@@ -185,7 +185,7 @@ class Pool::Restorer final : public CatalogVisitor {
     if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
     Entry marked;
     marked.node_id = node.id;
-    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised());
+    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised());
     if (auto put = pool_.marks_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
       return pass(put);
     if (auto named = sys::link_to(fd->get(), parent, name); !named) return pass(named);
@@ -235,7 +235,8 @@ class Pool::Restorer final : public CatalogVisitor {
     if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
     if (content == nullptr) {
       const KeptCtime kept =
-          is_new ? restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised()) : KeptCtime();
+          is_new ? restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised())
+                 : KeptCtime();
       tier_.names.known(handle->ino, node.id, fd->get(), kept);
       if (S_ISDIR(node.mode)) {
         directories_[node.id] = *handle;
@@ -298,8 +299,8 @@ class Pool::Restorer final : public CatalogVisitor {
   uint64_t losses_ = 0;
 };
 
-Result<void> Pool::restore(DiskTier& tier, const KnownNodes& there) {
-  return Restorer(*this, tier, there).run();
+Result<void> Recovery::restore(DiskTier& tier, const KnownNodes& there) {
+  return Restorer(pool_, tier, there).run();
 }
 
 }  // namespace kvcachefs

@@ -94,7 +94,7 @@ class PoolRestoreTest : public ::testing::Test {
     return made;
   }
   Result<void> attach(std::unique_ptr<Catalog> catalog, uint64_t unit_bytes = kUnitBytes) {
-    return pool_->attach_disk(
+    return pool_->recovery().attach_disk(
         std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{.size_bytes = 64 * unit_bytes}),
         std::move(catalog), unit_bytes, options_);
   }
