@@ -127,7 +127,7 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
   disk.threads.emplace_back([this, name, nice, pool = disk.pool, step] {
     pthread_setname_np(pthread_self(), name);
     (void)setpriority(PRIO_PROCESS, 0, nice);
-    pool->run_near_disk();
+    pool->disk_requests().run_near_disk();
     while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
   });
 }
@@ -203,12 +203,12 @@ void Workers::finish_disks() {
   for (const auto& pool : pools_.list()) {
     if (pool->away() != nullptr) {
       log_warning("pool {}: its disk is away: {} dirty entries go with the memory", pool->name(),
-                  pool->spill_usage().dirty_entries);
+                  pool->insight().spill_usage().dirty_entries);
       pool->away()->close();
     }
     DiskTier* const tier = pool->disk();
     if (tier == nullptr) continue;
-    pool->spill_all();
+    pool->disk_requests().spill_all();
     while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
       std::this_thread::sleep_for(kFinishPause);
     if (!tier->spiller.idle() || !tier->store->log().idle())
@@ -231,7 +231,7 @@ void Workers::evict() {
     bool busy = false;
     uint64_t activity = 0;
     for (const auto& pool : pools_.list()) {
-      busy |= pool->tidy();
+      busy |= pool->evictor().tidy();
       activity += pool->capacity().activity();
     }
     // The turn counts as not due during this, because freeing a removed pool's memory takes as long as the

@@ -33,13 +33,13 @@ struct Space {
 // if everything in memory must be on the disk too. Clients take `bytes` for the most that they may keep in
 // the pool, and `available_bytes` for what they may still store: cached entries leave for new ones, and
 // entries that are open or pinned are the clients' own to let go of.
-Space space_of(const Pool& pool) {
-  const PoolUsage memory = pool.usage();
+Space space_of(Pool& pool) {
+  const PoolUsage memory = pool.insight().usage();
   const DiskTier* const disk = pool.disk();
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
   const bool apart = pool.durability() == Durability::kNone;
   const uint64_t bytes = apart ? memory.size_bytes + disk_bytes : std::max(memory.size_bytes, disk_bytes);
-  const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.cold_bytes());
+  const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
   // A pool without its disk cannot let go of what only its memory has.
   const uint64_t available_bytes =
       pool.away() != nullptr ? std::min(bytes, free_bytes + memory.evictable_bytes) : bytes;
@@ -50,13 +50,13 @@ Space space_of(const Pool& pool) {
 // has to be promoted before it is cut.
 Result<Presence> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
                                 bool& begun) {
-  auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
+  auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // The size goes first, because it may have to wait for the disk, and then everything is done again.
   if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
     const auto cutting =
         server_of(request).pages_in_use.cut(NodeId::of_inode(node.pool->number(), node.ino).value);
-    auto cut = node.pool->truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
+    auto cut = node.pool->open_files().truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
     if (!cut || *cut == Presence::kCold) return cut;
     if (*cut != Presence::kHere) return std::unexpected(error_of(*cut));
   }
@@ -79,7 +79,7 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
   if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT)
-    if (auto done = node.pool->set_times(node.ino, times); !done) return pass(done);
+    if (auto done = node.pool->inodes().set_times(node.ino, times); !done) return pass(done);
   return Presence::kHere;
 }
 
@@ -87,8 +87,8 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
 // be written are asked for each time. may_be_written() is called first, because a mapping may end before the
 // attributes are read.
 void reply_attributes_of(fuse_req_t request, fuse_ino_t ino, const Node& node, Error (*error_of)(Error)) {
-  const double timeout_s = node.pool->may_be_written(node.ino) ? 0 : kLongTimeoutS;
-  auto attributes = node.pool->attributes(node.ino);
+  const double timeout_s = node.pool->inodes().may_be_written(node.ino) ? 0 : kLongTimeoutS;
+  auto attributes = node.pool->inodes().attributes(node.ino);
   if (!attributes) return reply_error(request, error_of(attributes.error()));
   reply_attributes(request, ino, *attributes, timeout_s);
 }
@@ -117,15 +117,15 @@ Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
 }
 
 void drop_set_id_bits_at_open(fuse_req_t request, const Node& node) {
-  const auto fd = node.pool->open_inode(node.ino, O_PATH);
+  const auto fd = node.pool->inodes().open_inode(node.ino, O_PATH);
   const auto mode = fd ? mode_without_set_id_bits(request, fd->get()) : std::nullopt;
-  if (mode) node.pool->change_mode_unless_written(node.ino, *mode);
+  if (mode) node.pool->inodes().change_mode_unless_written(node.ino, *mode);
 }
 
 void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {
   const DiskTier* const tier = node.pool->disk();
   if (tier == nullptr || !tier->store->log().is_full()) return then();
-  node.pool->when_committed(
+  node.pool->disk_requests().when_committed(
       for_this_request([then = std::move(then)](const Result<void>&) mutable { then(); }));
 }
 
@@ -157,9 +157,10 @@ void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, u
       if (outcome.kind != PromoteOutcome::Kind::kPromoted) return reply_error(request, error_of(outcome));
       change(request, ino, wanted, valid, patience_ends_ms, tries + 1);
     };
-    return node->pool->promote(node->ino, for_this_request(again), Room::Whose::kWriter, patience_ends_ms);
+    return node->pool->disk_requests().promote(node->ino, for_this_request(again), Room::Whose::kWriter,
+                                               patience_ends_ms);
   }
-  if (done || begun) node->pool->attributes_changed(node->ino);
+  if (done || begun) node->pool->tree().attributes_changed(node->ino);
   if (!done) return reply_error(request, begun ? after_change(done.error()) : std::move(done.error()));
   fault_point("attributes changed");
   reply_attributes_of(request, ino, *node, after_change);
@@ -186,7 +187,7 @@ void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int va
 void readlink(fuse_req_t request, fuse_ino_t ino) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
+  auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto target = sys::read_link(fd->get());
   if (!target) return reply_error(request, std::move(target.error()));
@@ -208,7 +209,7 @@ void statfs(fuse_req_t request, fuse_ino_t ino) {
   answer.f_namemax = 255;
   for (const auto& pool : pools) {
     const Space space = space_of(*pool);
-    const ArenaUsage inodes = pool->inode_usage();
+    const ArenaUsage inodes = pool->insight().inode_usage();
     answer.f_blocks += space.bytes / kBlockBytes;
     answer.f_bfree += space.free_bytes / kBlockBytes;
     answer.f_bavail += space.available_bytes / kBlockBytes;

@@ -126,7 +126,7 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
     }
     if (!id.is_administrators()) {
       // The owner of the pool's root owns its control files, and so may steer the pool.
-      auto root = pool->attributes(pool->root_ino());
+      auto root = pool->inodes().attributes(pool->root_ino());
       if (!root) return root;
       attributes.st_uid = root->st_uid;
       attributes.st_gid = root->st_gid;
@@ -227,7 +227,7 @@ void ControlFiles::survey(std::chrono::milliseconds at_most) {
   surveying_.step(survivors_, at_most);
   for (const auto& pool : pools_.list()) {
     survivors_.requests().begin(0, false);
-    pool->numa_survey().step();
+    pool->insight().numa_survey().step();
     survivors_.requests().end();
   }
 }

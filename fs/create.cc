@@ -26,7 +26,7 @@ Result<void> give_to_caller(fuse_req_t request, int directory, int fd, mode_t mo
 
 // The call removes what was made for a request that then failed, and what the pool knows of it by now.
 void unmake(Pool& pool, int directory, const char* name, bool is_directory) {
-  if (!pool.remove(directory, name, is_directory))
+  if (!pool.tree().remove(directory, name, is_directory))
     (void)sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0);
 }
 
@@ -40,19 +40,19 @@ Result<fuse_entry_param> adopt_new(fuse_req_t request, const Node& parent, int d
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return pass(attributes);
   if (S_ISREG(attributes->st_mode)) {
-    auto known = parent.pool->created({.fd = fd->get(),
-                                       .ino = handle->ino,
-                                       .generation = handle->generation,
-                                       .open = false,
-                                       .writer = false,
-                                       .named = true,
-                                       .name = name,
-                                       .node = 0});
+    auto known = parent.pool->open_files().created({.fd = fd->get(),
+                                                    .ino = handle->ino,
+                                                    .generation = handle->generation,
+                                                    .open = false,
+                                                    .writer = false,
+                                                    .named = true,
+                                                    .name = name,
+                                                    .node = 0});
     if (!known) return pass(known);
-  } else if (auto known = parent.pool->looked_up(*handle, *attributes); !known) {
+  } else if (auto known = parent.pool->inodes().looked_up(*handle, *attributes); !known) {
     return pass(known);
   } else {
-    parent.pool->made(*handle, S_ISDIR(attributes->st_mode), directory, name);
+    parent.pool->tree().made(*handle, S_ISDIR(attributes->st_mode), directory, name);
   }
   return entry_of(NodeId::of_inode(parent.pool->number(), handle->ino).value, handle->generation,
                   *attributes);
@@ -64,10 +64,10 @@ void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mod
   auto node = find_node(server_of(request), parent);
   if (!node) return reply_error(request, std::move(node.error()));
   if (is_reserved(*node, name)) return reply_error(request, {EEXIST, {}});
-  auto directory = node->pool->directory(node->ino);
+  auto directory = node->pool->inodes().directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   const bool attempted = request_identity().attempted;
-  if (attempted && S_ISREG(mode)) node->pool->undo_create(directory->fd, name);
+  if (attempted && S_ISREG(mode)) node->pool->tree().undo_create(directory->fd, name);
   const bool there = sys::stat_at(directory->fd, name).has_value();
   if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt();
@@ -110,7 +110,7 @@ Result<NewFile> prepare(fuse_req_t request, Pool& pool, int directory, UniqueFd 
   if (!handle) return pass(handle);
   auto attributes = sys::stat_of(fd.get());
   if (!attributes) return pass(attributes);
-  file.node = pool.make_way(fd.get(), fuse_req_ctx(request)->pid);
+  file.node = pool.open_files().make_way(fd.get(), fuse_req_ctx(request)->pid);
   file.fd = std::move(fd);
   file.handle = *handle;
   file.attributes = *attributes;
@@ -127,14 +127,14 @@ Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, N
                       const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
   const bool named = name[0] != '\0';
-  auto opened = pool.created({.fd = made.fd.get(),
-                              .ino = made.handle.ino,
-                              .generation = made.handle.generation,
-                              .open = true,
-                              .writer = writes(file),
-                              .named = named,
-                              .name = name,
-                              .node = made.node});
+  auto opened = pool.open_files().created({.fd = made.fd.get(),
+                                           .ino = made.handle.ino,
+                                           .generation = made.handle.generation,
+                                           .open = true,
+                                           .writer = writes(file),
+                                           .named = named,
+                                           .name = name,
+                                           .node = made.node});
   if (!opened) return pass(opened);
   const Node node{.pool = shared, .ino = made.handle.ino};
   PageCache& page_cache = server_of(request).page_cache;
@@ -142,7 +142,7 @@ Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, N
   if (writes_alone(file)) page_cache.stored(nodeid);
   if (auto answered = answer_open(request, node, *opened, file); !answered) {
     page_cache.closed(nodeid);
-    pool.forget(made.handle.ino, 1);
+    pool.inodes().forget(made.handle.ino, 1);
     return answered;
   }
   made.fd.reset();  // before the answer: an eviction must not find it open
@@ -151,7 +151,7 @@ Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, N
   about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
     close_handle(server, node, *file);
-    pool.forget(made.handle.ino, 1);
+    pool.inodes().forget(made.handle.ino, 1);
   }
   return {};
 }
@@ -162,21 +162,21 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   Pool& pool = *shared;
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
-  auto known = pool.look_up(*handle, directory, name);
+  auto known = pool.inodes().look_up(*handle, directory, name);
   if (!known) return pass(known);
   struct stat* const attributes = &known->attributes;
   if (!S_ISREG(attributes->st_mode)) {
-    pool.forget(handle->ino, 1);
+    pool.inodes().forget(handle->ino, 1);
     return fail(ESTALE);  // the kernel looks again and opens it in its own way
   }
-  auto answer = pool.begin_open(handle->ino, {.writer = writes(file)}, client_of(request, pool));
+  auto answer = pool.open_files().begin_open(handle->ino, {.writer = writes(file)}, client_of(request, pool));
   if (!answer || answer->presence != Presence::kHere) {
-    pool.forget(handle->ino, 1);
+    pool.inodes().forget(handle->ino, 1);
     return answer ? std::unexpected(error_of(answer->presence)) : pass(answer);
   }
   const Node node{.pool = shared, .ino = handle->ino};
   if (auto answered = answer_open(request, node, answer->opened, file); !answered) {
-    pool.forget(handle->ino, 1);
+    pool.inodes().forget(handle->ino, 1);
     return answered;
   }
   // The kernel believes that it created the file, so it will not truncate it. This is the last step that can
@@ -184,12 +184,12 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   if ((file->flags & O_TRUNC) != 0) {
     const auto cutting =
         server_of(request).pages_in_use.cut(NodeId::of_inode(pool.number(), handle->ino).value);
-    if (auto cut = pool.truncate(handle->ino, 0); !cut || *cut != Presence::kHere) {
+    if (auto cut = pool.open_files().truncate(handle->ino, 0); !cut || *cut != Presence::kHere) {
       close_handle(server_of(request), node, *file);
-      pool.forget(handle->ino, 1);
+      pool.inodes().forget(handle->ino, 1);
       return cut ? std::unexpected(error_of(*cut)) : pass(cut);
     }
-    if (auto now = pool.attributes(handle->ino)) *attributes = *now;
+    if (auto now = pool.inodes().attributes(handle->ino)) *attributes = *now;
   }
   const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
                               *attributes, known->being_written || writes(file) ? 0 : kLongTimeoutS);
@@ -197,7 +197,7 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
     close_handle(server, node, *file);
-    pool.forget(handle->ino, 1);
+    pool.inodes().forget(handle->ino, 1);
   }
   return {};
 }
@@ -210,22 +210,22 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   const auto opened = server.survivors.handles().opened_by(identity.unique);
   if (!opened || opened->inode.pool != pool->number()) return false;
   const Node node{.pool = pool, .ino = opened->inode.ino};
-  auto attributes = pool->attributes(node.ino);
-  const auto adopted = pool->adopted_open(node.ino, opened->from_disk);
+  auto attributes = pool->inodes().attributes(node.ino);
+  const auto adopted = pool->open_files().adopted_open(node.ino, opened->from_disk);
   if (!attributes || !adopted) {
     close_first(server, node, *opened, *file);
     return false;
   }
-  const uint32_t generation = pool->generation_of(node.ino);
+  const uint32_t generation = pool->inodes().generation_of(node.ino);
   // The lookup is counted only if the file has a name.
-  const bool counted = pool->looked_up({node.ino, generation}, *attributes).has_value();
+  const bool counted = pool->inodes().looked_up({node.ino, generation}, *attributes).has_value();
   const uint64_t nodeid = NodeId::of_inode(pool->number(), node.ino).value;
   fill_in(request, *pool, *adopted, opened->handle, server.page_cache.bypasses(nodeid), file);
   const auto entry = entry_of(nodeid, generation, *attributes);
   about_to_answer();
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {
     close_handle(server, node, *file);
-    if (counted) pool->forget(node.ino, 1);
+    if (counted) pool->inodes().forget(node.ino, 1);
   }
   return true;
 }
@@ -245,7 +245,7 @@ void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode)
 
 void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   make_in(request, parent, name, S_IFLNK | 0777,
-          [&](Pool& pool, int directory) { return pool.make_symlink(target, directory, name); });
+          [&](Pool& pool, int directory) { return pool.tree().make_symlink(target, directory, name); });
 }
 
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
@@ -254,12 +254,12 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   if (!node) return reply_error(request, std::move(node.error()));
   if (is_reserved(*node, name)) return reply_error(request, {EEXIST, {}});
   Pool& pool = *node->pool;
-  auto directory = pool.directory(node->ino);
+  auto directory = pool.inodes().directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   if (create_again(request, node->pool, file)) return;
   // A file that a process that died has created, and of which the kernel was not told, is made anew with all
   // that belongs to it.
-  if (request_identity().attempted) pool.undo_create(directory->fd, name);
+  if (request_identity().attempted) pool.tree().undo_create(directory->fd, name);
   Survivors& survivors = server_of(request).survivors;
   if (survivors.supervised() && !sys::stat_at(directory->fd, name)) survivors.requests().attempt();
   for (int tries = 0;; ++tries) {
@@ -289,7 +289,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
 void tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* file) {
   auto node = find_node(server_of(request), parent);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto directory = node->pool->open_inode(node->ino, O_RDONLY | O_DIRECTORY);
+  auto directory = node->pool->inodes().open_inode(node->ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return reply_error(request, std::move(directory.error()));
   if (create_again(request, node->pool, file)) return;
   const int exclusive = file->flags & O_EXCL;  // never to be linked

@@ -23,7 +23,7 @@ bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t nodeid, uin
   Server& server = server_of(request);
   const PagesInUse::Reading reading = server.pages_in_use.read(nodeid);
   if (reading.refused()) return false;
-  auto fd = node.pool->open_inode(node.ino, O_RDONLY);
+  auto fd = node.pool->inodes().open_inode(node.ino, O_RDONLY);
   if (!fd) return false;
   const auto attributes = sys::stat_of(fd->get());
   if (!attributes) return false;
@@ -50,7 +50,7 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   if ((file->fh & kFromDisk) != 0) {
-    return node->pool->read_from_disk(
+    return node->pool->disk_requests().read_from_disk(
         node->ino, static_cast<uint64_t>(offset), size,
         for_this_request([request](Result<std::span<const std::byte>> bytes) {
           if (!bytes) return reply_error(request, std::move(bytes.error()));
@@ -60,7 +60,7 @@ void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_fi
   if (size >= kBufferedBytesMax && reply_from_pages(request, *node, ino, static_cast<uint64_t>(offset), size))
     return;
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
-  auto count = node->pool->read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
+  auto count = node->pool->open_files().read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
   (void)fuse_reply_buf(request, buffer.get(), *count);
 }
@@ -71,12 +71,13 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
   if (id.is_control()) return server_of(request).control.write(request, id, {bytes, size}, offset, file);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  auto count = node->pool->write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
+  auto count = node->pool->open_files().write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
   // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
   // others. A later flush of cached pages (`writepage`) is no user's write.
   if (file->writepage == 0)
-    if (auto fd = node->pool->open_inode(node->ino, O_PATH)) (void)drop_set_id_bits(request, fd->get());
+    if (auto fd = node->pool->inodes().open_inode(node->ino, O_PATH))
+      (void)drop_set_id_bits(request, fd->get());
   if ((file->flags & O_DSYNC) == 0 || !node->pool->has_disk()) {
     about_to_answer();
     return (void)fuse_reply_write(request, *count);
@@ -88,15 +89,15 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
     about_to_answer();
     (void)fuse_reply_write(request, written);
   };
-  node->pool->sync(node->ino, for_this_request(std::move(reply)));
+  node->pool->disk_requests().sync(node->ino, for_this_request(std::move(reply)));
 }
 
 void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   const auto cutting = server_of(request).pages_in_use.cut(ino);
-  reply_outcome(request, node->pool->allocate(node->ino, mode, static_cast<uint64_t>(offset),
-                                              static_cast<uint64_t>(length)));
+  reply_outcome(request, node->pool->open_files().allocate(node->ino, mode, static_cast<uint64_t>(offset),
+                                                           static_cast<uint64_t>(length)));
 }
 
 void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
@@ -105,11 +106,11 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   const bool from_disk = (file->fh & kFromDisk) != 0;
-  auto fd = from_disk ? Result<UniqueFd>(UniqueFd()) : node->pool->open_inode(node->ino, O_RDONLY);
+  auto fd = from_disk ? Result<UniqueFd>(UniqueFd()) : node->pool->inodes().open_inode(node->ino, O_RDONLY);
   if (!fd) return reply_error(request, std::move(fd.error()));
   const auto from = static_cast<uint64_t>(offset);
-  auto at =
-      from_disk ? node->pool->seek_on_disk(node->ino, from, whence) : sys::seek(fd->get(), from, whence);
+  auto at = from_disk ? node->pool->disk_requests().seek_on_disk(node->ino, from, whence)
+                      : sys::seek(fd->get(), from, whence);
   if (!at) return reply_error(request, std::move(at.error()));
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }
@@ -122,12 +123,12 @@ void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_fi
   if (!from) return reply_error(request, std::move(from.error()));
   auto to = find_node(server_of(request), out);
   if (!to) return reply_error(request, std::move(to.error()));
-  auto from_fd = from->pool->open_inode(from->ino, O_RDONLY);
+  auto from_fd = from->pool->inodes().open_inode(from->ino, O_RDONLY);
   if (!from_fd) return reply_error(request, std::move(from_fd.error()));
-  auto to_fd = to->pool->open_inode(to->ino, O_RDWR);
+  auto to_fd = to->pool->inodes().open_inode(to->ino, O_RDWR);
   if (!to_fd) return reply_error(request, std::move(to_fd.error()));
-  auto copied = to->pool->copy_range(from_fd->get(), static_cast<uint64_t>(in_offset), to_fd->get(),
-                                     static_cast<uint64_t>(out_offset), length);
+  auto copied = to->pool->open_files().copy_range(from_fd->get(), static_cast<uint64_t>(in_offset),
+                                                  to_fd->get(), static_cast<uint64_t>(out_offset), length);
   if (!copied) return reply_error(request, std::move(copied.error()));
   about_to_answer();
   (void)fuse_reply_write(request, *copied);

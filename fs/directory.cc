@@ -70,13 +70,13 @@ bool add_plain(Listing& listing, bool plus, const char* name, uint64_t nodeid, m
 
 bool add_known(Listing& listing, Pool& pool, int directory, const char* name, off_t next) {
   auto handle = sys::handle_at(directory, name);
-  const auto known = handle ? pool.look_up(*handle, directory, name) : pass(handle);
+  const auto known = handle ? pool.inodes().look_up(*handle, directory, name) : pass(handle);
   // The name is gone since the directory was read, or is another file now: it is left out.
   if (!known) return true;
   const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
                               known->attributes, known->being_written ? 0 : kLongTimeoutS);
   if (listing.add_plus(name, entry, next)) return true;
-  pool.forget(handle->ino, 1);
+  pool.inodes().forget(handle->ino, 1);
   return false;
 }
 
@@ -100,7 +100,7 @@ void read_root(fuse_req_t request, size_t size, off_t offset, bool plus) {
 
 void read_pool_directory(fuse_req_t request, const Node& node, size_t size, off_t offset, bool plus) {
   Pool& pool = *node.pool;
-  auto fd = pool.open_inode(node.ino, O_RDONLY | O_DIRECTORY);
+  auto fd = pool.inodes().open_inode(node.ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return reply_error(request, std::move(fd.error()));
   if (offset > 0)
     if (auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), SEEK_SET); !at)

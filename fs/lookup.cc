@@ -13,10 +13,10 @@ void lookup_in_root(fuse_req_t request, const char* name) {
   if (std::strcmp(name, kMountControlName) == 0) return server.control.lookup_directory(request, 0);
   auto pool = server.pools.find(std::string_view(name));
   if (pool == nullptr) return reply_no_entry(request);
-  auto attributes = pool->attributes(pool->root_ino());
+  auto attributes = pool->inodes().attributes(pool->root_ino());
   if (!attributes) return reply_error(request, std::move(attributes.error()));
   sys::Handle handle{pool->root_ino(), 0};
-  if (auto known = pool->looked_up(handle, *attributes); !known)
+  if (auto known = pool->inodes().looked_up(handle, *attributes); !known)
     return reply_error(request, std::move(known.error()));
   reply_entry(request, entry_of(NodeId::of_inode(pool->number(), pool->root_ino()).value, 0, *attributes));
 }
@@ -31,7 +31,7 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   if (!node) return reply_error(request, std::move(node.error()));
   Pool& pool = *node->pool;
   if (is_reserved(*node, name)) return server_of(request).control.lookup_directory(request, pool.number());
-  auto directory = pool.directory(node->ino);
+  auto directory = pool.inodes().directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
 
   // An open that was told ESTALE looks its name up here again, and has no third try. The mark in
@@ -44,13 +44,13 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
       if (handle.error().code != ENOENT) return reply_error(request, std::move(handle.error()));
       break;
     }
-    const auto known = pool.look_up(*handle, directory->fd, name, last_try);
+    const auto known = pool.inodes().look_up(*handle, directory->fd, name, last_try);
     if (!known) continue;
     return reply_entry(request,
                        entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
                                 known->attributes, known->being_written ? 0 : kLongTimeoutS));
   }
-  pool.looked_for_nothing(node->ino);
+  pool.inodes().looked_for_nothing(node->ino);
   // A miss is not cached while names are being restored, because the name may appear at any moment.
   reply_no_entry(request, pool.restoring() ? 0 : kLongTimeoutS);
 }
@@ -58,7 +58,7 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups) {
   const NodeId id{ino};
   if (id.is_inode())
-    if (auto pool = server_of(request).pools.find(id.pool_number())) pool->forget(id.ino(), lookups);
+    if (auto pool = server_of(request).pools.find(id.pool_number())) pool->inodes().forget(id.ino(), lookups);
   fuse_reply_none(request);
 }
 
@@ -67,7 +67,7 @@ void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
     const NodeId id{forgets[i].ino};
     if (!id.is_inode()) continue;
     if (auto pool = server_of(request).pools.find(id.pool_number()))
-      pool->forget(id.ino(), forgets[i].nlookup);
+      pool->inodes().forget(id.ino(), forgets[i].nlookup);
   }
   fuse_reply_none(request);
 }

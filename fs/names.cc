@@ -18,9 +18,9 @@ void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_dir
   auto node = find_node(server_of(request), parent);
   if (!node) return reply_error(request, std::move(node.error()));
   if (is_reserved(*node, name)) return reply_error(request, {EPERM, {}});
-  auto directory = node->pool->directory(node->ino);
+  auto directory = node->pool->inodes().directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  auto removed = node->pool->remove(directory->fd, name, is_directory);
+  auto removed = node->pool->tree().remove(directory->fd, name, is_directory);
   // A process that died has removed it already.
   if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
   reply_outcome(request, std::move(removed));
@@ -35,8 +35,8 @@ bool is_renamed(Server& server, Pool& pool, int from, const char* name, unsigned
   if (!attempted) return false;
   const auto source = sys::handle_at(from, name);
   if (source && ((flags & RENAME_EXCHANGE) == 0 || source->ino != attempted->second_ino)) return false;
-  pool.attributes_changed(attempted->first_ino);
-  if ((flags & RENAME_EXCHANGE) != 0) pool.attributes_changed(attempted->second_ino);
+  pool.tree().attributes_changed(attempted->first_ino);
+  if ((flags & RENAME_EXCHANGE) != 0) pool.tree().attributes_changed(attempted->second_ino);
   return true;
 }
 
@@ -47,7 +47,7 @@ Result<void> settle_catalog(Pool& pool) {
   if (pool.disk() == nullptr) return {};
   const auto committed = std::make_shared<std::promise<void>>();
   auto heard = committed->get_future();
-  pool.when_committed([committed](const Result<void>&) { committed->set_value(); });
+  pool.disk_requests().when_committed([committed](const Result<void>&) { committed->set_value(); });
   if (heard.wait_for(kCatalogPatience) == std::future_status::ready) return {};
   return fail(EBUSY,
               fmt::format("pool {}: its disk has not taken yet what was removed from it", pool.name()));
@@ -90,9 +90,9 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!to) return reply_error(request, std::move(to.error()));
   if (from->pool != to->pool) return reply_error(request, {EXDEV, {}});
   if (is_reserved(*from, name) || is_reserved(*to, new_name)) return reply_error(request, {EPERM, {}});
-  auto old_directory = from->pool->directory(from->ino);
+  auto old_directory = from->pool->inodes().directory(from->ino);
   if (!old_directory) return reply_error(request, std::move(old_directory.error()));
-  auto new_directory = to->pool->directory(to->ino);
+  auto new_directory = to->pool->inodes().directory(to->ino);
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
   const bool done = is_renamed(server, *from->pool, old_directory->fd, name, flags);
   const bool durable = from->pool->durability() == Durability::kSync;
@@ -100,18 +100,19 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!done && durable && tier != nullptr && tier->store->log().frozen())
     // The change cannot become durable, and nothing has been done yet.
     return reply_error(request, {EIO, {}});
-  auto renamed =
-      done ? Result<void>() : from->pool->rename(old_directory->fd, name, new_directory->fd, new_name, flags);
+  auto renamed = done
+                     ? Result<void>()
+                     : from->pool->tree().rename(old_directory->fd, name, new_directory->fd, new_name, flags);
   if (!renamed || !durable) return reply_outcome(request, renamed);
   auto reply = [request, from = *from, to = *to, old_name = std::string(name),
                 name = std::string(new_name)](const Result<void>& outcome) {
     if (outcome) return reply_done(request);
     // At EINTR the kernel drops only cached names that lead to a file; look_again() makes it drop the others.
-    from.pool->look_again(from.ino, old_name);
-    to.pool->look_again(to.ino, name);
+    from.pool->tree().look_again(from.ino, old_name);
+    to.pool->tree().look_again(to.ino, name);
     reply_error(request, in_effect(outcome.error()));
   };
-  to->pool->sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
+  to->pool->disk_requests().sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
 }
 
 void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {
@@ -123,27 +124,28 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
   if (!to) return reply_error(request, std::move(to.error()));
   if (node->pool != to->pool) return reply_error(request, {EXDEV, {}});
   if (is_reserved(*to, new_name)) return reply_error(request, {EEXIST, {}});
-  auto directory = to->pool->directory(to->ino);
+  auto directory = to->pool->inodes().directory(to->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   const auto there = sys::handle_at(directory->fd, new_name);
   if (there && !request_identity().attempted) return reply_error(request, {EEXIST, {}});
   const bool done = there && there->ino == node->ino;  // done by a process that died
   server.survivors.requests().attempt();
   if (done)
-    node->pool->attributes_changed(node->ino);
-  else if (auto linked =
-               with_inode(*node->pool, [&] { return node->pool->link(node->ino, directory->fd, new_name); });
+    node->pool->tree().attributes_changed(node->ino);
+  else if (auto linked = with_inode(
+               *node->pool, [&] { return node->pool->tree().link(node->ino, directory->fd, new_name); });
            !linked)
     return reply_error(request, std::move(linked.error()));
-  auto attributes = node->pool->attributes(node->ino);
+  auto attributes = node->pool->inodes().attributes(node->ino);
   if (done && attributes)
-    (void)node->pool->looked_up({node->ino, node->pool->generation_of(node->ino)}, *attributes);
+    (void)node->pool->inodes().looked_up({node->ino, node->pool->inodes().generation_of(node->ino)},
+                                         *attributes);
   if (!attributes) {
-    (void)to->pool->remove(directory->fd, new_name, false);
-    node->pool->forget(node->ino, 1);
+    (void)to->pool->tree().remove(directory->fd, new_name, false);
+    node->pool->inodes().forget(node->ino, 1);
     return reply_error(request, std::move(attributes.error()));
   }
-  reply_entry(request, entry_of(ino, node->pool->generation_of(node->ino), *attributes));
+  reply_entry(request, entry_of(ino, node->pool->inodes().generation_of(node->ino), *attributes));
 }
 
 }  // namespace kvcachefs::operations

@@ -16,8 +16,8 @@ bool writes(const fuse_file_info* file) {
 bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
   const bool writer = writes(file);
   if (writer) drop_set_id_bits_at_open(request, node);
-  auto answer = node.pool->begin_open(node.ino, {.writer = writer, .from_disk = from_disk},
-                                      client_of(request, *node.pool));
+  auto answer = node.pool->open_files().begin_open(node.ino, {.writer = writer, .from_disk = from_disk},
+                                                   client_of(request, *node.pool));
   if (answer && answer->presence == Presence::kCold) return false;
   if (!answer || answer->presence != Presence::kHere) {
     Error error = answer ? error_of(answer->presence) : std::move(answer.error());
@@ -62,15 +62,16 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
       return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
     if (tries == kPromotions || (writes(&file) && now_ns() / 1'000'000 > patience_ends_ms)) {
-      node.pool->report_full(true);
+      node.pool->insight().report_full(true);
       return reply_error(request, {ENOSPC, {}});
     }
     open_cold(request, std::move(node), file, begun_ns, tries + 1);
   };
+  DiskRequests& disk = pool.disk_requests();
   if (writes(&file))
-    pool.promote(ino, for_this_request(std::move(reopen)), Room::Whose::kWriter, patience_ends_ms);
+    disk.promote(ino, for_this_request(std::move(reopen)), Room::Whose::kWriter, patience_ends_ms);
   else
-    pool.promote(ino, for_this_request(std::move(reopen)));
+    disk.promote(ino, for_this_request(std::move(reopen)));
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ Error error_of(const PromoteOutcome& outcome) {
   return {outcome.finding.is_damage() ? ESTALE : EIO, {}};
 }
 
-void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
+void fill_in(fuse_req_t request, const Pool& pool, const Opened& opened, uint64_t handle,
              bool bypasses_page_cache, fuse_file_info* file) {
   Server& server = server_of(request);
   const bool reader = !writes(file);
@@ -110,8 +111,7 @@ void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, u
   }
 }
 
-Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opened& opened,
-                         fuse_file_info* file) {
+Result<void> answer_open(fuse_req_t request, const Node& node, const Opened& opened, fuse_file_info* file) {
   Server& server = server_of(request);
   server.stale_callers.settled(fuse_req_ctx(request)->pid);
   auto handle = server.survivors.handles().opened({.inode = {node.pool->number(), node.ino},
@@ -119,7 +119,7 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opene
                                                    .writer = writes(file),
                                                    .from_disk = opened.from_disk});
   if (!handle) {
-    node.pool->end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
+    node.pool->open_files().end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);
   }
   const uint64_t nodeid = NodeId::of_inode(node.pool->number(), node.ino).value;
@@ -134,7 +134,8 @@ void close_handle(Server& server, const Node& node, const fuse_file_info& file) 
   if (!server.survivors.handles().is_open(handle)) return;
   server.survivors.handles().closed(handle);
   server.page_cache.closed(NodeId::of_inode(node.pool->number(), node.ino).value);
-  node.pool->end_open(node.ino, {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0});
+  node.pool->open_files().end_open(node.ino,
+                                   {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0});
 }
 
 void close_first(Server& server, const Node& node, const OpenHandles::Opened& opened, fuse_file_info file) {
@@ -148,7 +149,7 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   Server& server = server_of(request);
   const auto opened = server.survivors.handles().opened_by(identity.unique);
   if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
-  const auto adopted = node.pool->adopted_open(node.ino, opened->from_disk);
+  const auto adopted = node.pool->open_files().adopted_open(node.ino, opened->from_disk);
   if (!adopted) {
     close_first(server, node, *opened, *file);
     return false;
@@ -177,9 +178,9 @@ void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   const bool writer = (file->fh & kForWriting) != 0;
-  if (writer) node->pool->flushed(node->ino);
+  if (writer) node->pool->open_files().flushed(node->ino);
   if (!writer || node->pool->durability() != Durability::kSync) return reply_done(request);
-  node->pool->sync(node->ino, answer(request), false);
+  node->pool->disk_requests().sync(node->ino, answer(request), false);
 }
 
 void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
@@ -198,13 +199,13 @@ void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
 void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_done(request);  // the inode of a control file
-  node->pool->sync(node->ino, answer(request));
+  node->pool->disk_requests().sync(node->ino, answer(request));
 }
 
 void fsyncdir(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_done(request);
-  node->pool->sync_directory(node->ino, answer(request));
+  node->pool->disk_requests().sync_directory(node->ino, answer(request));
 }
 
 }  // namespace kvcachefs::operations

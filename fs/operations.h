@@ -40,7 +40,7 @@ auto with_inode(Pool& pool, Make make) {
   const uint64_t begun_ns = now_ns();
   for (;;) {
     auto made = make();
-    if (made || made.error().code != ENOSPC || !pool.wait_to_make(begun_ns)) return made;
+    if (made || made.error().code != ENOSPC || !pool.evictor().wait_to_make(begun_ns)) return made;
   }
 }
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);
@@ -62,8 +62,7 @@ void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char*
 Error error_of(Presence presence);
 Error error_of(const PromoteOutcome& outcome);  // of an entry that was not promoted
 // The call fills in `file` and does not reply. After it, close_handle() must end the open. Failure: ENFILE.
-Result<void> answer_open(fuse_req_t request, const Node& node, const Pool::Opened& opened,
-                         fuse_file_info* file);
+Result<void> answer_open(fuse_req_t request, const Node& node, const Opened& opened, fuse_file_info* file);
 inline bool writes_alone(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) == O_WRONLY;
 }
@@ -75,7 +74,7 @@ void close_first(Server& server, const Node& node, const OpenHandles::Opened& op
 // The call answers an OPEN that a process that died has carried out and not answered.
 bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file);
 // The call fills in what the kernel is told of an open under the number `handle`.
-void fill_in(fuse_req_t request, const Pool& pool, const Pool::Opened& opened, uint64_t handle,
+void fill_in(fuse_req_t request, const Pool& pool, const Opened& opened, uint64_t handle,
              bool bypasses_page_cache, fuse_file_info* file);
 // A handle of the kernel's has Survivors' number of the open above these bits. This bit: the file is served
 // from the disk.

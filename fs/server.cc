@@ -109,7 +109,7 @@ void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
   about_to_answer();
   // If the request was interrupted, the kernel does not have the inode, so the lookup must not stay counted.
   if (fuse_reply_entry(request, &entry) == -ENOENT && id.is_inode())
-    if (auto pool = server.pools.find(id.pool_number())) pool->forget(id.ino(), 1);
+    if (auto pool = server.pools.find(id.pool_number())) pool->inodes().forget(id.ino(), 1);
 }
 
 void reply_no_entry(fuse_req_t request, double timeout_s) {

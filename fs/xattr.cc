@@ -31,7 +31,7 @@ bool is_storable(std::string_view name) {
   return name.starts_with("user.") || (name.starts_with("trusted.") && !name.starts_with(kOwnXattrs));
 }
 
-std::optional<std::string> fact(const Pool::Facts& facts, std::string_view name) {
+std::optional<std::string> fact(const EntryFacts& facts, std::string_view name) {
   if (!facts.is_file) return std::nullopt;
   if (name == "tier") return facts.tier;
   if (name == "checksum" && !facts.checksum.empty()) return facts.checksum;
@@ -63,7 +63,7 @@ Result<int> parse_priority(std::string_view text) {
 
 // A virtual attribute cannot be changed, but a program that sets it to its present value must not fail.
 Result<void> set_virtual(const Node& node, std::string_view name, std::string_view value) {
-  const auto facts = node.pool->facts(node.ino);
+  const auto facts = node.pool->insight().facts(node.ino);
   if (!facts) return fail(facts.error().code);
   return fact(*facts, name.substr(kVirtualPrefix.size())) == value ? Result<void>() : fail(EPERM);
 }
@@ -88,7 +88,7 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
                  int flags) {
   if (name == kPinned) {
     if (value != "0" && value != "1") return fail(EINVAL);
-    return node.pool->set_pinned(node.ino, value == "1");
+    return node.pool->tree().set_pinned(node.ino, value == "1");
   }
   if (std::string_view(name).starts_with(kVirtualPrefix)) return set_virtual(node, name, value);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
@@ -98,7 +98,7 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
     if (!parsed) return pass(parsed);
     priority = *parsed;
   }
-  auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
+  auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto room = check_room(fd->get(), name, value.size()); !room) return room;
   if ((flags & XATTR_CREATE) != 0) {
@@ -109,21 +109,21 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
     survivors.requests().attempt();
   }
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
-  if (priority) node.pool->set_priority(node.ino, *priority);
-  node.pool->attributes_changed(node.ino);
+  if (priority) node.pool->tree().set_priority(node.ino, *priority);
+  node.pool->tree().attributes_changed(node.ino);
   return {};
 }
 
 Result<void> drop(Survivors& survivors, const Node& node, const char* name) {
   if (std::string_view(name).starts_with(kVirtualPrefix)) return fail(EPERM);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
-  auto fd = node.pool->open_inode(node.ino, O_PATH | O_NOFOLLOW);
+  auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (sys::get_xattr(fd->get(), name, {})) survivors.requests().attempt();
   auto done = sys::remove_xattr(fd->get(), name);
   if (!done && !(done.error().code == ENODATA && request_identity().attempted)) return done;
-  if (name == kPriority) node.pool->set_priority(node.ino, 0);
-  node.pool->attributes_changed(node.ino);
+  if (name == kPriority) node.pool->tree().set_priority(node.ino, 0);
+  node.pool->tree().attributes_changed(node.ino);
   return {};
 }
 
@@ -144,7 +144,7 @@ void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size)
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, {key.starts_with("user.") ? ENODATA : EOPNOTSUPP, {}});
   if (key.starts_with(kVirtualPrefix)) {
-    auto facts = node->pool->facts(node->ino);
+    auto facts = node->pool->insight().facts(node->ino);
     if (!facts) return reply_error(request, std::move(facts.error()));
     const auto value = fact(*facts, key.substr(kVirtualPrefix.size()));
     if (!value) return reply_error(request, {ENODATA, {}});
@@ -152,9 +152,9 @@ void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size)
   }
   // The kernel asks for this attribute before the first write to a file after the file was created or looked
   // up. It is the one sign of a write that bypasses the daemon.
-  if (key == "security.capability") node->pool->begin_writing(node->ino);
+  if (key == "security.capability") node->pool->open_files().begin_writing(node->ino);
   if (!is_storable(key)) return reply_error(request, {EOPNOTSUPP, {}});
-  auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
+  auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
   std::vector<char> value(size);
   auto length = sys::get_xattr(fd->get(), name, value);
@@ -168,7 +168,7 @@ void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size)
 void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_sized(request, "", size);
-  auto fd = node->pool->open_inode(node->ino, O_PATH | O_NOFOLLOW);
+  auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
   std::vector<char> stored(XATTR_LIST_MAX);
   auto length = sys::list_xattr(fd->get(), stored);

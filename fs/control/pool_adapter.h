@@ -27,10 +27,12 @@ class PoolAdapter final : public ControlledPool {
   PoolOptions options() override { return pool_->options(); }
   PoolReport report() override;
   uint64_t learned_entry_bytes() override { return pool_->capacity().learned_entry_bytes(); }
-  std::vector<NodeUsage> numa_usage() override { return pool_->numa_survey().recent(); }
-  EvictResult last_evict() override { return pool_->last_evict(); }
-  size_t listing_shards() override { return Pool::kListingShards; }
-  std::vector<EntryListing> list_entries(size_t shard) override { return pool_->list_entries(shard); }
+  std::vector<NodeUsage> numa_usage() override { return pool_->insight().numa_survey().recent(); }
+  EvictResult last_evict() override { return pool_->evictor().last_evict(); }
+  size_t listing_shards() override { return Insight::kListingShards; }
+  std::vector<EntryListing> list_entries(size_t shard) override {
+    return pool_->insight().list_entries(shard);
+  }
   uint64_t memory_bytes() override { return pools_.memory_bytes(); }
 
   Result<void> apply(std::string_view key, const PoolOptions& wanted) override;
@@ -38,16 +40,18 @@ class PoolAdapter final : public ControlledPool {
     // Over io_uring this thread answers all requests of its processor, so an order that waits would hold up
     // all callers there.
     order.patient = !over_io_uring_;
-    return pool_->evict_now(order);
+    return pool_->evictor().evict_now(order);
   }
 
-  Result<void> prefetch(std::span<const PrefetchOrder> orders) override { return pool_->prefetch(orders); }
-  PrefetchProgress prefetch_progress() override { return pool_->prefetch_progress(); }
-  Result<void> start_scrub(uint64_t rate_bytes_per_s) override {
-    return pool_->start_scrub(rate_bytes_per_s);
+  Result<void> prefetch(std::span<const PrefetchOrder> orders) override {
+    return pool_->prefetcher().prefetch(orders);
   }
-  Result<void> stop_scrub() override { return pool_->stop_scrub(); }
-  ScrubProgress scrub_progress() override { return pool_->scrub_progress(); }
+  PrefetchProgress prefetch_progress() override { return pool_->prefetcher().progress(); }
+  Result<void> start_scrub(uint64_t rate_bytes_per_s) override {
+    return pool_->disk_requests().start_scrub(rate_bytes_per_s);
+  }
+  Result<void> stop_scrub() override { return pool_->disk_requests().stop_scrub(); }
+  ScrubProgress scrub_progress() override { return pool_->disk_requests().scrub_progress(); }
 
  private:
   const std::shared_ptr<Pool> pool_;

@@ -83,14 +83,14 @@ void Player::create() {
   auto handle = sys::handle_of(fd->get());
   const uint64_t id = expectation_.next_id();
   (void)sys::set_xattr(fd->get(), kIdXattr, std::to_string(id), 0);
-  auto known = world_.pool().created({.fd = fd->get(),
-                                      .ino = handle->ino,
-                                      .generation = handle->generation,
-                                      .open = true,
-                                      .writer = true,
-                                      .named = true,
-                                      .name = place.name,
-                                      .node = 0});
+  auto known = world_.pool().open_files().created({.fd = fd->get(),
+                                                   .ino = handle->ino,
+                                                   .generation = handle->generation,
+                                                   .open = true,
+                                                   .writer = true,
+                                                   .named = true,
+                                                   .name = place.name,
+                                                   .node = 0});
   if (!known) throw Violation("a new file is not taken");
   Object& object = expectation_.make(ObjectKind::kFile, place, {mode, ""}, handle->ino);
   object.lookups = object.opens = object.writers = 1;
@@ -113,10 +113,10 @@ void Player::overwrite() {
   const bool anew = random_.one_in(2);
   note(fmt::format("overwrite object {}{}", id, anew ? " from its start" : ""));
   if (anew && object->writers == 0) {
-    const auto cut = world_.pool().truncate(object->ino, 0);
+    const auto cut = world_.pool().open_files().truncate(object->ino, 0);
     if (!cut || *cut != Presence::kHere) return note("  cannot be truncated");
     expectation_.empty(*object);
-    world_.pool().attributes_changed(object->ino);
+    world_.pool().tree().attributes_changed(object->ino);
     step(2);
     if (object->gone) return;
   }
@@ -164,11 +164,11 @@ void Player::truncate() {
   const uint64_t size = random_.below(now.size() + 5000);
   note(fmt::format("truncate object {} to {} bytes", object->id, size));
   for (int tries = 0; tries < 4; ++tries) {
-    const auto cut = world_.pool().truncate(object->ino, size);
+    const auto cut = world_.pool().open_files().truncate(object->ino, size);
     if (cut && *cut == Presence::kHere) {
       now.resize(size);
       expectation_.set_content(*object, std::move(now));
-      return world_.pool().attributes_changed(object->ino);
+      return world_.pool().tree().attributes_changed(object->ino);
     }
     auto handle = open(object->ino, false);
     if (!handle) return;
@@ -186,8 +186,8 @@ void Player::rename() {
   auto target = directory(to.directory);
   if (!source || !target) throw Violation("a directory is not there");
   const bool swaps = random_.one_in(5);
-  auto done = world_.pool().rename(source->fd, from.name.c_str(), target->fd, to.name.c_str(),
-                                   swaps ? RENAME_EXCHANGE : 0);
+  auto done = world_.pool().tree().rename(source->fd, from.name.c_str(), target->fd, to.name.c_str(),
+                                          swaps ? RENAME_EXCHANGE : 0);
   note(fmt::format("{} {} {} (object {}, there {}): {}", swaps ? "exchange" : "rename", text(from), text(to),
                    expectation_.at(from), expectation_.at(to), done ? 0 : done.error().code));
   if (!done) return;
@@ -204,7 +204,7 @@ void Player::rename() {
   const uint64_t there = expectation_.at(from);
   if (there == Expectation::kNothing || expectation_.object(there).durable_at != 0)
     asked.places.push_back(from);
-  world_.pool().sync_name(target->fd, to.name.c_str(), ask(std::move(asked)));
+  world_.pool().disk_requests().sync_name(target->fd, to.name.c_str(), ask(std::move(asked)));
   wait_for_answers();
 }
 
@@ -214,7 +214,7 @@ void Player::link() {
   const Place place = draw_place();
   auto parent = directory(place.directory);
   if (!parent) throw Violation("a directory is not there");
-  auto done = world_.pool().link(object->ino, parent->fd, place.name.c_str());
+  auto done = world_.pool().tree().link(object->ino, parent->fd, place.name.c_str());
   note(fmt::format("link object {} {}: {}", object->id, text(place), done ? 0 : done.error().code));
   if (!done) return;
   ++object->lookups;
@@ -227,7 +227,7 @@ void Player::unlink() {
   const Place place = *object->names.begin();
   auto parent = directory(place.directory);
   if (!parent) throw Violation("a directory is not there");
-  auto done = world_.pool().remove(parent->fd, place.name.c_str(), false);
+  auto done = world_.pool().tree().remove(parent->fd, place.name.c_str(), false);
   note(fmt::format("unlink {} (object {}): {}", text(place), object->id, done ? 0 : done.error().code));
   if (!done) throw Violation("a name cannot be removed");
   expectation_.unlink(place);
@@ -249,8 +249,9 @@ void Player::make_directory() {
   auto handle = sys::handle_of(fd->get());
   auto attributes = sys::stat_of(fd->get());
   note(fmt::format("mkdir {}: object {}, inode {}", text(place), id, handle->ino));
-  if (!world_.pool().looked_up(*handle, *attributes)) throw Violation("a new directory is not taken");
-  world_.pool().made(*handle, S_ISDIR(attributes->st_mode), parent->fd, place.name.c_str());
+  if (!world_.pool().inodes().looked_up(*handle, *attributes))
+    throw Violation("a new directory is not taken");
+  world_.pool().tree().made(*handle, S_ISDIR(attributes->st_mode), parent->fd, place.name.c_str());
   expectation_.make(ObjectKind::kDirectory, place, {0755, ""}, handle->ino).lookups = 1;
 }
 
@@ -260,7 +261,7 @@ void Player::remove_directory() {
   const Place place = *object->names.begin();
   auto parent = directory(place.directory);
   if (!parent) throw Violation("a directory is not there");
-  auto done = world_.pool().remove(parent->fd, place.name.c_str(), true);
+  auto done = world_.pool().tree().remove(parent->fd, place.name.c_str(), true);
   note(fmt::format("rmdir {} (object {}): {}", text(place), object->id, done ? 0 : done.error().code));
   if (!done) return;
   expectation_.unlink(place);
@@ -270,7 +271,7 @@ void Player::remove_directory() {
 void Player::change_attributes() {
   Object* const object = draw(random_.one_in(4) ? ObjectKind::kDirectory : ObjectKind::kFile);
   if (object == nullptr) return;
-  auto fd = world_.pool().open_inode(object->ino, O_PATH | O_NOFOLLOW);
+  auto fd = world_.pool().inodes().open_inode(object->ino, O_PATH | O_NOFOLLOW);
   if (!fd) throw Violation("an inode is not there");
   Attributes now = object->attributes.now();
   if (random_.one_in(2)) {
@@ -282,17 +283,17 @@ void Player::change_attributes() {
   }
   note(fmt::format("mode {:o} and mark '{}' of object {}", now.mode, now.mark, object->id));
   expectation_.set_attributes(*object, std::move(now));
-  world_.pool().attributes_changed(object->ino);
+  world_.pool().tree().attributes_changed(object->ino);
 }
 
 void Player::sync() {
   Object* const object = draw(ObjectKind::kFile);
   if (object == nullptr) return;
   note(fmt::format("fsync object {} as of moment {}", object->id, expectation_.moment()));
-  world_.pool().sync(object->ino, ask({.answer = {},
-                                       .moment = expectation_.moment(),
-                                       .objects = {{object->id, object->names}},
-                                       .places = {}}));
+  world_.pool().disk_requests().sync(object->ino, ask({.answer = {},
+                                                       .moment = expectation_.moment(),
+                                                       .objects = {{object->id, object->names}},
+                                                       .places = {}}));
   if (random_.one_in(2)) wait_for_answers();
 }
 
@@ -310,14 +311,15 @@ void Player::sync_directory() {
     if (kept) asked.objects.emplace_back(id, std::set<Place>{place});
   }
   note(fmt::format("fsync directory {} as of moment {}", object->id, expectation_.moment()));
-  world_.pool().sync_directory(ino_of(object->id), ask(std::move(asked)));
+  world_.pool().disk_requests().sync_directory(ino_of(object->id), ask(std::move(asked)));
   if (random_.one_in(2)) wait_for_answers();
 }
 
 void Player::evict() {
   const uint64_t entries = 1 + random_.below(8);
   note(fmt::format("evict {} entries", entries));
-  (void)world_.pool().evict_now({.unit = EvictOrder::Unit::kEntries, .amount = entries, .patient = false});
+  (void)world_.pool().evictor().evict_now(
+      {.unit = EvictOrder::Unit::kEntries, .amount = entries, .patient = false});
   hear();
 }
 
@@ -332,7 +334,7 @@ void Player::prefetch() {
   }
   note("prefetch " + path);
   const std::array<PrefetchOrder, 1> orders = {PrefetchOrder{.name = path, .priority = 0}};
-  (void)world_.pool().prefetch(orders);
+  (void)world_.pool().prefetcher().prefetch(orders);
 }
 
 void Player::pin() {
@@ -340,7 +342,7 @@ void Player::pin() {
   if (object == nullptr) return;
   const bool pinned = random_.one_in(3);
   note(fmt::format("{} object {}", pinned ? "pin" : "unpin", object->id));
-  (void)world_.pool().set_pinned(object->ino, pinned);
+  (void)world_.pool().tree().set_pinned(object->ino, pinned);
 }
 
 void Player::operate() {

@@ -79,14 +79,15 @@ uint64_t Player::ino_of(uint64_t id) {
 }
 
 Result<Directory> Player::directory(uint64_t id) {
-  return world_.pool().directory(ino_of(id));
+  return world_.pool().inodes().directory(ino_of(id));
 }
 
 std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
   Pool& pool = world_.pool();
   bool intact = false;
   for (int tries = 1; tries <= kOpenTries; ++tries) {
-    const auto answer = pool.begin_open(ino, {.writer = writer, .from_disk = intact && !writer}, kClient);
+    const auto answer =
+        pool.open_files().begin_open(ino, {.writer = writer, .from_disk = intact && !writer}, kClient);
     if (!answer) return std::nullopt;
     if (answer->presence == Presence::kHere) {
       Handle handle{.id = 0, .ino = ino, .fd = {}, .writer = writer, .from_disk = answer->opened.from_disk};
@@ -97,7 +98,7 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
       }
       keep(handle);
       if (handle.from_disk) return handle;
-      auto fd = pool.open_inode(ino, writer ? O_RDWR : O_RDONLY);
+      auto fd = pool.inodes().open_inode(ino, writer ? O_RDWR : O_RDONLY);
       if (!fd)
         throw Violation(fmt::format("inode {} is open and cannot be opened: {}", ino, fd.error().code));
       handle.fd = std::move(*fd);
@@ -105,7 +106,7 @@ std::optional<Player::Handle> Player::open(uint64_t ino, bool writer) {
     }
     if (answer->presence != Presence::kCold) return std::nullopt;
     auto promoted = std::make_shared<std::optional<PromoteOutcome>>();
-    pool.promote(ino, [promoted](const PromoteOutcome& outcome) { *promoted = outcome; });
+    pool.disk_requests().promote(ino, [promoted](const PromoteOutcome& outcome) { *promoted = outcome; });
     if (!world_.pump([&] { return promoted->has_value(); })) throw Violation("a promotion does not end");
     hear();
     intact = (*promoted)->kind == PromoteOutcome::Kind::kIntactOnDisk;
@@ -150,12 +151,11 @@ std::optional<std::string> Player::content(const Handle& handle) {
     auto error = std::make_shared<std::optional<int>>();
     auto piece = std::make_shared<std::string>();
     const size_t size = 4096 * (1 + random_.below(8)) - random_.below(2);
-    world_.pool().read_from_disk(handle.ino, bytes.size(), size,
-                                 [error, piece](Result<std::span<const std::byte>> read) {
-                                   *error = read ? 0 : read.error().code;
-                                   if (read)
-                                     piece->assign(reinterpret_cast<const char*>(read->data()), read->size());
-                                 });
+    world_.pool().disk_requests().read_from_disk(
+        handle.ino, bytes.size(), size, [error, piece](Result<std::span<const std::byte>> read) {
+          *error = read ? 0 : read.error().code;
+          if (read) piece->assign(reinterpret_cast<const char*>(read->data()), read->size());
+        });
     if (!world_.pump([&] { return error->has_value(); })) throw Violation("a read does not end");
     hear();
     if (**error != 0 && rules_.faulty) return std::nullopt;
@@ -170,19 +170,19 @@ void Player::close(Handle handle) {
   const bool early = random_.one_in(2);
   if (early) handle.fd.reset();
   if (handle.writer) {
-    pool.flushed(handle.ino);
+    pool.open_files().flushed(handle.ino);
     if (rules_.durability == Durability::kSync && handle.id != 0) {
       const Object& object = expectation_.object(handle.id);
-      pool.sync(handle.ino, ask({.answer = {},
-                                 .moment = expectation_.moment(),
-                                 .objects = {{object.id, object.names}},
-                                 .places = {}}));
+      pool.disk_requests().sync(handle.ino, ask({.answer = {},
+                                                 .moment = expectation_.moment(),
+                                                 .objects = {{object.id, object.names}},
+                                                 .places = {}}));
       wait_for_answers();
     }
   }
   handle.fd.reset();
   world_.survivors().handles().closed(handle.kept);
-  pool.end_open(handle.ino, {.writer = handle.writer, .from_disk = handle.from_disk});
+  pool.open_files().end_open(handle.ino, {.writer = handle.writer, .from_disk = handle.from_disk});
   if (handle.id == 0) return;
   Object& object = expectation_.object(handle.id);
   --object.opens;
@@ -192,7 +192,7 @@ void Player::close(Handle handle) {
 
 void Player::forget(Object& object) {
   if (!object.gone || object.opens > 0 || object.lookups == 0) return;
-  world_.pool().forget(object.ino, std::exchange(object.lookups, 0));
+  world_.pool().inodes().forget(object.ino, std::exchange(object.lookups, 0));
 }
 
 Waiter Player::ask(Asked asked) {
@@ -230,7 +230,8 @@ void Player::forget_life() {
 void Player::note_times() {
   for (auto& [id, object] : expectation_.objects()) {
     if (object.gone || object.kind != ObjectKind::kFile) continue;
-    if (auto attributes = world_.pool().attributes(object.ino)) object.modified = attributes->st_mtim;
+    if (auto attributes = world_.pool().inodes().attributes(object.ino))
+      object.modified = attributes->st_mtim;
   }
 }
 
@@ -239,7 +240,7 @@ void Player::all_durable() {
   const uint64_t moment = expectation_.moment();
   for (auto& [id, object] : expectation_.objects()) {
     if (object.gone || object.kind != ObjectKind::kFile) continue;
-    auto facts = world_.pool().facts(object.ino);
+    auto facts = world_.pool().insight().facts(object.ino);
     if (!facts) throw Violation(fmt::format("object {} is gone", id));
     if (facts->tier != "dirty") {
       expectation_.durable(object, moment, object.names);
@@ -257,7 +258,7 @@ Found Player::look_at(int directory, const Place& place, bool first) {
   if (!handle || !attributes) throw Violation(text(place) + ": cannot be looked at");
   Found found{.place = place, .id = 0, .kind = ObjectKind::kFile, .attributes = {}, .content = {}};
   if (first) {
-    if (auto known = world_.pool().looked_up(*handle, *attributes); !known)
+    if (auto known = world_.pool().inodes().looked_up(*handle, *attributes); !known)
       throw Violation(text(place) + ": has a name and is not known");
     found.lookups = 1;
   }
@@ -272,7 +273,7 @@ Found Player::look_at(int directory, const Place& place, bool first) {
 }
 
 void Player::walk_directory(uint64_t id, uint64_t ino, bool first, std::vector<Found>& found) {
-  auto fd = world_.pool().open_inode(ino, O_RDONLY | O_DIRECTORY);
+  auto fd = world_.pool().inodes().open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) throw Violation("a directory cannot be opened");
   std::vector<std::string> names;
   DIR* const stream = ::fdopendir(fd->release());

@@ -146,8 +146,8 @@ void World::start() {
   auto made = Pool::create(1, pool_options(), surroundings());
   if (!made) throw std::runtime_error("pool: " + made.error().message);
   pool_ = std::move(*made);
-  auto attached = pool_->attach_disk(std::make_unique<Device>(disk_),
-                                     std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
+  auto attached = pool_->recovery().attach_disk(
+      std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
   if (!attached) throw Violation("the pool cannot be attached: " + attached.error().message);
   disk_.set_odds(options_.odds);
 }
@@ -190,7 +190,7 @@ bool World::take_over() {
   pool_ = std::move(*adopted);
   if (auto found = Pool::adopt_files(pool_); !found)
     throw Violation("its files cannot be found: " + found.error().message);
-  auto attached = pool_->attach_adopted_disk(
+  auto attached = pool_->recovery().attach_adopted_disk(
       std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
   if (crashed()) throw Crash();
   if (!attached) throw Violation("the disk cannot be taken over: " + attached.error().message);
@@ -216,7 +216,7 @@ void World::lose_power() {
 }
 
 void World::bring_to_disk() {
-  pool_->spill_all();
+  pool_->disk_requests().spill_all();
   quiesce();
 }
 
@@ -224,7 +224,7 @@ void World::step() {
   advance_clock(std::chrono::milliseconds(random_.below(3)));
   switch (random_.below(5)) {
     case 0:
-      (void)pool_->tidy();
+      (void)pool_->evictor().tidy();
       break;
     case 1:
       pool_->disk()->store->log().step(kNoWait);

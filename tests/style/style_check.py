@@ -43,7 +43,7 @@ PATH_RESOLUTIONS = re.compile(
     r"\b(openat2?|fstatat|unlinkat|renameat2?|mkdirat|linkat|symlinkat|readlinkat|fchmodat|fchownat|"
     r"name_to_handle_at)\(|\b(realpath|fopen|nftw|fts_open)\(")
 # Where the path that the kernel tells of a descriptor is read: to prove it, or to show it and no more.
-READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool/pool_insight.cc"}
+READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool/insight.cc"}
 
 # A lock of the standard library, also over a Mutex, is none for the analysis.
 BARE_LOCKS = re.compile(r"\bstd::(\w*mutex|lock_guard|(unique|shared|scoped)_lock|condition_variable(_any)?)\b|"

@@ -1,9 +1,10 @@
 // The parts that a pool has because it has a disk tier. They are made before anything uses them and stay
 // until the pool goes. Threads and failure: as each part says; workers run the parts by the steps of
-// tier/pool/pool.h.
+// daemon/workers.h.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/log_limit.h"
@@ -21,13 +22,14 @@ namespace kvcachefs {
 struct DiskTier final : EntryObserver {
   DiskTier(std::unique_ptr<SpillStore> its_store, std::unique_ptr<BlockChannel> spill_channel,
            std::unique_ptr<BlockChannel> scrub_channel, Residency& residency, const MemoryArena& arena,
-           Admission admission_kind, bool marks)
-      : store(std::move(its_store)),
+           const PoolOptions& options, bool marks)
+      : path(options.spill_path),
+        store(std::move(its_store)),
         names(*store, arena, marks),
         spiller(*store, residency, std::move(spill_channel)),
         promoter(*store, residency),
         scrubber(*store, residency, std::move(scrub_channel)),
-        admission(admission_kind) {}
+        admission(options.admission) {}
 
   void opened(const Entry& entry, bool) override { admission.seen(entry.name_hash); }
   void published(const Entry& entry) override { admission.seen(entry.name_hash); }
@@ -55,6 +57,7 @@ struct DiskTier final : EntryObserver {
     store->log().close();
   }
 
+  const std::string path;
   const std::unique_ptr<SpillStore> store;
   CatalogNames names;
   Spiller spiller;

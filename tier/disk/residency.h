@@ -1,6 +1,6 @@
 // What the movers of bytes (Spiller, Promoter, Scrubber) ask of the pool whose entries they move: to hand an
-// entry out for the time of a copy, and to take the outcome. Any thread. Pool implements it and decides under
-// the entry's shard; no call waits for a disk.
+// entry out for the time of a copy, and to take the outcome. Any thread. Its implementation
+// (tier/pool/pool_residency.h) decides under the entry's shard; no call waits for a disk.
 #pragma once
 
 #include <cstdint>

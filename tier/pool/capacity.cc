@@ -50,6 +50,11 @@ uint64_t Capacity::learned_entry_bytes() const {
   return std::min({learner_.expected_bytes(), size_bytes() / kLearnedShare, kLearnedMaxBytes});
 }
 
+uint64_t Capacity::pinned_max_bytes() const {
+  const uint64_t size = size_bytes_;
+  return size / 100 * pinned_max_percent_ + size % 100 * pinned_max_percent_ / 100;
+}
+
 uint64_t Capacity::promise_bytes() const {
   const uint64_t expected = expected_entry_bytes();
   if (size_bytes_ >= kSmallPoolBytes && expected > 0 && learner_.largest_bytes() <= expected) return expected;

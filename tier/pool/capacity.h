@@ -33,13 +33,16 @@ class Capacity {
         counters_(counters),
         size_bytes_(options.size_bytes),
         entry_size_bytes_(options.entry_size_bytes),
-        watermarks_(options.watermarks) {}
+        watermarks_(options.watermarks),
+        pinned_max_percent_(options.pinned_max_percent) {}
 
   // --- settings ---
   uint64_t size_bytes() const { return size_bytes_; }
   void set_size(uint64_t bytes) { size_bytes_ = bytes; }
   void set_entry_size(uint64_t bytes) { entry_size_bytes_ = bytes; }  // 0: it is learned
   void set_watermarks(Watermarks marks) { watermarks_ = marks; }
+  void set_pinned_max(unsigned percent) { pinned_max_percent_ = percent; }
+  uint64_t pinned_max_bytes() const;
   // While nothing is lost for room, because the disk gets it first, a caller waits longer for it.
   void set_durability(Durability durability) { loses_nothing_ = durability != Durability::kNone; }
   void close() { closed_.store(true, std::memory_order_release); }  // no entry will be evicted any more
@@ -84,6 +87,7 @@ class Capacity {
   std::atomic<uint64_t> size_bytes_;
   std::atomic<uint64_t> entry_size_bytes_;
   std::atomic<Watermarks> watermarks_;
+  std::atomic<unsigned> pinned_max_percent_;
   std::atomic<uint64_t> growth_bytes_{0};
   std::atomic<bool> loses_nothing_{false};
   std::atomic<bool> closed_{false};

@@ -2,9 +2,25 @@
 
 #include <algorithm>
 
+#include "alloc/tree_name.h"
 #include "base/clock.h"
 
 namespace kvcachefs {
+namespace {
+
+// A tmpfs counts 20 bytes per name, and two names for an empty directory (BOGO_DIRENT_SIZE, mm/shmem.c).
+constexpr off_t kEmptyDirectoryBytes = 40;
+
+}  // namespace
+
+bool looks_empty(const struct stat& directory) {
+  return directory.st_nlink > 0 && directory.st_size <= kEmptyDirectoryBytes;
+}
+
+bool is_at_top(const MemoryArena& arena, int directory) {
+  const auto found = find_name(arena, directory);
+  return found && found->directory.empty();
+}
 
 void EmptyDirectories::rests(const Directory& directory, uint64_t now_ms) {
   MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
 // EmptyDirectories lists the directories of a pool that may be empty, in the order in which they leave when
-// inodes run short (tier/pool/pool_directories.cc). A directory in the list
+// inodes run short (tier/pool/evictor_inodes.cc). A directory in the list
 //
 //   rests     for a minute after a client made it or was found to hold it; then the evictor looks at it, and
 //   is ripe   if it is empty. It leaves if the kernel does not know it; else
@@ -10,6 +10,7 @@
 // emptied. Any thread; the lock here is below all others. Never fails. Each directory takes about 70 bytes.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "alloc/memory_arena.h"
 #include "base/mutex.h"
 #include "base/sys.h"
 
@@ -88,5 +90,9 @@ class EmptyDirectories {
   uint64_t heard_ms_ GUARDED_BY(mutex_) = 0;
   std::unordered_map<uid_t, std::deque<sys::Handle>> kept_ GUARDED_BY(mutex_);
 };
+
+// Only a hint: a directory that has names cannot be removed.
+bool looks_empty(const struct stat& directory);
+bool is_at_top(const MemoryArena& arena, int directory);
 
 }  // namespace kvcachefs

@@ -113,8 +113,9 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
     if (auto put = put_uuid(**catalog, kSpillUuidSetting, target->uuid); !put) return put;
   }
   const uint64_t size_bytes = target->size_units * target->unit_bytes;
-  const auto attach = adopted ? &Pool::attach_adopted_disk : &Pool::attach_disk;
-  auto attached = (pool.*attach)(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
+  const auto attach = adopted ? &Recovery::attach_adopted_disk : &Recovery::attach_disk;
+  auto attached =
+      (pool.recovery().*attach)(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
   if (attached)
     log_info("pool {}: spills to {} ({}), catalog {}, durability {}", pool.name(), options.spill_path,
              format_size(size_bytes), catalog_path, durability_name(durability_of(options)));

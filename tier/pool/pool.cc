@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/fault_point.h"
+#include "base/log.h"
 
 namespace kvcachefs {
 namespace {
@@ -25,6 +26,35 @@ Result<std::shared_ptr<Pool>> Pool::create(uint16_t number, const PoolOptions& o
   return std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
 }
 
+Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& options,
+                                          const Surroundings& surroundings) {
+  std::vector<int> nameless;
+  for (const auto& [place, kept] : surroundings.survivors->kept_inodes().list())
+    if (kept.inode.pool == number) nameless.push_back(kept.fd);
+  auto arena = MemoryArena::adopt(surroundings.arena_path, nameless);
+  if (!arena) return pass(arena);
+  const bool removed = arena->tree_is_removed();
+  auto pool = std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
+  if (removed) pool->capacity_.close();
+  return pool;
+}
+
+Result<void> Pool::adopt_files(const std::shared_ptr<Pool>& pool) {
+  const uint64_t begun_ns = now_ns();
+  auto nameless_directories = pool->recovery_.adopt();
+  if (!nameless_directories) return pass(nameless_directories);
+  // The kernel says once that it has forgotten an inode, and may have said so to the process that died.
+  if (!nameless_directories->empty())
+    pool->surroundings_.listener->let_go(pool->number_, std::move(*nameless_directories),
+                                         [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
+                                           const auto its = left.lock();
+                                           if (its && !known) its->inodes().forget(ino, UINT64_MAX);
+                                         });
+  log_info("pool {}: taken over with {} entries in {} ms", pool->name_, pool->entries_.files(),
+           (now_ns() - begun_ns) / 1'000'000);
+  return {};
+}
+
 Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena)
     : number_(number),
       name_(options.name),
@@ -32,9 +62,7 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       arena_(std::move(arena)),
       entries_(options.policy),
       capacity_(options, surroundings_, arena_, counters_),
-      options_(options) {
-  // size_max_bytes is also 0 in options that a version without this limit has left.
-  if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
+      settings_(part_, options, capacity_, disk_, prefetcher_, disk_requests_, evictor_) {
   entries_.observe(counting_);
   entries_.observe(kernel_);
 }
@@ -59,7 +87,7 @@ Result<void> Pool::retire() {
     // asked, and a pool whose root cannot be kept stays.
     if (root != nullptr) {
       auto copy = sys::duplicate(arena_.tree_fd());
-      auto kept = copy ? keep_inode(arena_.tree(), std::move(*copy), false) : pass(copy);
+      auto kept = copy ? tree_.keep_inode(arena_.tree(), std::move(*copy), false) : pass(copy);
       if (!kept) return pass(kept);
       keep = std::move(*kept);
     }

@@ -1,69 +1,41 @@
-// A pool: one budget of memory, one policy, one name tree. It has its entries (EntryTable), what may leave
-// (Candidates) and the memory (MemoryArena); it makes no FUSE call. Any thread. Functions on inodes fail with
-// ESTALE when the inode is gone: that is how a late caller sees that it was discarded.
-//
-// What orders changes that can meet:
-//   - A name of an inode changes (unlink, rename, link, discard) only with the inode's shard held, so a
-//     discard cannot remove a name that has just become another file's.
-//   - An open counts itself under the shard before it opens; a discard checks the count and takes the F_WRLCK
-//     lease under the shard. So no open of the daemon ever runs into a lease.
+// A pool: one budget of memory, one policy, one name tree. It makes its parts, in the order in which they use
+// one another, and hands them out; what each owns, its header says. A part calls only those before it, and
+// none calls the pool. It makes no FUSE call. Any thread.
 #pragma once
 
-#include <array>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <climits>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
 
 #include "alloc/memory_arena.h"
-#include "alloc/numa_topology.h"
-#include "base/mutex.h"
-#include "tier/catalog/copy_mark.h"
 #include "tier/counters.h"
-#include "tier/disk/away_disk.h"
-#include "tier/disk/disk_tier.h"
-#include "tier/disk/residency.h"
-#include "tier/disk/spill_orders.h"
-#include "tier/entries/entries.h"
+#include "tier/entries/parked.h"
 #include "tier/pool/capacity.h"
-#include "tier/pool/empty_directories.h"
-#include "tier/pool/kernel_side.h"
-#include "tier/pool/numa_survey.h"
-#include "tier/pool/opened.h"
+#include "tier/pool/copy_marks.h"
+#include "tier/pool/disk_requests.h"
+#include "tier/pool/evictor.h"
+#include "tier/pool/inodes.h"
+#include "tier/pool/insight.h"
+#include "tier/pool/open_files.h"
+#include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_observers.h"
-#include "tier/pool/pool_reports.h"
+#include "tier/pool/pool_residency.h"
+#include "tier/pool/recovery.h"
 #include "tier/pool/reservations.h"
-#include "tier/pool/surroundings.h"
+#include "tier/pool/settings.h"
+#include "tier/pool/tree.h"
 #include "tier/pool_options.h"
-#include "tier/room.h"
 
 namespace kvcachefs {
 
-// A directory to work in: borrowed for the pool's root, where most clients' names are, otherwise owned.
-struct Directory {
-  int fd = -1;
-  UniqueFd owned;
-};
-
-class Pool final : private Residency {
+class Pool {
  public:
   using Surroundings = PoolSurroundings;
 
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
                                               const Surroundings& surroundings);
-  // Takes over the memory that a process that died has left, as its Survivors tell of it (pool_adopt.cc). A
-  // adopt_files() finds what is in it; a disk tier is attached afterwards (attach_adopted_disk).
+  // Takes over the memory that a process that died has left, as its Survivors tell of it. adopt_files() finds
+  // what is in it (tier/pool/recovery.h); a disk tier is attached afterwards (attach_adopted_disk).
   static Result<std::shared_ptr<Pool>> adopt(uint16_t number, const PoolOptions& options,
                                              const Surroundings& surroundings);
   // EIO if not all of its files could be looked at: then the pool must not serve, nor end but with the
@@ -72,159 +44,31 @@ class Pool final : private Residency {
   Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  ~Pool() override;
+  ~Pool();
 
   uint16_t number() const { return number_; }
   const std::string& name() const { return name_; }
   uint64_t root_ino() const { return arena_.tree().ino; }
   const std::string& arena_path() const { return arena_.path(); }
   PoolCounters& counters() { return counters_; }
-
-  // --- settings (pool_settings.cc) ---
-  PoolOptions options() const EXCLUDES(settings_mutex_);
-  // A smaller size evicts the excess. EBUSY: too much cannot be evicted, and the size stays as it was.
-  Result<void> set_size(uint64_t size_bytes);
-  Result<void> set_size_max(uint64_t size_max_bytes);  // EINVAL below the size
-  Result<void> set_policy(std::string_view name);
-  Result<void> set_watermarks(Watermarks watermarks);
-  Result<void> set_entry_size(uint64_t entry_size_bytes);
-  Result<void> set_pinned_max(unsigned percent, Authority authority);  // EPERM for an owner that raises it
   Capacity& capacity() { return capacity_; }
+  Insight& insight() { return insight_; }
+  Inodes& inodes() { return inodes_; }
+  Tree& tree() { return tree_; }
+  OpenFiles& open_files() { return open_files_; }
+  Prefetcher& prefetcher() { return prefetcher_; }
+  DiskRequests& disk_requests() { return disk_requests_; }
+  Evictor& evictor() { return evictor_; }
+  Settings& settings() { return settings_; }
+  PoolOptions options() const { return settings_.options(); }
+  Recovery& recovery() { return recovery_; }
 
-  // --- insight (pool_insight.cc) ---
-  PoolUsage usage() const;
-  NumaSurvey& numa_survey() { return numa_survey_; }
-  ArenaUsage inode_usage() const { return arena_.usage(); }
-  // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
-  static constexpr size_t kListingShards = EntryTable::kShards;
-  std::vector<EntryListing> list_entries(size_t shard);
-
-  // --- inodes (pool_inodes.cc) ---
-  Result<Directory> directory(uint64_t ino);
-  Result<UniqueFd> open_inode(uint64_t ino, int flags);
-  Result<struct stat> attributes(uint64_t ino);
-  Result<void> set_times(uint64_t ino, const std::array<timespec, 2>& times);  // as utimensat(2) takes them
-  // Not while a client has the file open for writing: a passthrough write that waits for the pages of its
-  // source holds the inode's lock for as long as a user likes, and the caller would wait as long.
-  void change_mode_unless_written(uint64_t ino, mode_t mode);
-  // Counts that the kernel learns of an inode; `attributes` become what its users see.
-  Result<void> looked_up(sys::Handle handle, struct stat& attributes);
-  // look_up() does so for the inode that has the name; ESTALE if another inode has it by now. `sought`: the
-  // file can be opened until the kernel forgets it, also if it loses its name before.
-  Result<LookedUp> look_up(sys::Handle handle, int directory, const char* name, bool sought = false);
-  void forget(uint64_t ino, uint64_t lookups);
-  uint32_t generation_of(uint64_t ino);  // 0 for an inode that is not known
-  void looked_for_nothing(uint64_t directory_ino);
-
-  // --- names (pool_names.cc): the system call and what follows from it for the entries ---
-  Result<void> remove(int directory, const char* name, bool is_directory);
-  Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags);
-  Result<void> link(uint64_t ino, int directory, const char* name);
-  using Opened = kvcachefs::Opened;
-  Result<Opened> created(const Created& file);
-  // Removes an empty file that is not open, which a process that died has made and no client was told of.
-  void undo_create(int directory, const char* name);
-
-  // A directory or other inode without content was made; the catalog hears of it unless durability is none.
-  void made(const sys::Handle& handle, bool is_directory, int directory, const char* name);
-  // Whether a mapping or an open file may write it: then the kernel must not remember its times and size.
-  bool may_be_written(uint64_t ino);
-  void attributes_changed(uint64_t ino);                      // mode, owner, times, xattrs or names
-  void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: its cache may be wrong
-
-  // --- open files (pool_files.cc) ---
-  // `client` tells one client's opens from another's.
-  Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
-  // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
-  std::optional<Opened> adopted_open(uint64_t ino, bool from_disk);
-  void end_open(uint64_t ino, OpenMode mode);
-  // A writer closed a descriptor, perhaps not its last: what is stored may be complete.
-  void flushed(uint64_t ino);
-  // I/O that comes to the daemon. In a full pool a write waits for the evictor, as a create does.
-  Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
-  Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
-  // Copies between descriptors, into a file of this pool, in every I/O mode; waits for room as write() does.
-  Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes);
-  Result<Presence> truncate(uint64_t ino, uint64_t size_bytes);
-  Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
-
-  // --- the disk tier (pool_disk.cc, pool_spill.cc, pool_promote.cc, pool_scrub.cc, pool_restore.cc) ---
-  // To be called once: what the catalog has comes back, cold. The pool may be served already: its entries
-  // then get the disk too, and until all is back directories and what has come back cannot be renamed or
-  // removed (EBUSY).
-  Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                           uint64_t unit_bytes, const PoolOptions& spill);
-  // Attaches an adopted pool's disk: the marks on its files say what the disk has of them, and the catalog is
-  // made to agree with them.
-  Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                                   uint64_t unit_bytes, const PoolOptions& spill);
-  // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h).
-  void go_on_without_disk(const PoolOptions& spill, const Error& why);
-  AwayDisk* away() const { return away_.get(); }
-  bool has_disk() const { return disk() != nullptr || away() != nullptr; }
+  AwayDisk* away() const { return disk_.away(); }
   // The catalog is being read while the pool serves: names appear.
-  bool restoring() const { return restoring_; }
-  DiskTier* disk() const { return disk_.load(std::memory_order_acquire); }
-  Durability durability() const { return durability_.load(std::memory_order_relaxed); }
-  // Waiters are called with no lock held, by a worker's thread; or by this call, if there is nothing to wait
-  // for or the threads have ended (kEnding; ESHUTDOWN).
-  // A writer's waiter hears that there is no memory when `patience_ends_ms` (now_coarse_ms()) is over.
-  void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion,
-               uint64_t patience_ends_ms = 0);
-  void read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter);
-  // lseek(2) for a file that is opened from_disk; ENXIO as there.
-  Result<uint64_t> seek_on_disk(uint64_t ino, uint64_t offset, int whence);
-  // Calls the waiter when the entry, or each closed file in the directory (root: the pool), is in the
-  // catalog. `locked`: the kernel lets no client write the file until the waiter is called. A close has no
-  // such lock: it fails (EIO) for a file that was opened for writing before durability was `sync`.
-  void sync(uint64_t ino, Waiter waiter, bool locked = true);
-  void sync_directory(uint64_t ino, Waiter waiter);
-  // sync_name() does so for the file that a rename has given this name: file and name are durable.
-  void sync_name(int directory, const char* name, Waiter waiter);
-  void when_committed(Waiter waiter);
-  void run_near_disk();                                 // runs the calling thread on the disk's node
-  Result<void> start_scrub(uint64_t rate_bytes_per_s);  // EBUSY while a scrub runs
-  Result<void> stop_scrub();
-  ScrubProgress scrub_progress() const;
-  // Queues all stored, admitted dirty entries for the disk, unless durability is none.
-  void spill_all();
-  SpillUsage spill_usage() const;
-  uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
-  Result<void> set_durability(Durability durability);
-  Result<void> set_admission(Admission admission);
-  Result<void> set_auto_prefetch(bool on);
-  Result<void> prefetch(std::span<const PrefetchOrder> orders);
-  PrefetchProgress prefetch_progress() const;
-
-  // --- facts of an entry that xattrs show (pool_facts.cc) ---
-  struct Facts {
-    bool is_file = false;
-    std::string tier;
-    std::string checksum;  // hexadecimal; empty: the disk has no copy, or an older one
-    int node = 0;
-    uint64_t hits = 0;
-    uint64_t version = 0;
-    bool pinned = false;
-  };
-  Result<Facts> facts(uint64_t ino);
-  Result<void> set_pinned(uint64_t ino, bool pinned);  // ENOSPC: more than pinned_max
-  void set_priority(uint64_t ino, int priority);
-
-  // --- capacity (pool_space.cc) ---
-  // Places a new file on the caller's node, or the nearest with room, and answers the node. Makes an entry's
-  // room if its writer will be promised that. Waits without a lock.
-  int make_way(int fd, int caller_thread);
-  void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
-  void report_full(bool told);  // `told`: the daemon answered ENOSPC; else the tmpfs may have
-  // A long target takes a page: in a full pool it waits for room as a write does.
-  Result<void> make_symlink(const char* target, int directory, const char* name);
-  // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page, and says
-  // whether to try again. `begun_ns`: the time of the first try.
-  bool wait_to_make(uint64_t begun_ns);
-  // One round of background work; true if the next should come at once or within a millisecond.
-  bool tidy();
-  EvictResult evict_now(EvictOrder order);
-  EvictResult last_evict() const EXCLUDES(settings_mutex_);
+  bool restoring() const { return disk_.restoring(); }
+  DiskTier* disk() const { return disk_.tier(); }
+  bool has_disk() const { return disk() != nullptr || away() != nullptr; }
+  Durability durability() const { return disk_.durability(); }
 
   // --- life ---
   Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
@@ -233,135 +77,7 @@ class Pool final : private Residency {
   bool forgotten();  // the kernel knows none of its inodes any more
 
  private:
-  static constexpr int kAheadPriority = -1000;  // below all ordered prefetches
-  enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
-  struct Effort {
-    bool even_fresh = false;
-    bool even_recent = false;
-    bool even_unspilled = false;  // discards entries that the disk is too slow for
-    bool disk_is_busy = false;    // the disk is asked for nothing more
-    bool clean_alone = false;     // evicts clean entries only: to make room on the disk
-  };
-
-  Result<void> count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes)
-      REQUIRES(shard.mutex);
-  // True if a process may write the entry's file without the daemon, through a descriptor or a mapping.
-  bool may_be_written_past(const Entry& entry) const;
-  // Turns an inode's attributes as the tmpfs has them into those that its users see.
-  void show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const
-      REQUIRES(shard.mutex);
-  void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
-  void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
-  Presence presence_without_disk() const;         // of an entry whose content is on the disk alone
-  Result<void> back(Entry& entry);                // gives the entry a backing if it has none
-  Result<void> may_be_written_now(Entry& entry);  // before an open for writing is answered
-  // Called before another open is served from the disk: the content stays there as long as one is.
-  void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
-  // The descriptor that daemon I/O on an open file goes through.
-  Result<int> io_descriptor(uint64_t ino);
-  void io_done(uint64_t ino);  // orders I/O before the descriptor's close
-  void settle(Entry& entry);   // called when its last writer has closed it
-  void lost_its_pin(Entry& entry);
-  // Asked for a pinned entry alone: most have no pin, and the answer looks at the memory.
-  uint64_t most_pinned_bytes(const Entry& entry) const { return entry.pinned ? usage().pinned_max_bytes : 0; }
-  // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
-  Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
-  // Called before the last name goes; answers no descriptor for an inode that is not in use.
-  Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
-                                         const char* name);
-  class Adopter;
-  // Called after the entry's last name went.
-  void gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep = {})
-      REQUIRES(shard.mutex);
-  // A name was removed or replaced; `before` are the attributes that the inode had.
-  void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
-                   KeptByDescriptor keep) REQUIRES(shard.mutex);
-  Attempt evict_one(Effort effort, EvictResult& result);
-  Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
-  // Evicts the memory of a clean entry.
-  Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
-  bool discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason,
-                    unsigned most_names = UINT_MAX) REQUIRES(shard.mutex);
-  class Restorer;
-  class Reconciler;
-  using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
-  Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                         uint64_t unit_bytes, const PoolOptions& spill);
-  void use_disk(const PoolOptions& spill);
-  Durability exchange_durability(Durability durability);  // answers what it was
-  void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
-  void name_disk(const PoolOptions& spill);
-  Result<void> begin_restoring(const PoolOptions& spill);
-  Result<void> restore(DiskTier& tier, const KnownNodes& there);
-  // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
-  Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
-  bool root_is_known();  // to the kernel
-  // True while restoring_ for an inode that the catalog has, that is no regular file or that has several
-  // names: the catalog cannot be told of a change yet. Its shard is held.
-  bool keeps_its_names(const Entry* entry, nlink_t names) const;
-  // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
-  // several names, which is needed only for links made before the disk tier.
-  void tell_names(bool with_links);
-  std::unordered_set<uint64_t> end_restoring() EXCLUDES(settings_mutex_);
-  bool goes_to_disk_first(Entry& entry, Effort effort);
-  void make_disk_room();
-  void publish(Entry& entry);
-  bool is_supervised() const { return surroundings_.is_supervised(); }
-  // Marks for a successor what is true of the entry's copy on the disk. Without a supervisor, does nothing.
-  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
-  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
-                         uint64_t node_id);
-  // A dirty entry whose mark has its number in the catalog, now or in the future, can be copied while it is
-  // written: its mark cannot be changed then. number() sees to that before, while no write can be under way.
-  bool is_numbered(const Entry& entry, int fd) const;
-  Result<void> number(Entry& entry, int fd);
-  bool numbers_at_open() const;
-  void became_dirty(Entry& entry, int fd);  // it may be written now
-  void spill_by_itself(Entry& entry);       // without an order or an eviction, as `durability` says
-  void queue_spill(Entry& entry, bool urgent = false);
-  // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
-  // shard, because its waiter may be called at once.
-  std::optional<uint64_t> claim_copy(Entry& entry);
-  bool disk_takes_more() const;
-  bool wants_spill(Entry& entry);
-  bool is_admitted(Entry& entry);
-  void open_ahead(uint64_t ino, uint64_t client);
-
-  std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
-  bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
-  bool take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
-                 bool written) REQUIRES(shard.mutex);
-  void want_disk_room(uint64_t bytes) override;
-  Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override;
-  void end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) override;
-  void waiters_told(uint64_t ino) override;
-  std::vector<uint64_t> copied_entries() override;
-  std::optional<CatalogContent> begin_verify(uint64_t ino) override;
-  bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) override;
-  void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
-  void report_refusal(const Error& error);
-  Room& memory_room() override { return capacity_.room(); }
-  uint64_t free_bytes(bool even_promised) const override { return capacity_.free_bytes(even_promised); }
-  uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
-  void wake_evictor() override { surroundings_.evictor->wake(); }
-  // What remove_names() leaves of a file: it removes `most` names at once, because the shard is held and
-  // users make as many links as there are inodes.
-  enum class NamesLeft { kNone, kFewer, kAll };
-  static constexpr unsigned kNamesAtOnce = 64;  // 3 ms
-  NamesLeft remove_names(const Entry& entry, int fd, unsigned most = UINT_MAX);
-  // Reclaiming inodes (pool_directories.cc).
-  class DirectoryReclaimer;
-  void note_if_empty(int directory);
-  // Removes an empty directory that the kernel does not know; answers the inode of its parent.
-  Result<uint64_t> remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd)
-      REQUIRES(shard.mutex);
-  bool make_inode_room();  // true: there is more to do
-  bool make_inodes_of_entries(uint64_t free_inodes);
-  bool discard_coldest();  // discards a cold entry; false: there is none
-  bool disk_is_busy(uint64_t pressure_bytes);
-  bool make_room();  // true: there is more to do
-  void publish_grown();
-  void retry_parked(bool even_recent);
+  friend class Recovery;
 
   const uint16_t number_;
   const std::string name_;
@@ -372,48 +88,22 @@ class Pool final : private Residency {
   CountingObserver counting_{counters_};
   KernelObserver kernel_{*surroundings_.listener, number_, *surroundings_.backing_store};
   Capacity capacity_;
-  Reservations reservations_{capacity_, entries_, arena_, counters_, surroundings_, number_};
-  Room inode_room_;  // counts inodes, not bytes
-  const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
-  // Of the evictor's thread alone:
-  bool reclaiming_ = false;    // true between the two marks of free inodes
-  uint64_t reclaimed_ms_ = 0;  // when a directory left, or no request waited for one to
-
-  // The disk tier:
-  std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
-  std::unique_ptr<DiskTier> owned_disk_;
-  std::atomic<DiskTier*> disk_{nullptr};
-  std::atomic<bool> restoring_{false};  // cleared after disk_ is set
-  std::atomic<Durability> durability_{Durability::kNone};
-  std::atomic<bool> auto_prefetch_{true};
-  std::atomic<uint64_t> disk_wanted_bytes_{0};
-  struct PrefetchCounters {
-    std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0}, bytes{0};
-  };
-  const std::shared_ptr<PrefetchCounters> prefetches_ = std::make_shared<PrefetchCounters>();
-
-  std::vector<NodeUsage> numa_usage();  // looks at every entry
-  NumaSurvey numa_survey_{[this] { return numa_usage(); }};
-
-  mutable Mutex settings_mutex_;
-  PoolOptions options_ GUARDED_BY(settings_mutex_);
-  EvictResult last_evict_ GUARDED_BY(settings_mutex_);
-  // Inodes that had mode, owner, times or xattrs changed while restoring_.
-  std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(settings_mutex_);
-
-  // Victims that were in use or just looked up, to be tried again a little later.
-  struct Parked {
-    uint64_t ino;
-    uint64_t until_ms;
-    bool recent;   // parked only because it was just looked up
-    bool closing;  // its holder may have closed it already
-  };
-  void park(Entry& entry, bool recent) EXCLUDES(parked_mutex_);
-  bool more_to_come() EXCLUDES(parked_mutex_);
-  Mutex parked_mutex_;
-  std::deque<Parked> parked_ GUARDED_BY(parked_mutex_);
-  // Threads that have taken entries out of parked_ and not given them back yet.
-  int unparking_ GUARDED_BY(parked_mutex_) = 0;
+  const PoolPart part_{number_, name_, surroundings_, arena_, entries_, counters_};
+  Reservations reservations_{part_, capacity_};
+  Parked parked_{entries_};
+  PoolDisk disk_{part_, capacity_};
+  CopyMarks marks_{part_, disk_};
+  Insight insight_{part_, capacity_, disk_};
+  Inodes inodes_{part_, reservations_, disk_};
+  Tree tree_{part_, capacity_, disk_, insight_, parked_, inodes_};
+  Prefetcher prefetcher_{part_, disk_};
+  PoolResidency residency_{part_, capacity_, reservations_, disk_, marks_, inodes_, tree_};
+  DiskRequests disk_requests_{part_, capacity_, disk_, marks_, inodes_};
+  OpenFiles open_files_{part_,  capacity_, reservations_, disk_,      insight_,
+                        marks_, inodes_,   tree_,         prefetcher_};
+  Evictor evictor_{part_, capacity_, reservations_, disk_, insight_, marks_, parked_, tree_};
+  Settings settings_;
+  Recovery recovery_{*this};
 };
 
 }  // namespace kvcachefs

@@ -1,148 +1,79 @@
-// A pool's disk tier as a whole: attaching it, and which of its data is durable when.
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include "tier/pool/pool_disk.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
 #include "base/fault_point.h"
-#include "base/log.h"
-#include "base/progress.h"
 #include "tier/children.h"
-#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
 
-// Two promoter lanes saturate most disks (checksums run at 10 GB/s a thread); four are for arrays.
-constexpr unsigned kMaxLanes = 4;
+// The pause before another try when the disk is full or the entry too large for it.
+constexpr uint32_t kUnspillableMs = 10'000;
+// The pressure decides how many bytes may be on their way to the disk for the sake of room, between these two
+// limits. More would only make the oldest wait longer.
+constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
+constexpr uint64_t kSpillAheadMostBytes = uint64_t{256} << 20;
 
-// Calls the waiter when the last of several outcomes has come, with the first error among them.
-class Together {
- public:
-  explicit Together(Waiter waiter) : waiter_(std::move(waiter)) {}
-  ~Together() { waiter_(std::move(outcome_)); }
-  void ended(Result<void> outcome) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    if (outcome_ && !outcome) outcome_ = std::move(outcome);
-  }
-
- private:
-  Waiter waiter_;
-  Mutex mutex_;
-  Result<void> outcome_;
-};
+uint32_t now_ms_32() {
+  return static_cast<uint32_t>(now_coarse_ms());
+}
 
 }  // namespace
 
-Result<void> Pool::make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                             uint64_t unit_bytes, const PoolOptions& spill) {
-  if (disk() != nullptr) return fail(EEXIST, fmt::format("pool {} has a disk tier", name_));
-  auto channel = device->channel(Spiller::kDepth);
-  if (!channel) return pass(channel);
-  auto scrub_channel = device->channel(Scrubber::kDepth);
-  if (!scrub_channel) return pass(scrub_channel);
-  auto store = std::make_unique<SpillStore>(std::move(device), std::move(catalog), unit_bytes, counters_);
-  const uint64_t store_units = store->space().units();
-  auto tier =
-      std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
-                                 static_cast<Residency&>(*this), arena_, spill.admission, is_supervised());
-  for (unsigned lane = 0; lane < std::clamp(surroundings_.cores / 2, 1u, kMaxLanes); ++lane) {
-    auto lane_channel = tier->store->device().channel(PromoterLane::kDepth);
-    if (!lane_channel) return pass(lane_channel);
-    tier->lanes.push_back(std::make_unique<PromoterLane>(tier->promoter, std::move(*lane_channel)));
-    tier->promoter.add(*tier->lanes.back());
-  }
-  // A cold entry's inode takes 1 KiB of kernel memory (docs/facts.md "An empty inode takes 1 KiB"), and the
-  // entry takes at least one unit of the disk.
-  if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
-  owned_disk_ = std::move(tier);
-  return {};
+Durability PoolDisk::exchange_durability(Durability durability) {
+  capacity_.set_durability(durability);
+  return durability_.exchange(durability);
 }
 
-Result<void> Pool::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                               uint64_t unit_bytes, const PoolOptions& spill) {
-  if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  // Until the restore is done, an open finds a restored entry gone (begin_open), and its rename or removal
-  // gets EBUSY. Taking each shard once waits out every thread that entered before restoring_ was set.
-  restoring_ = true;
-  const bool served = root_is_known();
-  for (size_t index = 0; index < EntryTable::kShards; ++index) MutexLock lock(entries_.shard_at(index).mutex);
-  auto restored = begin_restoring(spill);
-  if (restored) restored = restore(*owned_disk_, {});
-  if (!restored) {
-    owned_disk_.reset();
-    name_disk({});
-    (void)surroundings_.options_changed();
-    (void)put_restoring(arena_.tree_fd(), false);
-    end_restoring();
-    return restored;
-  }
-  if (served) tell_names(true);
-  use_disk(spill);
-  for (const uint64_t ino : end_restoring()) attributes_changed(ino);
-  spill_all();
-  return {};
+Presence PoolDisk::presence_without() const {
+  if (away_ == nullptr) return Presence::kGone;
+  return away_->may_be_waited_for() ? Presence::kCold : Presence::kAway;
 }
 
-Result<void> Pool::attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                                       uint64_t unit_bytes, const PoolOptions& spill) {
-  if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  const bool unfinished = is_restoring(arena_.tree_fd());
-  auto there = reconcile(*owned_disk_, unfinished);
-  Result<void> agreed = there ? Result<void>() : pass(there);
-  if (agreed && unfinished) agreed = restore(*owned_disk_, *there);
-  if (!agreed) {
-    owned_disk_.reset();
-    return agreed;
-  }
-  use_disk(spill);
-  tell_names(true);
-  spill_all();
-  return {};
+bool PoolDisk::takes_more() const {
+  return tier() != nullptr && !tier()->store->log().frozen();
 }
 
-// A successor must know of the tier before the first name appears that only the disk has content for. Until
-// all names are back it must also know that the missing ones were not removed.
-Result<void> Pool::begin_restoring(const PoolOptions& spill) {
-  if (!is_supervised()) return {};
-  if (auto put = put_restoring(arena_.tree_fd(), true); !put) return put;
-  name_disk(spill);
-  auto written = surroundings_.options_changed();
-  fault_point("disk tier named");
-  return written;
+// The limit is at most half of the pool: what the spiller has queued can leave only by the disk, which may
+// stand still. The caller asks before each try, because each entry more in a full queue is one more that
+// cannot be discarded.
+bool PoolDisk::is_busy(uint64_t pressure_bytes) const {
+  const uint64_t ahead = std::clamp(pressure_bytes, kSpillAheadBytes, kSpillAheadMostBytes);
+  return tier() != nullptr && backlog_bytes() >= std::min(ahead, capacity_.size_bytes() / 2);
 }
 
-void Pool::name_disk(const PoolOptions& spill) {
-  MutexLock lock(settings_mutex_);
-  options_.spill_path = spill.spill_path;
-  options_.spill_size_bytes = spill.spill_size_bytes;
-  options_.spill_unit_bytes = owned_disk_ ? owned_disk_->store->unit_bytes() : spill.spill_unit_bytes;
-  options_.catalog_path = spill.catalog_path;
-  options_.durability = spill.durability;
-  options_.admission = spill.admission;
-  options_.prefetch = spill.prefetch;
+void PoolDisk::publish(Entry& entry) {
+  entries_.published(entry);
+  spill_by_itself(entry);
 }
 
-void Pool::use_disk(const PoolOptions& spill) {
-  (void)exchange_durability(durability_of(spill));
-  auto_prefetch_ = spill.prefetch;
-  name_disk(spill);
-  fault_point("all restored");
-  // A successor that takes the restore for unfinished would bring back what is removed from here on.
-  if (is_supervised() && !put_restoring(arena_.tree_fd(), false))
-    surroundings_.survivors->children().forbid_succession();
-  entries_.observe(*owned_disk_);
-  disk_.store(owned_disk_.get());
+void PoolDisk::spill_by_itself(Entry& entry) {
+  if (durability() != Durability::kNone) queue_spill(entry);
 }
 
-bool Pool::root_is_known() {
-  EntryTable::Shard& shard = entries_.shard(root_ino());
-  MutexLock lock(shard.mutex);
-  const Entry* root = shard.find(root_ino());
-  return root != nullptr && root->lookup_count > 0;
+bool PoolDisk::is_admitted(Entry& entry) {
+  // An entry that the catalog has was admitted before, or an fsync has promised to keep it.
+  return entry.node_id != 0 || tier()->admission.admit(entry.name_hash, entry.hits);
 }
 
-void Pool::tell_names(bool with_links) {
-  CatalogNames& names = owned_disk_->names;
+bool PoolDisk::wants_spill(const Entry& entry) const {
+  return takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty && entry.writer_count == 0 &&
+         !entry.spill_queued && !is_unspillable(entry);
+}
+
+void PoolDisk::queue_spill(Entry& entry, bool urgent) {
+  if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
+  if (!urgent) count(counters_.admitted_bytes, entry.charged_bytes);
+  entry.spill_queued = true;
+  if (urgent) entry.spill_urgent = true;
+  tier()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent);
+}
+
+void PoolDisk::tell_names(bool with_links) {
+  CatalogNames& names = owned_->names;
   (void)walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
     // An fsync of the pool may make a server thread look at every name.
     surroundings_.still_at_it();
@@ -159,196 +90,38 @@ void Pool::tell_names(bool with_links) {
   });
 }
 
-std::unordered_set<uint64_t> Pool::end_restoring() {
-  MutexLock lock(settings_mutex_);
+// The 32-bit clock wraps around after 49 days.
+bool PoolDisk::is_unspillable(const Entry& entry) {
+  const uint32_t until_ms = entry.unspillable_until_ms;
+  return until_ms != 0 && static_cast<int32_t>(until_ms - now_ms_32()) > 0;
+}
+
+void PoolDisk::set_unspillable(Entry& entry) {
+  entry.unspillable_until_ms = now_ms_32() + kUnspillableMs;
+}
+
+void PoolDisk::want_room(uint64_t bytes) {
+  uint64_t wanted = wanted_bytes_.load();
+  while (wanted < bytes && !wanted_bytes_.compare_exchange_weak(wanted, bytes)) {
+  }
+  surroundings_.evictor->wake();
+}
+
+void PoolDisk::use() {
+  entries_.observe(*owned_);
+  tier_.store(owned_.get());
+}
+
+void PoolDisk::note_changed(uint64_t ino) {
+  if (!restoring_) return;
+  MutexLock lock(changed_mutex_);
+  if (restoring_) changed_meanwhile_.insert(ino);
+}
+
+std::unordered_set<uint64_t> PoolDisk::end_restoring() {
+  MutexLock lock(changed_mutex_);
   restoring_ = false;
   return std::exchange(changed_meanwhile_, {});
-}
-
-void Pool::when_committed(Waiter waiter) {
-  if (retired()) return waiter({});  // nothing of a removed pool is kept
-  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  disk()->store->log().when_committed(std::move(waiter));
-}
-
-std::optional<uint64_t> Pool::claim_copy(Entry& entry) {
-  if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
-  entry.spill_queued = entry.spill_urgent = true;
-  return entry.charged_bytes;
-}
-
-void Pool::sync(uint64_t ino, Waiter waiter, bool locked) {
-  if (retired()) return waiter({});
-  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  EntryTable::Shard& shard = entries_.shard(ino);
-  std::optional<uint64_t> dirty_bytes;
-  Result<void> numbered;
-  {
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(ino);
-    if (entry != nullptr && entry->is_file()) {
-      auto fd = arena_.open(handle_of(*entry), O_PATH);
-      const bool synced_before = entry->synced_nameless;
-      const bool dirty = entry->tier == Entry::Tier::kDirty;
-      if (entry->removed) entry->synced_nameless = fd.has_value();
-      if (!fd)
-        numbered = pass(fd);
-      else if (dirty && locked)
-        numbered = number(*entry, fd->get());
-      else if (dirty && !entry->removed && !surroundings_.backing_store->needs_write_access() &&
-               !is_numbered(*entry, fd->get()))
-        numbered =
-            fail(EIO, fmt::format("pool {}: inode {} was opened for writing before durability was sync, or "
-                                  "while the disk was away, so that its close is not durable: fsync is",
-                                  name_, ino));
-      if (!numbered) entry->synced_nameless = synced_before;
-    }
-    if (numbered && entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
-  }
-  if (!numbered) return waiter(std::move(numbered));
-  if (!dirty_bytes) return when_committed(std::move(waiter));
-  disk()->spiller.request(ino, *dirty_bytes, true,
-                          [this, its = std::move(waiter)](Result<void> outcome) mutable {
-                            if (!outcome) return its(std::move(outcome));
-                            when_committed(std::move(its));
-                          });
-}
-
-void Pool::sync_name(int directory, const char* name, Waiter waiter) {
-  auto attributes = sys::stat_at(directory, name);
-  if (!attributes || !S_ISREG(attributes->st_mode)) return when_committed(std::move(waiter));
-  sync(attributes->st_ino, std::move(waiter));
-}
-
-void Pool::sync_directory(uint64_t ino, Waiter waiter) {
-  if (retired()) return waiter({});
-  if (disk() == nullptr) return durable_without_disk(away(), std::move(waiter));
-  auto fd = open_inode(ino, O_RDONLY | O_DIRECTORY);
-  if (!fd) return waiter(pass(fd));
-  disk()->names.keep_directory(fd->get());
-  auto together = std::make_shared<Together>([this, its = std::move(waiter)](Result<void> outcome) mutable {
-    if (!outcome) return its(std::move(outcome));
-    when_committed(std::move(its));
-  });
-  // A file that is still being written is left to its own fsync and close. A close of which the daemon has
-  // heard may have been of a copy of the descriptor, as a fork makes one, and a stalled write would hold the
-  // spiller up.
-  const auto claim = [this](Entry& entry) {
-    const bool past = entry.writer_count > 0 && !surroundings_.backing_store->needs_write_access();
-    const bool closed = entry.may_be_closed() && !(past && may_be_written_past(entry));
-    return closed || entry.synced_nameless ? claim_copy(entry) : std::nullopt;
-  };
-  const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
-    disk()->spiller.request(inode, dirty_bytes, true,
-                            [together](Result<void> outcome) { together->ended(std::move(outcome)); });
-  };
-  if (ino == root_ino()) {
-    // Because the kernel passes on no sync(2) or syncfs(2), an fsync of the root is the only request for a
-    // whole pool.
-    if (durability() == Durability::kNone) tell_names(false);
-    for (size_t index = 0; index < EntryTable::kShards; ++index) {
-      std::vector<std::pair<uint64_t, uint64_t>> dirty;
-      {
-        EntryTable::Shard& shard = entries_.shard_at(index);
-        MutexLock lock(shard.mutex);
-        for (auto& [inode, entry] : shard.entries)
-          if (const auto bytes = claim(entry)) dirty.emplace_back(inode, *bytes);
-      }
-      for (const auto& [inode, bytes] : dirty) spill(inode, bytes);
-    }
-    return;
-  }
-  const int directory = fd->get();
-  auto read = for_each_child(std::move(*fd), [&](const Child& child) {
-    // Without durability the catalog has not been told of inodes without content.
-    if (!child.is_regular) {
-      disk()->names.keep(directory, child.name);
-      return;
-    }
-    EntryTable::Shard& shard = entries_.shard(child.ino);
-    std::optional<uint64_t> dirty_bytes;
-    {
-      MutexLock lock(shard.mutex);
-      if (Entry* entry = shard.find(child.ino)) dirty_bytes = claim(*entry);
-    }
-    if (dirty_bytes) spill(child.ino, *dirty_bytes);
-  });
-  if (!read) together->ended(std::move(read));
-}
-
-void Pool::run_near_disk() {
-  const int node = disk()->store->device().node();
-  if (node >= 0) surroundings_.topology->run_on(node);
-}
-
-void Pool::spill_all() {
-  if (disk() == nullptr || durability() == Durability::kNone) return;
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    count_step();
-    EntryTable::Shard& shard = entries_.shard_at(index);
-    MutexLock lock(shard.mutex);
-    for (auto& [ino, entry] : shard.entries) {
-      if (entry.stage == Entry::Stage::kFresh && !entry.removed) publish(entry);
-      // An entry that the spiller keeps for later (a writer or a mapping) is asked for again: it may be the
-      // last chance.
-      if (entry.closed()) entry.spill_queued = false;
-      if (entry.is_file()) queue_spill(entry);
-    }
-  }
-}
-
-SpillUsage Pool::spill_usage() const {
-  SpillUsage usage;
-  usage.dirty_entries = entries_.stored_entries(Entry::Tier::kDirty);
-  usage.dirty_bytes = entries_.stored_bytes(Entry::Tier::kDirty);
-  usage.clean_entries = entries_.stored_entries(Entry::Tier::kClean);
-  usage.clean_bytes = entries_.stored_bytes(Entry::Tier::kClean);
-  usage.cold_entries = entries_.stored_entries(Entry::Tier::kCold);
-  usage.cold_bytes = entries_.stored_bytes(Entry::Tier::kCold);
-  usage.away = away_ != nullptr;
-  if (DiskTier* const tier = disk()) {
-    const uint64_t unit = tier->store->unit_bytes();
-    const ExtentAllocator& space = tier->store->space();
-    usage.size_bytes = space.units() * unit;
-    usage.free_bytes = space.free_units() * unit;
-    usage.used_bytes = usage.size_bytes - usage.free_bytes;
-    usage.failed = tier->store->log().frozen();
-    usage.largest_free_run_bytes = space.long_free_run() * unit;
-  }
-  return usage;
-}
-
-Durability Pool::exchange_durability(Durability durability) {
-  capacity_.set_durability(durability);
-  return durability_.exchange(durability);
-}
-
-Result<void> Pool::set_durability(Durability durability) {
-  if (disk() == nullptr) return refuse_without_disk(away(), name_);
-  {
-    MutexLock lock(settings_mutex_);
-    options_.durability = durability;
-  }
-  // Without durability the catalog has not been told of inodes without content.
-  if (exchange_durability(durability) == Durability::kNone && durability != Durability::kNone)
-    tell_names(false);
-  spill_all();
-  return {};
-}
-
-Result<void> Pool::set_admission(Admission admission) {
-  if (disk() == nullptr) return refuse_without_disk(away(), name_);
-  disk()->admission.set_kind(admission);
-  MutexLock lock(settings_mutex_);
-  options_.admission = admission;
-  return {};
-}
-
-Result<void> Pool::set_auto_prefetch(bool on) {
-  auto_prefetch_ = on;
-  MutexLock lock(settings_mutex_);
-  options_.prefetch = on;
-  return {};
 }
 
 }  // namespace kvcachefs

@@ -1,4 +1,4 @@
-// Plain values of tier/pool/pool.h: what a pool is ordered to evict, and what it tells of itself.
+// Plain values: what a pool is ordered to evict, and what it tells of itself.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,17 @@ struct EntryListing {
   uint64_t hits = 0;
   uint64_t age_s = 0;
   int priority = 0;
+  bool pinned = false;
+};
+
+// What xattrs show of an entry.
+struct EntryFacts {
+  bool is_file = false;
+  std::string tier;
+  std::string checksum;  // hexadecimal; empty: the disk has no copy, or an older one
+  int node = 0;
+  uint64_t hits = 0;
+  uint64_t version = 0;
   bool pinned = false;
 };
 

@@ -50,7 +50,7 @@ uint64_t Pools::assigned_bytes() const {
   uint64_t total = 0;
   // A removed pool that is still in use has what is open of it, and does not grow any more.
   for (const auto& pool : all())
-    total += pool->retired() ? pool->usage().used_bytes : pool->options().size_bytes;
+    total += pool->retired() ? pool->insight().usage().used_bytes : pool->options().size_bytes;
   return total;
 }
 
@@ -111,7 +111,7 @@ Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
   if (!options.spill_path.empty() && !(*pool)->retired())
     if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
-      (*pool)->go_on_without_disk(options, attached.error());
+      (*pool)->recovery().go_on_without_disk(options, attached.error());
   last_number_ = std::max(last_number_, number);
   return {};
 }
@@ -188,15 +188,15 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority)
                                     pool.name(), format_size(size_bytes), format_size(others),
                                     format_size(surroundings_.memory_bytes)));
   if (authority == Authority::kAdministrator) {
-    auto resized = pool.set_size(size_bytes);
-    return resized ? pool.set_size_max(size_bytes) : resized;
+    auto resized = pool.settings().set_size(size_bytes);
+    return resized ? pool.settings().set_size_max(size_bytes) : resized;
   }
   if (size_bytes > present.size_max_bytes)
     return fail(EPERM, fmt::format("pool {}: {} is more than its size_max, {}, which only the administrator "
                                    "raises (.kvcachefs/pools/{}/size_max)",
                                    pool.name(), format_size(size_bytes), format_size(present.size_max_bytes),
                                    pool.name()));
-  return pool.set_size(size_bytes);
+  return pool.settings().set_size(size_bytes);
 }
 
 Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
@@ -204,7 +204,7 @@ Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
   if (size_max_bytes > surroundings_.memory_bytes)
     return fail(EINVAL, fmt::format("pool {}: size_max {} is more than the memory, {}", pool.name(),
                                     format_size(size_max_bytes), format_size(surroundings_.memory_bytes)));
-  return pool.set_size_max(size_max_bytes);
+  return pool.settings().set_size_max(size_max_bytes);
 }
 
 void Pools::reap() {

@@ -33,7 +33,7 @@ bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
     const auto before = sys::stat_of(fd);
     if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0 || !before) return true;
     if (!entry->gets_memory) return true;
-    const UnseenChange unseen(entry->kept, fd, surroundings_.is_supervised());
+    const UnseenChange unseen(entry->kept, fd, is_supervised());
     if (!sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes)) continue;
     entry->reserved_end = bytes;
     const uint64_t size = std::min(static_cast<uint64_t>(before->st_size), bytes);
@@ -109,7 +109,7 @@ uint64_t Reservations::trim(Entry& entry, int fd) {
   // memory.
   const uint64_t end = (entry.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   if (end > keep) {
-    const UnseenChange unseen(entry.kept, fd, surroundings_.is_supervised());
+    const UnseenChange unseen(entry.kept, fd, is_supervised());
     (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, end - keep);
   }
   entry.reserved_end = 0;
@@ -148,12 +148,12 @@ void Reservations::give_back_holes(Entry& entry) {
   const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
   if (!attributes) return;
   const auto size = static_cast<uint64_t>(attributes->st_size);
-  const UnseenChange unseen(entry.kept, fd->get(), surroundings_.is_supervised());
+  const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
   const uint64_t reserved_end =
       entry.reserved_end == kNothingReserved ? 0 : std::min(entry.reserved_end, size);
   const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
   if (given_back != GivenBack::kNothing && entry.lookup_count > 0)
-    surroundings_.listener->changed(pool_, entry.policy.ino);
+    surroundings_.listener->changed(number_, entry.policy.ino);
   if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
   if (given_back != GivenBack::kMoreToCome) entry.reserved_end = 0;
   if (const auto now = sys::stat_of(fd->get()))

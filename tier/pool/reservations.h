@@ -5,24 +5,14 @@
 
 #include <cstdint>
 
-#include "alloc/memory_arena.h"
-#include "tier/counters.h"
-#include "tier/entries/entries.h"
 #include "tier/pool/capacity.h"
-#include "tier/pool/surroundings.h"
+#include "tier/pool/pool_part.h"
 
 namespace kvcachefs {
 
-class Reservations {
+class Reservations : PoolPart {
  public:
-  Reservations(Capacity& capacity, Entries& entries, const MemoryArena& arena, PoolCounters& counters,
-               const PoolSurroundings& surroundings, uint16_t pool)
-      : capacity_(capacity),
-        entries_(entries),
-        arena_(arena),
-        counters_(counters),
-        surroundings_(surroundings),
-        pool_(pool) {}
+  Reservations(const PoolPart& part, Capacity& capacity) : PoolPart(part), capacity_(capacity) {}
 
   // A first write comes: a file without memory gets an entry's. Waits without a lock.
   void begin_writing(uint64_t ino);
@@ -42,11 +32,6 @@ class Reservations {
   uint64_t follow(uint64_t ino);  // what it may grow by before the next round
 
   Capacity& capacity_;
-  Entries& entries_;
-  const MemoryArena& arena_;
-  PoolCounters& counters_;
-  const PoolSurroundings& surroundings_;
-  const uint16_t pool_;
 };
 
 }  // namespace kvcachefs

@@ -80,7 +80,7 @@ int number_in(std::string_view text) {
 
 }  // namespace
 
-class Pool::Adopter {
+class Recovery::Adopter {
  public:
   explicit Adopter(Pool& pool) : pool_(pool), survivors_(*pool.surroundings_.survivors) {}
 
@@ -153,7 +153,7 @@ class Pool::Adopter {
         adopt_named(child, directory);
       else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
-        pool_.empty_directories_->rests({.handle = *handle, .age_unknown = true}, 0);
+        pool_.tree_.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });
     if (!whole) note_failure(whole.error());
@@ -196,7 +196,7 @@ class Pool::Adopter {
     if (was_cut(mark, attributes)) {
       entry.node_id = mark->node_id;
       entry.first_version = mark->content.version + 1;
-      (void)pool_.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
+      (void)pool_.marks_.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
       entry.node_id = 0;  // set again from the mark
     }
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
@@ -217,7 +217,7 @@ class Pool::Adopter {
                                  .pinned = pinned,
                                  .named = !nameless});
     if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
-    if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.back(entry);
+    if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.open_files_.back(entry);
     if (opens.writers > 0)
       pool_.capacity_.writers().open(handle.ino, allocated,
                                      !pool_.surroundings_.backing_store->needs_write_access());
@@ -269,63 +269,10 @@ class Pool::Adopter {
   Result<void> whole_;
 };
 
-Result<std::shared_ptr<Pool>> Pool::adopt(uint16_t number, const PoolOptions& options,
-                                          const Surroundings& surroundings) {
-  std::vector<int> nameless;
-  for (const auto& [place, kept] : surroundings.survivors->kept_inodes().list())
-    if (kept.inode.pool == number) nameless.push_back(kept.fd);
-  auto arena = MemoryArena::adopt(surroundings.arena_path, nameless);
-  if (!arena) return pass(arena);
-  const bool removed = arena->tree_is_removed();
-  auto pool = std::make_shared<Pool>(number, options, surroundings, std::move(*arena));
-  if (removed) pool->capacity_.close();
-  return pool;
-}
-
-Result<void> Pool::adopt_files(const std::shared_ptr<Pool>& pool) {
-  const uint64_t begun_ns = now_ns();
-  Adopter adopter(*pool);
-  if (auto whole = adopter.run(); !whole) return whole;
-  // The kernel says once that it has forgotten an inode, and may have said so to the process that died.
-  if (!adopter.nameless_directories.empty())
-    pool->surroundings_.listener->let_go(pool->number_, std::move(adopter.nameless_directories),
-                                         [left = std::weak_ptr(pool)](uint64_t ino, bool known) {
-                                           const auto its = left.lock();
-                                           if (its && !known) its->forget(ino, UINT64_MAX);
-                                         });
-  log_info("pool {}: taken over with {} entries in {} ms", pool->name_, pool->entries_.files(),
-           (now_ns() - begun_ns) / 1'000'000);
-  return {};
-}
-
-std::optional<Pool::Opened> Pool::adopted_open(uint64_t ino, bool from_disk) {
-  if (injected_error("open again") != 0) return std::nullopt;
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* const entry = shard.find(ino);
-  if (entry == nullptr || entry->open_count == 0) return std::nullopt;
-  if (from_disk) {
-    // There may be memory for the entry now, or it is in memory already: then others may have it open with
-    // passthrough, which does not go together with an open that is served from the disk. A nameless entry
-    // could not be opened again.
-    if (!entry->removed) return std::nullopt;
-    return Opened{.backing = -1, .from_disk = true};
-  }
-  if (!back(*entry)) return std::nullopt;
-  return Opened{.backing = entry->backing, .from_disk = false};
-}
-
-void Pool::undo_create(int directory, const char* name) {
-  const auto handle = sys::handle_at(directory, name);
-  if (!handle) return;
-  EntryTable::Shard& shard = entries_.shard(handle->ino);
-  MutexLock lock(shard.mutex);
-  const auto attributes = sys::stat_at(directory, name);
-  Entry* const entry = shard.find(handle->ino);
-  if (!attributes || attributes->st_ino != handle->ino || !S_ISREG(attributes->st_mode) ||
-      attributes->st_size > 0 || attributes->st_nlink > 1 || entry == nullptr || entry->open_count > 0)
-    return;
-  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, RemovalReason::kDeleted);
+Result<std::vector<uint64_t>> Recovery::adopt() {
+  Adopter adopter(pool_);
+  if (auto whole = adopter.run(); !whole) return pass(whole);
+  return std::move(adopter.nameless_directories);
 }
 
 }  // namespace kvcachefs

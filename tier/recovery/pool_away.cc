@@ -19,13 +19,14 @@ constexpr uint64_t kBlockBytes = 4096;
 
 }  // namespace
 
-void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
-  away_ = std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience);
-  (void)exchange_durability(durability_of(spill));
+void Recovery::go_on_without_disk(const PoolOptions& spill, const Error& why) {
+  pool_.disk_.is_away(
+      std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience));
+  (void)pool_.disk_.exchange_durability(durability_of(spill));
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
-  restoring_ = is_restoring(arena_.tree_fd());
-  (void)walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
+  pool_.disk_.set_restoring(is_restoring(pool_.arena_.tree_fd()));
+  (void)walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
     if (!child.is_regular) return;
     const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
     if (!fd) return;
@@ -33,21 +34,16 @@ void Pool::go_on_without_disk(const PoolOptions& spill, const Error& why) {
     if (mark) adopt_mark(child.ino, child.name, std::move(*mark));
   });
   fault_point("without its disk");
-  const SpillUsage usage = spill_usage();
+  const SpillUsage usage = pool_.insight_.spill_usage();
   log_error(
       "pool {}: without its disk: {}; served from memory, and tried again: {} dirty entries, {} clean, {} "
       "cold, "
       "which cannot be opened meanwhile",
-      name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
+      pool_.name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
 }
 
-Presence Pool::presence_without_disk() const {
-  if (away_ == nullptr) return Presence::kGone;
-  return away_->may_be_waited_for() ? Presence::kCold : Presence::kAway;
-}
-
-void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
-  EntryTable::Shard& shard = entries_.shard(ino);
+void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
+  EntryTable::Shard& shard = pool_.entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
   if (entry == nullptr || entry->removed || entry->node_id != 0) return;  // another name of the file
@@ -60,9 +56,10 @@ void Pool::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
   entry->name_hash = name_hash_of(name);
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
-  const uint64_t data_bytes = data_bytes_of(mark.content, options().spill_unit_bytes);
-  entries_.found_copy(*entry, cold ? std::optional((data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes)
-                                   : std::nullopt);
+  const uint64_t data_bytes = data_bytes_of(mark.content, pool_.options().spill_unit_bytes);
+  pool_.entries_.found_copy(
+      *entry,
+      cold ? std::optional((data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes) : std::nullopt);
   if (entry->direct_count > 0) shard.held.emplace(ino, mark.content);
   shard.copies[ino] = std::move(mark.content);
 }

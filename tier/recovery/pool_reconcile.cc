@@ -49,7 +49,7 @@ struct Stray {
 
 }  // namespace
 
-class Pool::Reconciler final : public CatalogVisitor {
+class Recovery::Reconciler final : public CatalogVisitor {
  public:
   Reconciler(Pool& pool, DiskTier& tier, bool unfinished)
       : pool_(pool), tier_(tier), unfinished_(unfinished) {}
@@ -281,9 +281,9 @@ class Pool::Reconciler final : public CatalogVisitor {
         count_step();
         Entry* const entry = shard.find(ino);
         auto fd = pool_.arena_.open(handle_of(*entry), O_PATH);
-        if (!fd || pool_.remove_names(*entry, fd->get()) != NamesLeft::kNone) continue;
+        if (!fd || pool_.tree_.remove_names(*entry, fd->get()) != Tree::NamesLeft::kNone) continue;
         ++lost_;
-        pool_.gone(shard, *entry, RemovalReason::kDamaged);
+        pool_.tree_.gone(shard, *entry, RemovalReason::kDamaged);
       }
     }
   }
@@ -437,8 +437,8 @@ class Pool::Reconciler final : public CatalogVisitor {
   uint64_t lost_ = 0;
 };
 
-Result<Pool::KnownNodes> Pool::reconcile(DiskTier& tier, bool unfinished) {
-  return Reconciler(*this, tier, unfinished).run();
+Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, bool unfinished) {
+  return Reconciler(pool_, tier, unfinished).run();
 }
 
 }  // namespace kvcachefs

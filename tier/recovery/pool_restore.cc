@@ -36,11 +36,11 @@ bool is_for_want_of_room(int code) {
 
 }  // namespace
 
-class Pool::Restorer final : public CatalogVisitor {
+class Recovery::Restorer final : public CatalogVisitor {
  public:
   // `there`: the nodes that the tree has already, restored by a process that died or made before.
   Restorer(Pool& pool, DiskTier& tier, const KnownNodes& there)
-      : pool_(pool), tier_(tier), there_(there), serves_(pool.root_is_known()) {}
+      : pool_(pool), tier_(tier), there_(there), serves_(pool.inodes_.root_is_known()) {}
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
@@ -118,7 +118,7 @@ class Pool::Restorer final : public CatalogVisitor {
       auto fd = pool_.arena_.open(fd_handle, O_RDONLY | O_DIRECTORY);
       if (!fd) continue;
       (void)sys::change_times(fd->get(), {node.first, node.second});
-      pool_.note_if_empty(fd->get());
+      pool_.tree_.note_if_empty(fd->get());
     }
     if (damaged_ + losses_ > 0)
       log_warning("pool {}: {} entries of the catalog were dropped", pool_.name_, damaged_ + losses_);
@@ -168,11 +168,11 @@ class Pool::Restorer final : public CatalogVisitor {
       Entry nameless;
       nameless.policy.ino = made.handle.ino;
       const bool removed = made.is_directory ? remove_directory(fd->get())
-                                             : pool_.remove_names(entry != nullptr ? *entry : nameless,
-                                                                  fd->get()) == NamesLeft::kNone;
+                                             : pool_.tree_.remove_names(entry != nullptr ? *entry : nameless,
+                                                                        fd->get()) == Tree::NamesLeft::kNone;
       if (!removed || entry == nullptr) continue;
-      auto kept = pool_.keep_inode(handle_of(*entry), std::move(*fd));
-      pool_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
+      auto kept = pool_.tree_.keep_inode(handle_of(*entry), std::move(*fd));
+      pool_.tree_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
     }
   }
 
@@ -203,8 +203,8 @@ class Pool::Restorer final : public CatalogVisitor {
     if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
     Entry marked;
     marked.node_id = node.id;
-    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised());
-    if (auto put = pool_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
+    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised());
+    if (auto put = pool_.marks_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
       return pass(put);
     if (auto named = sys::link_to(fd->get(), parent, name); !named) return pass(named);
     return fd;
@@ -253,7 +253,8 @@ class Pool::Restorer final : public CatalogVisitor {
     if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
     if (content == nullptr) {
       const KeptCtime kept =
-          is_new ? restore_ctime(fd->get(), node.modified, node.changed, pool_.is_supervised()) : KeptCtime();
+          is_new ? restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised())
+                 : KeptCtime();
       tier_.names.known(handle->ino, node.id, fd->get(), kept);
       if (S_ISDIR(node.mode)) {
         directories_[node.id] = *handle;
@@ -321,8 +322,8 @@ class Pool::Restorer final : public CatalogVisitor {
   std::optional<Error> lacks_;  // the first error for want of room
 };
 
-Result<void> Pool::restore(DiskTier& tier, const KnownNodes& there) {
-  return Restorer(*this, tier, there).run();
+Result<void> Recovery::restore(DiskTier& tier, const KnownNodes& there) {
+  return Restorer(pool_, tier, there).run();
 }
 
 }  // namespace kvcachefs

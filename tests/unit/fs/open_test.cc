@@ -64,14 +64,14 @@ TEST_F(OpenTest, EachOpenIsClosedOnce) {
   const uint64_t nodeid = stored("entry");
   const auto pool = pools_->find("p");
   const File one{nodeid, opened(open(nodeid)).fh}, other{nodeid, opened(open(nodeid)).fh};
-  EXPECT_EQ(pool->usage().open_entries, 1u);
+  EXPECT_EQ(pool->insight().usage().open_entries, 1u);
   EXPECT_EQ(release(one, O_RDONLY).error, 0);
   EXPECT_EQ(release(one, O_RDONLY).error, 0) << "a process that died may have closed it";
   EXPECT_EQ(open_handles(), 1u);
-  EXPECT_EQ(pool->usage().open_entries, 1u);
+  EXPECT_EQ(pool->insight().usage().open_entries, 1u);
   EXPECT_EQ(release(other, O_RDONLY).error, 0);
   EXPECT_EQ(open_handles(), 0u);
-  EXPECT_EQ(pool->usage().open_entries, 0u);
+  EXPECT_EQ(pool->insight().usage().open_entries, 0u);
 }
 
 TEST_F(OpenTest, AnOpenThatIsSentAgainIsTheSameOne) {

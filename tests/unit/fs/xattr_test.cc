@@ -89,7 +89,7 @@ TEST_F(XattrTest, TheDaemonsOwnAreNotListed) {
   store();
   ASSERT_EQ(set("user.kvcachefs.pinned", "1"), 0);
   const auto pool = pools_->find("p");
-  const auto fd = pool->open_inode(NodeId{nodeid_}.ino(), O_RDONLY);
+  const auto fd = pool->inodes().open_inode(NodeId{nodeid_}.ino(), O_RDONLY);
   ASSERT_TRUE(fd);
   ASSERT_TRUE(sys::get_xattr(fd->get(), kPinnedXattr, {})) << "a successor knows it by this";
   ASSERT_EQ(set("user.a", "1"), 0);

@@ -39,19 +39,19 @@ class PoolEvictTest : public ::testing::Test {
   };
   // A file that a client has made and still has open; `passes`: its writes need not come to the daemon.
   Made make(const std::string& name, bool& passes) {
-    const int root = pool_->directory(pool_->root_ino())->fd;
+    const int root = pool_->inodes().directory(pool_->root_ino())->fd;
     UniqueFd fd(::openat(root, name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0644));
     EXPECT_TRUE(fd) << name;
     const auto handle = sys::handle_of(fd.get());
     EXPECT_TRUE(handle);
-    const auto opened = pool_->created({.fd = fd.get(),
-                                        .ino = handle->ino,
-                                        .generation = handle->generation,
-                                        .open = true,
-                                        .writer = true,
-                                        .named = true,
-                                        .name = name,
-                                        .node = 0});
+    const auto opened = pool_->open_files().created({.fd = fd.get(),
+                                                     .ino = handle->ino,
+                                                     .generation = handle->generation,
+                                                     .open = true,
+                                                     .writer = true,
+                                                     .named = true,
+                                                     .name = name,
+                                                     .node = 0});
     EXPECT_TRUE(opened);
     passes = opened && !opened->through_daemon;
     return {std::move(fd), handle->ino};
@@ -61,7 +61,7 @@ class PoolEvictTest : public ::testing::Test {
     bool passes = false;
     Made made = make(name, passes);
     EXPECT_EQ(::fallocate(made.fd.get(), 0, 0, static_cast<off_t>(bytes)), 0) << name;
-    pool_->end_open(made.ino, {.writer = true});
+    pool_->open_files().end_open(made.ino, {.writer = true});
     return std::move(made.fd);
   }
 
@@ -84,7 +84,7 @@ TEST_F(PoolEvictTest, AWriterBeyondItsPromiseHasRoomAfterEachRound) {
   uint64_t end = 33 * kMiB;  // it was promised 32
   for (int round = 0; round < 4; ++round, end += 6 * kMiB) {
     ASSERT_EQ(::fallocate(large.fd.get(), 0, 0, static_cast<off_t>(end)), 0) << "round " << round;
-    (void)pool_->tidy();
+    (void)pool_->evictor().tidy();
     EXPECT_FALSE(pool_->capacity().writer_outruns()) << "round " << round;
   }
 }

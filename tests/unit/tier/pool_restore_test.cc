@@ -94,12 +94,12 @@ class PoolRestoreTest : public ::testing::Test {
     return made;
   }
   Result<void> attach(std::unique_ptr<Catalog> catalog, uint64_t unit_bytes = kUnitBytes) {
-    return pool_->attach_disk(
+    return pool_->recovery().attach_disk(
         std::make_unique<test::FaultyDisk>(test::FaultyDiskOptions{.size_bytes = 64 * unit_bytes}),
         std::move(catalog), unit_bytes, options_);
   }
   std::string tree() { return "/proc/self/fd/" + std::to_string(root()); }
-  int root() { return pool_->directory(pool_->root_ino())->fd; }
+  int root() { return pool_->inodes().directory(pool_->root_ino())->fd; }
   std::vector<std::string> names() {
     std::vector<std::string> found;
     for (const auto& file : std::filesystem::recursive_directory_iterator(tree() + "/"))
@@ -135,13 +135,13 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   EXPECT_EQ(pool_->disk(), nullptr);
   EXPECT_EQ(pool_->durability(), Durability::kNone);
   EXPECT_THAT(names(), UnorderedElementsAre("there"));
-  EXPECT_EQ(pool_->usage().entries, 0);
-  EXPECT_EQ(pool_->spill_usage().cold_entries, 0);
+  EXPECT_EQ(pool_->insight().usage().entries, 0);
+  EXPECT_EQ(pool_->insight().spill_usage().cold_entries, 0);
 
   const Result<void> attached = attach(catalog());
   ASSERT_TRUE(attached) << attached.error().message;
   EXPECT_THAT(names(), UnorderedElementsAre("there", "there/new", "there/new/a", "b", "link"));
-  EXPECT_EQ(pool_->spill_usage().cold_entries, 1);
+  EXPECT_EQ(pool_->insight().spill_usage().cold_entries, 1);
   EXPECT_FALSE(pool_->disk()->store->catalog().node(6).value()) << "dropped by now";
   pool_->disk()->close();
 }
@@ -184,14 +184,14 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   const auto make_new = [&](const char* name) {
     const UniqueFd file(::openat(root(), name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
     const auto handle = sys::handle_of(file.get());
-    ASSERT_TRUE(pool_->created({.fd = file.get(),
-                                .ino = handle->ino,
-                                .generation = handle->generation,
-                                .open = false,
-                                .writer = false,
-                                .named = true,
-                                .name = name,
-                                .node = 0}));
+    ASSERT_TRUE(pool_->open_files().created({.fd = file.get(),
+                                             .ino = handle->ino,
+                                             .generation = handle->generation,
+                                             .open = false,
+                                             .writer = false,
+                                             .named = true,
+                                             .name = name,
+                                             .node = 0}));
   };
   const auto code_of = [](const Result<void>& result) { return result ? 0 : result.error().code; };
   make_new("new");
@@ -203,27 +203,30 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
     struct stat f {};
     ASSERT_EQ(::fstatat(root(), "f", &f, 0), 0);
     f_ino = f.st_ino;
-    EXPECT_EQ(code_of(pool_->remove(root(), "f", false)), EBUSY);
-    EXPECT_EQ(code_of(pool_->rename(root(), "f", root(), "g", 0)), EBUSY);
-    EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "f", 0)), EBUSY);
-    EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "f", RENAME_EXCHANGE)), EBUSY);
-    EXPECT_EQ(code_of(pool_->rename(root(), "d", root(), "g", 0)), EBUSY);
-    EXPECT_EQ(code_of(pool_->link(f_ino, root(), "g")), EBUSY);
-    EXPECT_EQ(code_of(pool_->rename(root(), "twice", root(), "thrice", 0)), EBUSY) << "it has two names";
-    EXPECT_EQ(code_of(pool_->remove(root(), "twice", false)), EBUSY);
-    EXPECT_EQ(pool_->truncate(f_ino, 0), Presence::kHere);
-    EXPECT_EQ(code_of(pool_->rename(root(), "f", root(), "g", 0)), EBUSY) << "although it is no longer cold";
-    EXPECT_EQ(code_of(pool_->remove(root(), "f", false)), EBUSY);
-    EXPECT_EQ(code_of(pool_->rename(root(), "new", root(), "newer", 0)), 0);
-    EXPECT_EQ(code_of(pool_->remove(root(), "other", false)), 0);
+    EXPECT_EQ(code_of(pool_->tree().remove(root(), "f", false)), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "f", root(), "g", 0)), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "new", root(), "f", 0)), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "new", root(), "f", RENAME_EXCHANGE)), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "d", root(), "g", 0)), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().link(f_ino, root(), "g")), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "twice", root(), "thrice", 0)), EBUSY)
+        << "it has two names";
+    EXPECT_EQ(code_of(pool_->tree().remove(root(), "twice", false)), EBUSY);
+    EXPECT_EQ(pool_->open_files().truncate(f_ino, 0), Presence::kHere);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "f", root(), "g", 0)), EBUSY)
+        << "although it is no longer cold";
+    EXPECT_EQ(code_of(pool_->tree().remove(root(), "f", false)), EBUSY);
+    EXPECT_EQ(code_of(pool_->tree().rename(root(), "new", root(), "newer", 0)), 0);
+    EXPECT_EQ(code_of(pool_->tree().remove(root(), "other", false)), 0);
     ASSERT_EQ(::fchmodat(root(), "f", 0604, 0), 0);
-    pool_->attributes_changed(f_ino);
+    pool_->tree().attributes_changed(f_ino);
   };
   const auto attached = attach(std::make_unique<HookedCatalog>(catalog(), false, meanwhile));
   ASSERT_TRUE(attached) << attached.error().message;
   EXPECT_THAT(names(), UnorderedElementsAre("d", "d/e", "f", "newer", "once", "twice"));
-  EXPECT_EQ(code_of(pool_->rename(root(), "d", root(), "moved", 0)), 0);
-  EXPECT_EQ(code_of(pool_->remove(pool_->directory(pool_->root_ino())->fd, "newer", false)), 0);
+  EXPECT_EQ(code_of(pool_->tree().rename(root(), "d", root(), "moved", 0)), 0);
+  EXPECT_EQ(code_of(pool_->tree().remove(pool_->inodes().directory(pool_->root_ino())->fd, "newer", false)),
+            0);
   pool_->disk()->store->log().step(std::chrono::milliseconds(0));
   Catalog& now = pool_->disk()->store->catalog();
   EXPECT_EQ(now.node(4).value()->mode, S_IFREG | 0604u);
@@ -236,9 +239,9 @@ TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
   commit({PutNode{file_node(2)}, PutName{kCatalogRoot, "f", 2}, PutContent{2, content({{1, 1}}, 100)}});
   uint64_t ino = 0;
   const auto presence = [&](OpenMode mode) {
-    const auto answer = pool_->begin_open(ino, mode, 0);
+    const auto answer = pool_->open_files().begin_open(ino, mode, 0);
     EXPECT_TRUE(answer);
-    if (answer->presence == Presence::kHere) pool_->end_open(ino, mode);
+    if (answer->presence == Presence::kHere) pool_->open_files().end_open(ino, mode);
     return answer->presence;
   };
   const OpenMode accepts_disk = {.from_disk = true};
@@ -247,22 +250,22 @@ TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
     ASSERT_EQ(::fstatat(root(), "f", &f, 0), 0);
     ino = f.st_ino;
     EXPECT_EQ(presence(accepts_disk), Presence::kGone) << "until its disk can be used";
-    EXPECT_EQ(pool_->truncate(ino, 50), Presence::kGone);
+    EXPECT_EQ(pool_->open_files().truncate(ino, 50), Presence::kGone);
   };
   ASSERT_TRUE(attach(std::make_unique<HookedCatalog>(catalog(), false, meanwhile)));
   EXPECT_EQ(presence({}), Presence::kCold);
   EXPECT_EQ(presence({.writer = true, .from_disk = true}), Presence::kCold) << "the disk cannot serve it";
-  EXPECT_EQ(pool_->truncate(ino, 50), Presence::kCold);
+  EXPECT_EQ(pool_->open_files().truncate(ino, 50), Presence::kCold);
   EXPECT_EQ(presence(accepts_disk), Presence::kHere);
   EXPECT_EQ(presence({}), Presence::kCold) << "nobody has it open any more";
-  ASSERT_EQ(pool_->truncate(ino, 0), Presence::kHere);
+  ASSERT_EQ(pool_->open_files().truncate(ino, 0), Presence::kHere);
   backing_.error = ENOSYS;
-  const auto answer = pool_->begin_open(ino, {}, 0);
+  const auto answer = pool_->open_files().begin_open(ino, {}, 0);
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ENOSYS);
-  ASSERT_TRUE(pool_->remove(root(), "f", false));
+  ASSERT_TRUE(pool_->tree().remove(root(), "f", false));
   EXPECT_EQ(presence(accepts_disk), Presence::kGone);
-  EXPECT_EQ(pool_->truncate(ino, 0), Presence::kGone);
+  EXPECT_EQ(pool_->open_files().truncate(ino, 0), Presence::kGone);
   pool_->disk()->close();
 }
 

@@ -111,7 +111,7 @@ TEST_F(PoolsTest, ARemovedPoolStaysUntilNobodyUsesIt) {
 TEST_F(PoolsTest, WhatIsStillOpenOfARemovedPoolTakesMemory) {
   const auto pool = make(options("a", kMemoryBytes));
   const UniqueFd file(
-      ::openat(pool->directory(pool->root_ino())->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+      ::openat(pool->inodes().directory(pool->root_ino())->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   ASSERT_TRUE(sys::allocate(file.get(), 0, 0, 2 * kMiB));
   EXPECT_EQ(code_of(pools_->remove("a")), 0);
   EXPECT_EQ(code_of_create(options("b", kMemoryBytes)), ENOSPC);
@@ -120,7 +120,7 @@ TEST_F(PoolsTest, WhatIsStillOpenOfARemovedPoolTakesMemory) {
 
 TEST_F(PoolsTest, APoolWithContentIsNotRemoved) {
   const auto pool = make(options("a"));
-  const int root = pool->directory(pool->root_ino())->fd;
+  const int root = pool->inodes().directory(pool->root_ino())->fd;
   ASSERT_EQ(::mkdirat(root, "directory", 0700), 0);
   EXPECT_EQ(code_of(pools_->remove("a")), ENOTEMPTY);
   EXPECT_EQ(names(), Names{"a"});

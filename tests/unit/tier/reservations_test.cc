@@ -37,7 +37,7 @@ class ReservationsTest : public test::ArenaTest {
     ArenaTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     capacity_.emplace(PoolOptions{}, surroundings_, *arena_, counters_);
-    reservations_.emplace(*capacity_, entries_, *arena_, counters_, surroundings_, kPool);
+    reservations_.emplace(PoolPart(kPool, name_, surroundings_, *arena_, entries_, counters_), *capacity_);
     resize(32 * kMiB);
   }
   void resize(uint64_t bytes) {
@@ -87,6 +87,7 @@ class ReservationsTest : public test::ArenaTest {
       .arena_path = {}, .backing_store = &backing_, .listener = &listener_, .evictor = &evictor_};
   PoolCounters counters_;
   Entries entries_{"lru"};
+  const std::string name_ = "p";
   std::optional<Capacity> capacity_;
   std::optional<Reservations> reservations_;
   UniqueFd file_;

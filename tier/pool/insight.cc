@@ -1,37 +1,37 @@
-// Reports of a pool on itself.
+#include "tier/pool/insight.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <map>
 
 #include "alloc/placement.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
-#include "tier/pool/pool.h"
+#include "base/log_limit.h"
+#include "base/size.h"
 
 namespace kvcachefs {
-PoolUsage Pool::usage() const {
+
+PoolUsage Insight::usage() const {
   const ArenaUsage arena = arena_.usage();
-  const uint64_t size = capacity_.size_bytes();
   // Bytes that may leave memory.
-  const uint64_t most_evictable = away_ == nullptr ? arena.used_bytes()
-                                  : durability() == Durability::kNone
+  const uint64_t most_evictable = disk_.away() == nullptr ? arena.used_bytes()
+                                  : disk_.durability() == Durability::kNone
                                       ? entries_.stored_bytes(Entry::Tier::kDirty)
                                       : 0;
-  unsigned pinned_max_percent;
-  {
-    MutexLock lock(settings_mutex_);
-    pinned_max_percent = options_.pinned_max_percent;
-  }
-  return {.size_bytes = size,
+  return {.size_bytes = capacity_.size_bytes(),
           .used_bytes = arena.used_bytes(),
           .free_bytes = arena.free_bytes,
           .evictable_bytes = std::min(entries_.evictable_bytes(), most_evictable),
           .pinned_bytes = entries_.pinned_bytes(),
-          .pinned_max_bytes = size / 100 * pinned_max_percent + size % 100 * pinned_max_percent / 100,
+          .pinned_max_bytes = capacity_.pinned_max_bytes(),
           .entries = entries_.files(),
           .open_entries = entries_.open_files()};
 }
 
-std::vector<NodeUsage> Pool::numa_usage() {
+std::vector<NodeUsage> Insight::numa_usage() {
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
   for (size_t index = 0; index < EntryTable::kShards; ++index) {
@@ -62,7 +62,7 @@ std::vector<NodeUsage> Pool::numa_usage() {
   return result;
 }
 
-std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
+std::vector<EntryListing> Insight::list_entries(size_t shard_index) {
   std::vector<EntryListing> result;
   if (shard_index >= EntryTable::kShards) return result;
   fault_point("survey");
@@ -96,6 +96,58 @@ std::vector<EntryListing> Pool::list_entries(size_t shard_index) {
     result.push_back(std::move(listing));
   }
   return result;
+}
+
+SpillUsage Insight::spill_usage() const {
+  SpillUsage usage;
+  usage.dirty_entries = entries_.stored_entries(Entry::Tier::kDirty);
+  usage.dirty_bytes = entries_.stored_bytes(Entry::Tier::kDirty);
+  usage.clean_entries = entries_.stored_entries(Entry::Tier::kClean);
+  usage.clean_bytes = entries_.stored_bytes(Entry::Tier::kClean);
+  usage.cold_entries = entries_.stored_entries(Entry::Tier::kCold);
+  usage.cold_bytes = entries_.stored_bytes(Entry::Tier::kCold);
+  usage.away = disk_.away() != nullptr;
+  if (DiskTier* const tier = disk_.tier()) {
+    const uint64_t unit = tier->store->unit_bytes();
+    const ExtentAllocator& space = tier->store->space();
+    usage.size_bytes = space.units() * unit;
+    usage.free_bytes = space.free_units() * unit;
+    usage.used_bytes = usage.size_bytes - usage.free_bytes;
+    usage.failed = tier->store->log().frozen();
+    usage.largest_free_run_bytes = space.long_free_run() * unit;
+  }
+  return usage;
+}
+
+Result<EntryFacts> Insight::facts(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  if (entry == nullptr) {
+    if (ino == root_ino()) return EntryFacts{};
+    return fail(ESTALE);
+  }
+  const auto copy = shard.copies.find(ino);
+  const bool true_copy = copy != shard.copies.end() && entry->tier != Entry::Tier::kDirty;
+  const Checksum checksum = true_copy ? copy->second.checksum : Checksum{};
+  return EntryFacts{.is_file = entry->is_file(),
+                    .tier = std::string(tier_name(entry->tier)),
+                    .checksum = true_copy ? fmt::format("{:016x}{:016x}", checksum.high, checksum.low) : "",
+                    .node = entry->node,
+                    .hits = entry->hits,
+                    .version = entry->version,
+                    .pinned = entry->pinned};
+}
+
+void Insight::report_full(bool told) const {
+  count(counters_.no_space_errors);
+  static LogLimit log_limit;
+  const PoolUsage now = usage();
+  log_limit.warning(
+      "pool {}: {}: {} of {} are in use, {} of it could be evicted; {} entries are open", name_,
+      told ? "a client was told that there is no space" : "a client's write has met the end of the memory",
+      format_size(now.used_bytes), format_size(now.size_bytes), format_size(now.evictable_bytes),
+      now.open_entries);
 }
 
 }  // namespace kvcachefs

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log_limit.h"
-#include "tier/pool/pool.h"
+#include "tier/pool/evictor.h"
 
 namespace kvcachefs {
 namespace {
@@ -45,19 +45,6 @@ constexpr auto kPatience = std::chrono::milliseconds(50);
 // A symbolic link's target takes a page, and another may be counted ahead.
 constexpr uint64_t kLinkBytes = 8192;
 
-// A tmpfs counts 20 bytes per name, and two names for an empty directory (BOGO_DIRENT_SIZE, mm/shmem.c). The
-// size is only a hint: a directory that has names cannot be removed.
-constexpr off_t kEmptyDirectoryBytes = 40;
-
-bool is_empty(const struct stat& directory) {
-  return directory.st_nlink > 0 && directory.st_size <= kEmptyDirectoryBytes;
-}
-
-bool is_at_top(const MemoryArena& arena, int directory) {
-  const auto found = find_name(arena, directory);
-  return found && found->directory.empty();
-}
-
 uint64_t rest_ms() {
   const int injected = injected_error("directory rest");  // milliseconds
   return injected > 0 ? static_cast<uint64_t>(injected) : kRestMs;
@@ -71,12 +58,11 @@ uint64_t age_ms(const timespec& changed) {
   return static_cast<uint64_t>(std::max<int64_t>(age, 0));
 }
 
-}  // namespace
-
 // One turn of the evictor at the directories.
-class Pool::DirectoryReclaimer {
+class DirectoryReclaimer : PoolPart {
  public:
-  explicit DirectoryReclaimer(Pool& pool) : pool_(pool), list_(*pool.empty_directories_) {}
+  DirectoryReclaimer(const PoolPart& part, Tree& tree)
+      : PoolPart(part), tree_(tree), list_(*tree.empty_directories()) {}
 
   // Directories that have rested become ripe if they are empty and are struck off if not. True: more have
   // rested.
@@ -84,13 +70,13 @@ class Pool::DirectoryReclaimer {
     for (; most > 0; --most) {
       const auto directory = list_.next_rested(now_ms_ - std::min(now_ms_, rest_ms_));
       if (!directory) return false;
-      auto fd = pool_.arena_.open(directory->handle, kHowToLook);
+      auto fd = arena_.open(directory->handle, kHowToLook);
       const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
-      if (!attributes || !is_empty(*attributes)) continue;
+      if (!attributes || !looks_empty(*attributes)) continue;
       if (directory->age_unknown && age_ms(attributes->st_ctim) < rest_ms_)
         list_.rests({directory->handle}, now_ms_);
       else
-        list_.emptied({.handle = directory->handle, .at_top = is_at_top(pool_.arena_, fd->get())});
+        list_.emptied({.handle = directory->handle, .at_top = is_at_top(arena_, fd->get())});
     }
     return true;
   }
@@ -114,12 +100,11 @@ class Pool::DirectoryReclaimer {
       }
       const Fate fate = look(ripe->handle, nullptr);
       if (fate == Fate::kHeld) list_.rests(*ripe, now_ms_);
-      if (fate == Fate::kKnown && ask(*ripe, !pool_.surroundings_.listener->can_let_go())) ++under_way;
+      if (fate == Fate::kKnown && ask(*ripe, !surroundings_.listener->can_let_go())) ++under_way;
     }
-    if (!to_let_go_.empty())
-      pool_.surroundings_.listener->let_go(pool_.number_, std::move(to_let_go_), told());
-    for (const uint64_t parent : parents_) pool_.surroundings_.listener->changed(pool_.number_, parent);
-    count(pool_.counters_.directories_reclaimed, removed_);
+    if (!to_let_go_.empty()) surroundings_.listener->let_go(number_, std::move(to_let_go_), told());
+    for (const uint64_t parent : parents_) surroundings_.listener->changed(number_, parent);
+    count(counters_.directories_reclaimed, removed_);
   }
 
   uint64_t removed() const { return removed_; }
@@ -132,7 +117,7 @@ class Pool::DirectoryReclaimer {
   enum class Fate { kOver, kHeld, kKnown, kRemoved };
 
   DiscardListener::Told told() {
-    return [list = pool_.empty_directories_](uint64_t ino, bool known) { list->told(ino, known); };
+    return [list = tree_.empty_directories()](uint64_t ino, bool known) { list->told(ino, known); };
   }
 
   bool ask(const EmptyDirectories::Directory& directory, bool by_name) {
@@ -141,13 +126,13 @@ class Pool::DirectoryReclaimer {
       to_let_go_.push_back(directory.handle.ino);
       return true;
     }
-    auto fd = pool_.arena_.open(directory.handle, kHowToLook);
-    auto found = fd ? find_name(pool_.arena_, fd->get()) : pass(fd);
+    auto fd = arena_.open(directory.handle, kHowToLook);
+    auto found = fd ? find_name(arena_, fd->get()) : pass(fd);
     auto parent = found ? sys::stat_of(found->parent.get()) : pass(found);
     if (!parent) return false;  // the directory is gone, or deeper than a path can tell
     if (!list_.ask(directory, true, now_ms_)) return false;
-    pool_.surroundings_.listener->drop_name(pool_.number_, parent->st_ino, directory.handle.ino,
-                                            std::move(found->name), told());
+    surroundings_.listener->drop_name(number_, parent->st_ino, directory.handle.ino, std::move(found->name),
+                                      told());
     return true;
   }
 
@@ -168,16 +153,16 @@ class Pool::DirectoryReclaimer {
   // Says whether the kernel may have kept the directory though no process holds it: the kernel cannot be
   // asked to let go, or remembers misses in it.
   bool may_be_dropped(const EmptyDirectories::Asked& asked) {
-    if (!pool_.surroundings_.listener->can_let_go()) return true;
+    if (!surroundings_.listener->can_let_go()) return true;
     if (!drops_) return false;
-    EntryTable::Shard& shard = pool_.entries_.shard(asked.directory.handle.ino);
+    EntryTable::Shard& shard = entries_.shard(asked.directory.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(asked.directory.handle.ino);
     return entry != nullptr && entry->missed_in;
   }
 
   Fate look(sys::Handle handle, const EmptyDirectories::Asked* asked) {
-    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
+    EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(handle.ino);
     if (entry != nullptr && entry->removed) return Fate::kOver;
@@ -193,16 +178,16 @@ class Pool::DirectoryReclaimer {
                              unused_ms > now_ms - asked->asked_ms;
       if (!forgotten) return Fate::kKnown;
     }
-    const auto fd = pool_.arena_.open(handle, kHowToLook);
+    const auto fd = arena_.open(handle, kHowToLook);
     if (!fd) return fd.error().code == ESTALE || fd.error().code == ENOTDIR ? Fate::kOver : Fate::kHeld;
     const auto attributes = sys::stat_of(fd->get());
-    if (!attributes || !is_empty(*attributes)) return Fate::kOver;
+    if (!attributes || !looks_empty(*attributes)) return Fate::kOver;
     return remove(shard, entry, handle.ino, fd->get());
   }
 
   Fate remove(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) REQUIRES(shard.mutex) {
     fault_point("directory found empty");
-    const auto parent_ino = pool_.remove_directory(shard, entry, ino, fd);
+    const auto parent_ino = tree_.remove_directory(shard, entry, ino, fd);
     if (!parent_ino) {
       const int code = parent_ino.error().code;
       return code == ENOTEMPTY || code == ENOENT || code == ENAMETOOLONG ? Fate::kOver : Fate::kHeld;
@@ -213,7 +198,7 @@ class Pool::DirectoryReclaimer {
     return Fate::kRemoved;
   }
 
-  Pool& pool_;
+  Tree& tree_;
   EmptyDirectories& list_;
   const uint64_t now_ms_ = now_coarse_ms();
   const uint64_t rest_ms_ = rest_ms();
@@ -224,34 +209,28 @@ class Pool::DirectoryReclaimer {
   bool drops_ = false;
 };
 
-void Pool::note_if_empty(int directory) {
-  if (directory == arena_.tree_fd()) return;
-  const auto attributes = sys::stat_of(directory);
-  if (!attributes || !is_empty(*attributes) || attributes->st_ino == root_ino()) return;
-  if (const auto handle = sys::handle_of(directory))
-    empty_directories_->emptied({.handle = *handle, .at_top = is_at_top(arena_, directory)});
-}
+}  // namespace
 
-bool Pool::make_inode_room() {
+bool Evictor::make_inode_room() {
   const uint64_t wanted = inode_room_.wanted_bytes();
   const ArenaUsage now = arena_.usage();
   if (now.free_inodes < now.inodes / kShortShare) reclaiming_ = true;
   if (now.free_inodes >= now.inodes / kEnoughShare) reclaiming_ = false;
-  const EmptyDirectories::Counts before = empty_directories_->counts();
+  const EmptyDirectories::Counts before = tree_.empty_directories()->counts();
   uint64_t removed = 0;
   bool has_more = false;
-  if (reclaiming_ && !restoring_) {
-    DirectoryReclaimer reclaimer(*this);
+  if (reclaiming_ && !disk_.restoring()) {
+    DirectoryReclaimer reclaimer(*this, tree_);
     reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes,
                       wanted == 0 || now_coarse_ms() > reclaimed_ms_ + kInVainMs);
     removed = reclaimer.removed();
     has_more = reclaimer.has_more();
   } else if (before.resting > 0) {
-    DirectoryReclaimer(*this).settle(kLooksATurn);
+    DirectoryReclaimer(*this, tree_).settle(kLooksATurn);
   }
   if (wanted == 0 || removed > 0) reclaimed_ms_ = now_coarse_ms();
   const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
-  const bool asking = empty_directories_->counts().asked > 0;
+  const bool asking = tree_.empty_directories()->counts().asked > 0;
   if (wanted > 0) {
     if (arena_.usage().free_inodes > 0)
       inode_room_.room_made();
@@ -262,21 +241,21 @@ bool Pool::make_inode_room() {
 }
 
 // True: more entries can go.
-bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
+bool Evictor::make_inodes_of_entries(uint64_t free_inodes) {
   const uint64_t begun_ns = now_ns();
   Effort effort;
   EvictResult evicted;
   while (arena_.usage().free_inodes < free_inodes) {
     if (now_ns() - begun_ns > kTurnNs) return true;
     // Eviction alone frees no inode of an entry with a copy on the disk: cold entries are discarded for it.
-    if (disk_takes_more() && discard_coldest()) continue;
+    if (disk_.takes_more() && discard_coldest()) continue;
     const bool more = more_to_come();
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling) return true;
     if (attempt != Attempt::kNothing) continue;
     if (!effort.even_recent) {
       effort.even_recent = true;
-      retry_parked(true);
+      parked_.retry(true);
     } else if (more) {
       return true;
     } else if (!effort.even_fresh && inode_room_.wanted_bytes() > 0) {
@@ -288,13 +267,13 @@ bool Pool::make_inodes_of_entries(uint64_t free_inodes) {
   return false;
 }
 
-bool Pool::wait_to_make(uint64_t begun_ns) {
+bool Evictor::wait_to_make(uint64_t begun_ns) {
   const bool lacks_inode = arena_.usage().free_inodes == 0;
   Room& room = lacks_inode ? inode_room_ : capacity_.room();
-  const auto asked = empty_directories_->counts();
+  const auto asked = tree_.empty_directories()->counts();
   const uint64_t since_ms = std::max(asked.heard_ms, begun_ns / 1'000'000);
   const bool for_a_drop = asked.asked_by_name > 0 && now_coarse_ms() > since_ms + kDropWaitMs;
-  if (!retired() && !for_a_drop && now_ns() - begun_ns < kWaitNs &&
+  if (!capacity_.closed() && !for_a_drop && now_ns() - begun_ns < kWaitNs &&
       inode_room_.wanted_bytes() < kMostWaiting) {
     const Room::Ticket ticket = room.ticket();
     surroundings_.still_at_it();
@@ -303,7 +282,7 @@ bool Pool::wait_to_make(uint64_t begun_ns) {
     if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return true;
   }
   if (lacks_inode) {
-    const auto counts = empty_directories_->counts();
+    const auto counts = tree_.empty_directories()->counts();
     static LogLimit limit;
     limit.warning(
         "pool {}: no inode is left: {} of {} are entries, and of the directories none can go: {} were made "

@@ -1,9 +1,9 @@
-// Inodes of a pool, as the kernel knows them.
+#include "tier/pool/inodes.h"
+
 #include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
-#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
@@ -21,9 +21,9 @@ void hide_reservation(const Entry& entry, struct stat& attributes) {
 
 }  // namespace
 
-void Pool::show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const {
+void Inodes::show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const {
   if (!entry.is_file()) {
-    if (DiskTier* const tier = disk()) tier->names.show(entry.policy.ino, attributes);
+    if (DiskTier* const tier = disk_.tier()) tier->names.show(entry.policy.ino, attributes);
     return;
   }
   hide_reservation(entry, attributes);
@@ -36,7 +36,7 @@ void Pool::show(EntryTable::Shard& shard, const Entry& entry, struct stat& attri
   }
 }
 
-void Pool::touched(EntryTable::Shard& shard, Entry& entry) {
+void Inodes::touched(EntryTable::Shard& shard, Entry& entry) {
   const auto moving = shard.times.find(entry.policy.ino);
   if (moving == shard.times.end() && entry.kept.ctime_ns == 0) return;
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
@@ -49,7 +49,7 @@ void Pool::touched(EntryTable::Shard& shard, Entry& entry) {
   begin_unseen(entry.kept, fd->get(), *attributes, is_supervised());
 }
 
-Result<void> Pool::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
+Result<void> Inodes::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
   if (ino == root_ino()) return sys::change_times(arena_.tree_fd(), times);
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
@@ -68,7 +68,7 @@ Result<void> Pool::set_times(uint64_t ino, const std::array<timespec, 2>& times)
   return {};
 }
 
-void Pool::change_mode_unless_written(uint64_t ino, mode_t mode) {
+void Inodes::change_mode_unless_written(uint64_t ino, mode_t mode) {
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* const entry = shard.find(ino);
@@ -76,7 +76,7 @@ void Pool::change_mode_unless_written(uint64_t ino, mode_t mode) {
   if (const auto fd = arena_.open(handle_of(*entry), O_PATH)) (void)sys::change_mode(fd->get(), mode);
 }
 
-Result<Directory> Pool::directory(uint64_t ino) {
+Result<Directory> Inodes::directory(uint64_t ino) {
   if (ino == root_ino()) return Directory{arena_.tree_fd(), {}};
   auto fd = open_inode(ino, O_PATH | O_DIRECTORY);
   if (!fd) return pass(fd);
@@ -84,7 +84,7 @@ Result<Directory> Pool::directory(uint64_t ino) {
   return Directory{number, std::move(*fd)};
 }
 
-Result<UniqueFd> Pool::open_inode(uint64_t ino, int flags) {
+Result<UniqueFd> Inodes::open_inode(uint64_t ino, int flags) {
   if (ino == root_ino()) return arena_.open(arena_.tree(), flags);
   EntryTable::Shard& shard = entries_.shard(ino);
   sys::Handle handle;
@@ -101,7 +101,7 @@ Result<UniqueFd> Pool::open_inode(uint64_t ino, int flags) {
   return fd;
 }
 
-Result<struct stat> Pool::attributes(uint64_t ino) {
+Result<struct stat> Inodes::attributes(uint64_t ino) {
   // The kernel asks for the root after every create and rename in it, to check permissions.
   if (ino == root_ino()) return sys::stat_of(arena_.tree_fd());
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
@@ -119,13 +119,13 @@ Result<struct stat> Pool::attributes(uint64_t ino) {
   return attributes;
 }
 
-Result<void> Pool::looked_up(sys::Handle handle, struct stat& attributes) {
+Result<void> Inodes::looked_up(sys::Handle handle, struct stat& attributes) {
   EntryTable::Shard& shard = entries_.shard(handle.ino);
   MutexLock lock(shard.mutex);
   return count_lookup(shard, handle, attributes);
 }
 
-Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* name, bool sought) {
+Result<LookedUp> Inodes::look_up(sys::Handle handle, int directory, const char* name, bool sought) {
   EntryTable::Shard& shard = entries_.shard(handle.ino);
   MutexLock lock(shard.mutex);
   auto attributes = sys::stat_at(directory, name);
@@ -137,7 +137,7 @@ Result<LookedUp> Pool::look_up(sys::Handle handle, int directory, const char* na
   return LookedUp{*attributes, entry.writer_count > 0};
 }
 
-bool Pool::may_be_written(uint64_t ino) {
+bool Inodes::may_be_written(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* const entry = shard.find(ino);
@@ -149,14 +149,14 @@ bool Pool::may_be_written(uint64_t ino) {
   return may_be_written_past(*entry);
 }
 
-bool Pool::may_be_written_past(const Entry& entry) const {
+bool Inodes::may_be_written_past(const Entry& entry) const {
   const auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
   if (!fd || !sys::set_lease(fd->get(), F_RDLCK)) return true;
   (void)sys::set_lease(fd->get(), F_UNLCK);
   return false;
 }
 
-Result<void> Pool::count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes) {
+Result<void> Inodes::count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes) {
   if (S_ISREG(attributes.st_mode)) {
     // Every regular file that has a name has an entry: one without an entry has been discarded this moment.
     Entry* entry = shard.find(handle.ino);
@@ -181,14 +181,14 @@ Result<void> Pool::count_lookup(EntryTable::Shard& shard, sys::Handle handle, st
   return {};
 }
 
-void Pool::looked_for_nothing(uint64_t directory_ino) {
+void Inodes::looked_for_nothing(uint64_t directory_ino) {
   count(counters_.lookups_missed);
   EntryTable::Shard& shard = entries_.shard(directory_ino);
   MutexLock lock(shard.mutex);
   if (Entry* const entry = shard.find(directory_ino)) entry->missed_in = true;
 }
 
-void Pool::forget(uint64_t ino, uint64_t lookups) {
+void Inodes::forget(uint64_t ino, uint64_t lookups) {
   EntryTable::Shard& shard = entries_.shard(ino);
   KeptByDescriptor kept;  // closed with no lock held: it may be the file's last reference
   MutexLock lock(shard.mutex);
@@ -209,11 +209,18 @@ void Pool::forget(uint64_t ino, uint64_t lookups) {
   shard.erase(ino);
 }
 
-uint32_t Pool::generation_of(uint64_t ino) {
+uint32_t Inodes::generation_of(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   const Entry* entry = shard.find(ino);
   return entry == nullptr ? 0 : entry->generation;
+}
+
+bool Inodes::root_is_known() {
+  EntryTable::Shard& shard = entries_.shard(root_ino());
+  MutexLock lock(shard.mutex);
+  const Entry* root = shard.find(root_ino());
+  return root != nullptr && root->lookup_count > 0;
 }
 
 }  // namespace kvcachefs

@@ -1,30 +1,28 @@
-// Settings of a pool that can change while it serves.
+#include "tier/pool/settings.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/size.h"
-#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
-constexpr auto kSpillPause = std::chrono::milliseconds(2);
 constexpr auto kTellingTime = std::chrono::milliseconds(50);
 
 }  // namespace
 
-PoolOptions Pool::options() const {
-  MutexLock lock(settings_mutex_);
+PoolOptions Settings::options() const {
+  MutexLock lock(mutex_);
   return options_;
 }
 
-Result<void> Pool::set_size(uint64_t size_bytes) {
+Result<void> Settings::set_size(uint64_t size_bytes) {
   const uint64_t before = capacity_.size_bytes();
   if (size_bytes > before) {
     if (auto resized = arena_.resize(size_bytes); !resized) return resized;
@@ -34,17 +32,7 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
     capacity_.set_size(size_bytes);
     const uint64_t deadline_ns = now_ns() + kResizeWaitNs;
     for (;;) {
-      EvictResult evicted;
-      while (arena_.usage().used_bytes() > size_bytes) {
-        const bool more = more_to_come();
-        const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
-        if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
-          std::this_thread::sleep_for(kSpillPause);
-          retry_parked(false);
-          continue;
-        }
-        if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
-      }
+      const EvictResult evicted = evictor_.shrink_to(size_bytes, deadline_ns);
       auto resized = arena_.resize(size_bytes);
       if (resized) break;
       if (resized.error().code != EINVAL || evicted.entries == 0 || now_ns() > deadline_ns) {
@@ -56,22 +44,22 @@ Result<void> Pool::set_size(uint64_t size_bytes) {
     }
   }
   surroundings_.listener->wait_until_told(kTellingTime);
-  MutexLock lock(settings_mutex_);
+  MutexLock lock(mutex_);
   options_.size_bytes = size_bytes;
   return {};
 }
 
-Result<void> Pool::set_policy(std::string_view name) {
+Result<void> Settings::set_policy(std::string_view name) {
   if (auto known = check_policy_name(name); !known) return known;
   entries_.set_policy(name);
-  MutexLock lock(settings_mutex_);
+  MutexLock lock(mutex_);
   options_.policy = name;
   return {};
 }
 
-Result<void> Pool::set_watermarks(Watermarks watermarks) {
+Result<void> Settings::set_watermarks(Watermarks watermarks) {
   {
-    MutexLock lock(settings_mutex_);
+    MutexLock lock(mutex_);
     options_.watermarks = watermarks;
   }
   capacity_.set_watermarks(watermarks);
@@ -79,8 +67,8 @@ Result<void> Pool::set_watermarks(Watermarks watermarks) {
   return {};
 }
 
-Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
-  MutexLock lock(settings_mutex_);
+Result<void> Settings::set_entry_size(uint64_t entry_size_bytes) {
+  MutexLock lock(mutex_);
   if (entry_size_bytes > options_.size_bytes) {
     return fail(EINVAL, fmt::format("pool {}: an entry of {} does not fit into {}", name_,
                                     format_size(entry_size_bytes), format_size(options_.size_bytes)));
@@ -90,8 +78,8 @@ Result<void> Pool::set_entry_size(uint64_t entry_size_bytes) {
   return {};
 }
 
-Result<void> Pool::set_size_max(uint64_t size_max_bytes) {
-  MutexLock lock(settings_mutex_);
+Result<void> Settings::set_size_max(uint64_t size_max_bytes) {
+  MutexLock lock(mutex_);
   PoolOptions wanted = options_;
   wanted.size_max_bytes = size_max_bytes;
   if (auto good = check_size_max(wanted); !good)
@@ -100,15 +88,62 @@ Result<void> Pool::set_size_max(uint64_t size_max_bytes) {
   return {};
 }
 
-Result<void> Pool::set_pinned_max(unsigned percent, Authority authority) {
-  MutexLock lock(settings_mutex_);
+Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
+  MutexLock lock(mutex_);
   if (percent > options_.pinned_max_percent && authority != Authority::kAdministrator) {
     return fail(EPERM, fmt::format("pool {}: pinned_max {}% is more than {}%, which only the administrator "
                                    "raises (.kvcachefs/pools/{}/pinned_max)",
                                    name_, percent, options_.pinned_max_percent, name_));
   }
   options_.pinned_max_percent = percent;
+  capacity_.set_pinned_max(percent);
   return {};
+}
+
+Result<void> Settings::set_durability(Durability durability) {
+  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
+  {
+    MutexLock lock(mutex_);
+    options_.durability = durability;
+  }
+  // Without durability the catalog has not been told of inodes without content.
+  if (disk_.exchange_durability(durability) == Durability::kNone && durability != Durability::kNone)
+    disk_.tell_names(false);
+  disk_requests_.spill_all();
+  return {};
+}
+
+Result<void> Settings::set_admission(Admission admission) {
+  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
+  disk_.tier()->admission.set_kind(admission);
+  MutexLock lock(mutex_);
+  options_.admission = admission;
+  return {};
+}
+
+Result<void> Settings::set_auto_prefetch(bool on) {
+  prefetcher_.set_auto(on);
+  MutexLock lock(mutex_);
+  options_.prefetch = on;
+  return {};
+}
+
+void Settings::name_disk(const PoolOptions& spill) {
+  MutexLock lock(mutex_);
+  options_.spill_path = spill.spill_path;
+  options_.spill_size_bytes = spill.spill_size_bytes;
+  options_.spill_unit_bytes =
+      disk_.owned() != nullptr ? disk_.owned()->store->unit_bytes() : spill.spill_unit_bytes;
+  options_.catalog_path = spill.catalog_path;
+  options_.durability = spill.durability;
+  options_.admission = spill.admission;
+  options_.prefetch = spill.prefetch;
+}
+
+void Settings::use_disk(const PoolOptions& spill) {
+  (void)disk_.exchange_durability(durability_of(spill));
+  prefetcher_.set_auto(spill.prefetch);
+  name_disk(spill);
 }
 
 }  // namespace kvcachefs

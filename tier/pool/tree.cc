@@ -1,4 +1,5 @@
-// Names of a pool: what removing, renaming and linking mean for its entries.
+#include "tier/pool/tree.h"
+
 #include <linux/fs.h>
 
 #include <cerrno>
@@ -7,7 +8,6 @@
 #include "alloc/tree_name.h"
 #include "base/clock.h"
 #include "tier/entries/name_hash.h"
-#include "tier/pool/pool.h"
 
 namespace kvcachefs {
 namespace {
@@ -22,7 +22,7 @@ const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) REQUI
 
 }  // namespace
 
-Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool charged) {
+Result<KeptByDescriptor> Tree::keep_inode(sys::Handle handle, UniqueFd fd, bool charged) {
   Survivors* const survivors = surroundings_.survivors;
   if (survivors == nullptr) return KeptByDescriptor(std::move(fd), nullptr, 0, {});
   const auto attributes = sys::stat_of(fd.get());
@@ -37,7 +37,7 @@ Result<KeptByDescriptor> Pool::keep_inode(sys::Handle handle, UniqueFd fd, bool 
                           std::move(*charge));
 }
 
-Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
+Result<KeptByDescriptor> Tree::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                              const char* name) {
   if (entry == nullptr || (entry->open_count == 0 && entry->is_file() && !entry->sought))
     return KeptByDescriptor();
@@ -50,7 +50,7 @@ Result<KeptByDescriptor> Pool::keep_nameless(const Entry* entry, sys::Handle han
   return kept;
 }
 
-void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
+void Tree::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
   entries_.removed(shard, entry, reason);
   if (entry.lookup_count == 0 && entry.open_count == 0)
@@ -59,7 +59,7 @@ void Pool::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, Ke
     shard.kept[ino] = std::move(keep);
 }
 
-void Pool::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before,
+void Tree::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before,
                        RemovalReason reason, KeptByDescriptor keep) {
   if (entry.is_file()) count(counters_.removes);
   if (S_ISDIR(before.st_mode) || before.st_nlink == 1)
@@ -68,11 +68,11 @@ void Pool::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat
     tell_attributes(shard, entry);
 }
 
-bool Pool::keeps_its_names(const Entry* entry, nlink_t names) const {
-  return restoring_ && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
+bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
+  return disk_.restoring() && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
 }
 
-Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
+Result<void> Tree::remove(int directory, const char* name, bool is_directory) {
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
   EntryTable::Shard& shard = entries_.shard(handle->ino);
@@ -83,7 +83,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
   auto keep = keep_nameless(entry, *handle, directory, name);
   if (!keep) return pass(keep);
-  DiskTier* const tier = disk();
+  DiskTier* const tier = disk_.tier();
   std::optional<MutexLock> tree;
   if (tier != nullptr && is_directory) tree.emplace(tier->names.tree());
   if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt();
@@ -98,7 +98,7 @@ Result<void> Pool::remove(int directory, const char* name, bool is_directory) {
   return {};
 }
 
-Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) {
+Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd) {
   const auto found = find_name(arena_, fd);
   if (!found) return fail(found.error().code);
   const auto parent = sys::stat_of(found->parent.get());
@@ -110,11 +110,11 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
     if (!attributes || !handle || empty_directories_->keeps(attributes->st_uid, *handle, exists))
       return fail(EPERM);
   }
-  DiskTier* const tier = disk();
+  DiskTier* const tier = disk_.tier();
   {
     std::optional<MutexLock> tree;
     if (tier != nullptr) tree.emplace(tier->names.tree());
-    if (restoring_) return fail(EBUSY);
+    if (disk_.restoring()) return fail(EBUSY);
     if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
       return fail(removed.error().code);
     Entry unknown;
@@ -132,7 +132,7 @@ Result<uint64_t> Pool::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   return parent->st_ino;
 }
 
-Result<void> Pool::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
+Result<void> Tree::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
   if ((flags & RENAME_WHITEOUT) != 0) return fail(EINVAL);
   auto source = sys::handle_at(from, old_name);
   if (!source) return pass(source);
@@ -152,7 +152,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     keep = keep_nameless(victim, *target, to, new_name);
     if (!keep) return pass(keep);
   }
-  const bool restoring = restoring_;
+  const bool restoring = disk_.restoring();
   if (restoring) {
     const auto moved = sys::stat_at(from, old_name);
     const auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
@@ -168,7 +168,7 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     return sys::rename_at(from, old_name, to, new_name, flags);
   };
   Result<void> renamed;
-  if (DiskTier* const tier = disk()) {
+  if (DiskTier* const tier = disk_.tier()) {
     MutexLock tree(tier->names.tree());
     renamed = rename_at();
     // If both names are of one file, the kernel has changed nothing.
@@ -196,60 +196,22 @@ Result<void> Pool::rename(int from, const char* old_name, int to, const char* ne
     tell_attributes(source_shard, *entry);
     const bool fresh = entry->stage == Entry::Stage::kFresh;
     if (entry->is_file()) entries_.renamed(*entry, name_hash_of(new_name));
-    if (entry->is_file() && fresh) spill_by_itself(*entry);
+    if (entry->is_file() && fresh) disk_.spill_by_itself(*entry);
   }
   note_if_empty(from);
   return {};
 }
 
-void Pool::made(const sys::Handle& handle, bool is_directory, int directory, const char* name) {
-  if (is_directory) empty_directories_->rests({handle}, now_coarse_ms());
-  DiskTier* const tier = disk();
-  if (tier == nullptr || durability() == Durability::kNone) return;
-  EntryTable::Shard& shard = entries_.shard(handle.ino);
-  MutexLock lock(shard.mutex);
-  if (const Entry* entry = shard.find(handle.ino); entry != nullptr && !entry->is_file())
-    tier->names.made(*entry, directory, name);
-}
-
-void Pool::attributes_changed(uint64_t ino) {
-  if (ino == root_ino()) return;
-  if (restoring_) {
-    MutexLock lock(settings_mutex_);
-    if (restoring_) changed_meanwhile_.insert(ino);
-  }
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
-}
-
-void Pool::tell_attributes(EntryTable::Shard& shard, Entry& entry) {
-  touched(shard, entry);
-  DiskTier* const tier = disk();
-  if (tier == nullptr || tier->names.id_of(entry) == 0) return;
-  auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
-  if (!fd) return;
-  if (!entry.is_file()) tier->names.touched(entry.policy.ino, fd->get());
-  auto attributes = sys::stat_of(fd->get());
-  if (!attributes) return;
-  show(shard, entry, *attributes);
-  tier->names.changed(entry, fd->get(), *attributes);
-}
-
-void Pool::look_again(uint64_t directory_ino, std::string name) {
-  surroundings_.listener->appeared(number_, directory_ino, std::move(name));
-}
-
-Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
-  auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
+Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
+  auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   EntryTable::Shard& shard = entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return fail(ESTALE);
-  if (restoring_ && !entry->removed) return fail(EBUSY);
+  if (disk_.restoring() && !entry->removed) return fail(EBUSY);
   Result<void> linked;
-  if (DiskTier* const tier = disk()) {
+  if (DiskTier* const tier = disk_.tier()) {
     MutexLock tree(tier->names.tree());
     tier->names.before_link(*entry, fd->get());
     linked = sys::link_to(fd->get(), directory, name);
@@ -261,56 +223,27 @@ Result<void> Pool::link(uint64_t ino, int directory, const char* name) {
   const bool gets_its_first_name = entry->removed;  // an O_TMPFILE
   if (gets_its_first_name) {
     shard.kept.erase(ino);
-    if (!entries_.named(*entry, most_pinned_bytes(*entry))) lost_its_pin(*entry);
+    if (!entries_.named(*entry, capacity_.pinned_max_bytes())) lost_its_pin(*entry);
   }
   tell_attributes(shard, *entry);
   if (gets_its_first_name) {
-    if (entry->stage == Entry::Stage::kCandidate) spill_by_itself(*entry);
+    if (entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);
   }
   ++entry->lookup_count;
   return {};
 }
 
-Result<Pool::Opened> Pool::created(const Created& file) {
-  count(counters_.creates);
-  EntryTable::Shard& shard = entries_.shard(file.ino);
+void Tree::undo_create(int directory, const char* name) {
+  const auto handle = sys::handle_at(directory, name);
+  if (!handle) return;
+  EntryTable::Shard& shard = entries_.shard(handle->ino);
   MutexLock lock(shard.mutex);
-  Entry& entry = shard.find_or_make(file.ino, file.generation);
-  entry.wants_memory = true;
-  entry.stored_ms = now_coarse_ms();
-  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
-  entry.node = static_cast<int8_t>(file.node);
-  entry.name_hash = name_hash_of(file.name);
-  KeptByDescriptor kept;
-  if (!file.named) {
-    auto copy = sys::duplicate(file.fd);
-    auto keep = copy ? keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
-    if (!keep) {
-      shard.erase(file.ino);
-      return pass(keep);
-    }
-    kept = std::move(*keep);
-  }
-  auto numbered = file.open && file.writer && numbers_at_open() ? number(entry, file.fd) : Result<void>();
-  if (!numbered) {
-    shard.erase(file.ino);
-    return pass(numbered);
-  }
-  if (file.open) {
-    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
-    if (!backing) {
-      shard.erase(file.ino);
-      return pass(backing);
-    }
-    entry.backing = *backing;
-  }
-  entry.lookup_count = 1;
-  if (!file.named) shard.kept[file.ino] = std::move(kept);
-  entries_.created(entry, file.named, file.open, file.open && file.writer);
-  Opened opened{.backing = entry.backing};
-  if (file.open && file.writer)
-    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.charged_bytes);
-  return opened;
+  const auto attributes = sys::stat_at(directory, name);
+  Entry* const entry = shard.find(handle->ino);
+  if (!attributes || attributes->st_ino != handle->ino || !S_ISREG(attributes->st_mode) ||
+      attributes->st_size > 0 || attributes->st_nlink > 1 || entry == nullptr || entry->open_count > 0)
+    return;
+  if (sys::unlink_at(directory, name, 0)) gone(shard, *entry, RemovalReason::kDeleted);
 }
 
 }  // namespace kvcachefs

@@ -1,0 +1,56 @@
+#include "tier/entries/parked.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+// Pauses for an entry that is in use: the kernel lets go of an open file a little after it has told of the
+// close, and a mapping can end without any sign to the daemon.
+constexpr std::array<uint64_t, 5> kBusyRetryMs = {1, 4, 16, 64, 100};
+
+}  // namespace
+
+void Parked::park(Entry& entry, bool recent) {
+  entries_.park(entry);
+  const bool last = entry.busy_tries + 1u >= kBusyRetryMs.size();
+  const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[entry.busy_tries];
+  if (!recent && !last) ++entry.busy_tries;
+  MutexLock lock(mutex_);
+  parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
+}
+
+void Parked::retry(bool even_recent) {
+  std::vector<uint64_t> ready;
+  {
+    const uint64_t now_ms = now_coarse_ms();
+    MutexLock lock(mutex_);
+    std::erase_if(parked_, [&](const Victim& parked) {
+      const bool due = parked.until_ms <= now_ms || (even_recent && parked.recent);
+      if (due) ready.push_back(parked.ino);
+      return due;
+    });
+    ++unparking_;
+  }
+  for (const uint64_t ino : ready) {
+    EntryTable::Shard& shard = entries_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    // An open entry stays parked until its last close, a pinned one until it is unpinned.
+    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
+      entries_.unpark(*entry);
+  }
+  MutexLock lock(mutex_);
+  --unparking_;
+}
+
+bool Parked::more_to_come() {
+  MutexLock lock(mutex_);
+  return unparking_ > 0 || std::ranges::any_of(parked_, &Victim::closing);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,43 @@
+// Parked knows the victims that were in use or just looked up, and when each is to be tried again. Any
+// thread; park() is called with the entry's shard held, the others with none, because retry() takes them. The
+// lock here is taken below a shard. Never fails.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "base/mutex.h"
+#include "tier/entries/entries.h"
+
+namespace kvcachefs {
+
+class Parked {
+ public:
+  // Between a client's lookup and its open an entry is spared if others can go.
+  static constexpr uint64_t kRecentMs = 10;
+
+  explicit Parked(Entries& entries) : entries_(entries) {}
+
+  // `recent`: the entry was not looked at, because it was just looked up or others go first.
+  void park(Entry& entry, bool recent) EXCLUDES(mutex_);
+  // Makes candidates of the entries whose time has come.
+  void retry(bool even_recent) EXCLUDES(mutex_);
+  // Entries come back soon: their holders may have closed them already.
+  bool more_to_come() EXCLUDES(mutex_);
+
+ private:
+  struct Victim {
+    uint64_t ino;
+    uint64_t until_ms;
+    bool recent;   // parked only because it was just looked up
+    bool closing;  // its holder may have closed it already
+  };
+
+  Entries& entries_;
+  Mutex mutex_;
+  std::deque<Victim> parked_ GUARDED_BY(mutex_);
+  // Threads that have taken entries out of parked_ and not given them back yet.
+  int unparking_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvcachefs

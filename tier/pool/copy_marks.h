@@ -1,0 +1,32 @@
+// CopyMarks keeps the marks (tier/catalog/copy_mark.h) that tell a successor what is true of an entry's copy
+// on the disk. Any thread; the caller holds the entry's shard, and `fd` is the entry's file. Without a
+// supervisor there are no marks, and it does nothing. Failure: a mark that could not be written and would lie
+// is removed, or else no successor comes.
+#pragma once
+
+#include "tier/catalog/copy_mark.h"
+#include "tier/pool/pool_disk.h"
+
+namespace kvcachefs {
+
+class CopyMarks : PoolPart {
+ public:
+  CopyMarks(const PoolPart& part, const PoolDisk& disk) : PoolPart(part), disk_(disk) {}
+
+  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
+  void became_dirty(Entry& entry, int fd);  // it may be written now
+
+  // A dirty entry whose mark has its number in the catalog, now or in the future, can be copied while it is
+  // written: its mark cannot be changed then. number() sees to that before, while no write can be under way.
+  bool is_numbered(const Entry& entry, int fd) const;
+  Result<void> number(Entry& entry, int fd);
+  bool numbers_at_open() const;
+
+ private:
+  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
+                         uint64_t node_id);
+
+  const PoolDisk& disk_;
+};
+
+}  // namespace kvcachefs

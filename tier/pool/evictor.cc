@@ -1,0 +1,302 @@
+#include "tier/pool/evictor.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kRoundNs = 5'000'000;  // other pools have their turn after this
+constexpr uint64_t kOrderNs = 30'000'000'000;
+// The order's caller finds the names gone, unless the kernel is busy in their directories all that time.
+constexpr auto kTellingTime = std::chrono::milliseconds(1000);
+constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
+constexpr auto kGrowPause = std::chrono::milliseconds(20);
+constexpr auto kSpillPause = std::chrono::milliseconds(2);
+
+}  // namespace
+
+bool Evictor::tidy() {
+  publish_grown();
+  parked_.retry(false);
+  const bool writing = reservations_.follow_writers();
+  const bool more = make_room();
+  const bool more_inodes = make_inode_room();
+  make_disk_room();
+  return writing || more || more_inodes;
+}
+
+void Evictor::publish_grown() {
+  const uint64_t now_ms = now_coarse_ms();
+  while (auto ino = entries_.next_grown(now_ms)) {
+    EntryTable::Shard& shard = entries_.shard(*ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(*ino);
+    if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
+    if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
+    disk_.publish(*entry);
+  }
+}
+
+// The caller asks before a search for a victim that may find none: entries that come back meanwhile are no
+// reason to end the search.
+bool Evictor::more_to_come() {
+  return disk_.backlog_bytes() > 0 || parked_.more_to_come();
+}
+
+bool Evictor::make_room() {
+  uint64_t pressure = capacity_.pressure_bytes();
+  if (pressure == 0) {
+    if (capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
+    return false;
+  }
+  const uint64_t begun_ns = now_ns();
+  Effort effort;
+  EvictResult evicted;
+  while (pressure > 0) {
+    if (now_ns() - begun_ns > kRoundNs) return true;
+    const bool writer_waits =
+        capacity_.room().wanted_bytes(Room::Whose::kWriter) > 0 || capacity_.writer_outruns();
+    effort.disk_is_busy = disk_.is_busy(pressure);
+    // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
+    if (effort.disk_is_busy && disk_.durability() == Durability::kNone && writer_waits)
+      effort.even_unspilled = true;
+    const bool more =
+        more_to_come() || (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0);
+    const Attempt attempt = evict_one(effort, evicted);
+    if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
+    if (attempt == Attempt::kNothing) {
+      if (!effort.even_recent) {
+        effort.even_recent = true;
+        parked_.retry(true);
+        continue;
+      }
+      if (more) return true;
+      // Only a waiting writer is worth a client's temporary file.
+      if (!effort.even_fresh && writer_waits) {
+        effort.even_fresh = true;
+        continue;
+      }
+      // Writers hear of it only after everything was tried: one that asks meanwhile must not take the end of
+      // an easier round for that.
+      capacity_.room().nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
+      return false;
+    }
+    if (attempt == Attempt::kFreed && capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
+    if (evicted.bytes >= pressure || evicted.entries % 16 == 0) {
+      evicted.bytes = 0;
+      pressure = capacity_.pressure_bytes();
+    }
+  }
+  capacity_.room().room_made();
+  return false;
+}
+
+Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
+  const auto victim = entries_.next_victim(effort.even_fresh);
+  if (!victim) return Attempt::kNothing;
+  EntryTable::Shard& shard = entries_.shard(victim->ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(victim->ino);
+  if (entry == nullptr || entry->removed) return Attempt::kBusy;
+  if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
+  if (!entry->evictable()) {
+    entries_.park(*entry);
+    return Attempt::kBusy;
+  }
+  if (keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
+    entries_.park(*entry);
+    return Attempt::kBusy;
+  }
+  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
+  if (!effort.even_recent && age_ms < Parked::kRecentMs) {
+    parked_.park(*entry, true);
+    return Attempt::kBusy;
+  }
+  if (entry->tier == Entry::Tier::kClean) return drop_memory(shard, *entry, result);
+  if (effort.clean_alone) {
+    parked_.park(*entry, true);
+    return Attempt::kBusy;
+  }
+  if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
+  return discard(shard, *entry, result);
+}
+
+bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
+  if (disk_.tier() == nullptr) return false;
+  const bool promised = disk_.durability() != Durability::kNone || entry.node_id != 0;
+  if (!disk_.takes_more()) {
+    // The disk gets the entry when the pool starts again.
+    if (promised) entries_.park(entry);
+    return promised;
+  }
+  if (entry.spill_urgent) {  // a waiter wants to hear that it is durable
+    entries_.park(entry);
+    return true;
+  }
+  if (PoolDisk::is_unspillable(entry)) return false;
+  if (!entry.spill_queued && !disk_.is_admitted(entry)) {
+    count(counters_.refused_bytes, entry.charged_bytes);
+    return false;
+  }
+  if (effort.even_unspilled && !promised) {
+    count(counters_.overrun_discards);
+    return false;
+  }
+  if (effort.disk_is_busy && !entry.spill_queued && !promised) {
+    parked_.park(entry, true);
+    return true;
+  }
+  entries_.park(entry);
+  disk_.queue_spill(entry);
+  return true;
+}
+
+Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
+  // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
+  const Tree::NamesLeft left = fd && sys::set_lease(fd->get(), F_WRLCK)
+                                   ? tree_.remove_names(entry, fd->get(), Tree::kNamesAtOnce)
+                                   : Tree::NamesLeft::kAll;
+  if (left != Tree::NamesLeft::kNone) {
+    // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
+    // go on.
+    if (left == Tree::NamesLeft::kFewer) entry.busy_tries = 0;
+    parked_.park(entry, false);
+    return Attempt::kBusy;
+  }
+  ++result.entries;
+  result.bytes += entry.charged_bytes;
+  tree_.gone(shard, entry, RemovalReason::kEvicted);
+  return Attempt::kFreed;
+}
+
+Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
+  // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
+  // held.
+  if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
+    parked_.park(entry, false);
+    return Attempt::kBusy;
+  }
+  const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
+  // The mark goes first: a half-punched file must not pass for resident.
+  const auto copy = shard.copies.find(entry.policy.ino);
+  KVCACHEFS_CHECK(copy != shard.copies.end());
+  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
+  fault_point("marked cold");
+  if (!marked || !arena_.drop_pages(fd->get())) {
+    // The pages are still there: the mark says so again.
+    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
+    parked_.park(entry, false);
+    return Attempt::kBusy;
+  }
+  fault_point("pages dropped");
+  ++result.entries;
+  result.bytes += entry.charged_bytes;
+  entries_.evicted(entry);
+  return Attempt::kFreed;
+}
+
+void Evictor::make_disk_room() {
+  if (!disk_.takes_more()) return;
+  DiskTier* const tier = disk_.tier();
+  const SpillStore& store = *tier->store;
+  // Because space comes back only with a transaction, some is kept for what is on its way to the disk
+  // meanwhile.
+  const uint64_t size = store.space().units() * store.unit_bytes();
+  const uint64_t ahead =
+      std::min(size / 32, 4 * capacity_.expected_entry_bytes() + tier->spiller.backlog_bytes());
+  const uint64_t wanted = std::min(std::max(disk_.take_wanted_bytes(), ahead), size);
+  EvictResult evicted;
+  const auto short_of_room = [&] {
+    // A part of the leaving space comes only with a spill that itself waits for room: an older file's, which
+    // the disk keeps under a name until it has the newer one. So leaving space counts only while the log is
+    // busy.
+    const uint64_t leaving_units = tier->store->log().idle() ? 0 : store.leaving_units();
+    return (store.space().free_units() + leaving_units) * store.unit_bytes() < wanted;
+  };
+  for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
+    // If nothing is cold, the next clean victim gives up its memory, and so becomes one that can leave the
+    // disk.
+    if (!discard_coldest() &&
+        evict_one({.even_recent = true, .clean_alone = true}, evicted) == Attempt::kNothing)
+      return;
+  }
+}
+
+bool Evictor::discard_coldest() {
+  const auto ino = entries_.next_cold();
+  if (!ino) return false;
+  EntryTable::Shard& shard = entries_.shard(*ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(*ino);
+  if (entry == nullptr || entry->removed) return true;
+  if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
+    parked_.park(*entry, true);
+  else
+    (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);
+  return true;
+}
+
+EvictResult Evictor::evict_now(EvictOrder order) {
+  count(counters_.evict_orders);
+  const uint64_t evictable = insight_.usage().evictable_bytes;
+  uint64_t bytes = UINT64_MAX;
+  uint64_t entries = UINT64_MAX;
+  if (order.unit == EvictOrder::Unit::kPercent)
+    bytes = evictable / 100 * order.amount + evictable % 100 * order.amount / 100;
+  if (order.unit == EvictOrder::Unit::kBytes) bytes = order.amount;
+  if (order.unit == EvictOrder::Unit::kEntries) entries = order.amount;
+  parked_.retry(true);
+  EvictResult result;
+  Effort effort{.even_fresh = !order.patient, .even_recent = true};
+  const uint64_t deadline_ns = now_ns() + kOrderNs;
+  while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
+    effort.disk_is_busy = disk_.is_busy(evictable);
+    const bool more = more_to_come();
+    if (evict_one(effort, result) != Attempt::kNothing) continue;
+    if (order.patient && more) {
+      std::this_thread::sleep_for(kSpillPause);
+      parked_.retry(false);
+      continue;
+    }
+    // A client may be about to rename what it has just closed: waiting out the second is better than taking
+    // it away.
+    if (!order.patient || !entries_.has_fresh()) break;
+    std::this_thread::sleep_for(kGrowPause);
+    publish_grown();
+  }
+  surroundings_.listener->wait_until_told(order.patient ? kTellingTime : kShortTellingTime);
+  MutexLock lock(last_mutex_);
+  last_evict_ = result;
+  return result;
+}
+
+EvictResult Evictor::last_evict() const {
+  MutexLock lock(last_mutex_);
+  return last_evict_;
+}
+
+EvictResult Evictor::shrink_to(uint64_t size_bytes, uint64_t deadline_ns) {
+  EvictResult evicted;
+  while (arena_.usage().used_bytes() > size_bytes) {
+    const bool more = more_to_come();
+    const Attempt attempt = evict_one({.even_fresh = true, .even_recent = true}, evicted);
+    if (attempt == Attempt::kNothing && more && now_ns() < deadline_ns) {
+      std::this_thread::sleep_for(kSpillPause);
+      parked_.retry(false);
+      continue;
+    }
+    if (attempt == Attempt::kNothing || now_ns() > deadline_ns) break;
+  }
+  return evicted;
+}
+
+}  // namespace kvcachefs

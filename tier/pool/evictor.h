@@ -1,0 +1,85 @@
+// The evictor makes room in a pool: memory, inodes, and space on the disk. A clean entry loses its memory
+// copy. A dirty one is spilled first where there is a disk, and discarded where there is none or where the
+// disk cannot have it. tidy() belongs to the evictor's thread; any thread may call the others, which wait
+// with no lock held, and every wait is bounded. Failure: what cannot go stays, and callers hear that there is
+// no room.
+//
+// An open counts itself under the shard before it opens; a discard checks the count and takes the F_WRLCK
+// lease under the shard. So no open of the daemon ever runs into a lease.
+#pragma once
+
+#include <cstdint>
+
+#include "base/mutex.h"
+#include "tier/entries/parked.h"
+#include "tier/pool/copy_marks.h"
+#include "tier/pool/insight.h"
+#include "tier/pool/reservations.h"
+#include "tier/pool/tree.h"
+#include "tier/room.h"
+
+namespace kvcachefs {
+
+class Evictor : PoolPart {
+ public:
+  Evictor(const PoolPart& part, Capacity& capacity, Reservations& reservations, PoolDisk& disk,
+          const Insight& insight, CopyMarks& marks, Parked& parked, Tree& tree)
+      : PoolPart(part),
+        capacity_(capacity),
+        reservations_(reservations),
+        disk_(disk),
+        insight_(insight),
+        marks_(marks),
+        parked_(parked),
+        tree_(tree) {}
+
+  // One round of background work; true if the next should come at once or within a millisecond.
+  bool tidy();
+  EvictResult evict_now(EvictOrder order) EXCLUDES(last_mutex_);
+  EvictResult last_evict() const EXCLUDES(last_mutex_);
+  // Evicts until no more than this is used, until nothing more can go, or until the deadline.
+  EvictResult shrink_to(uint64_t size_bytes, uint64_t deadline_ns);
+  // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page, and says
+  // whether to try again. `begun_ns`: the time of the first try.
+  bool wait_to_make(uint64_t begun_ns);
+
+ private:
+  enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
+  struct Effort {
+    bool even_fresh = false;
+    bool even_recent = false;
+    bool even_unspilled = false;  // discards entries that the disk is too slow for
+    bool disk_is_busy = false;    // the disk is asked for nothing more
+    bool clean_alone = false;     // evicts clean entries only: to make room on the disk
+  };
+
+  void publish_grown();
+  bool more_to_come();
+  bool make_room();  // true: there is more to do
+  Attempt evict_one(Effort effort, EvictResult& result);
+  bool goes_to_disk_first(Entry& entry, Effort effort);
+  Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  // Evicts the memory of a clean entry.
+  Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  void make_disk_room();
+  bool discard_coldest();  // discards a cold entry; false: there is none
+  // Reclaiming inodes (evictor_inodes.cc).
+  bool make_inode_room();  // true: there is more to do
+  bool make_inodes_of_entries(uint64_t free_inodes);
+
+  Capacity& capacity_;
+  Reservations& reservations_;
+  PoolDisk& disk_;
+  const Insight& insight_;
+  CopyMarks& marks_;
+  Parked& parked_;
+  Tree& tree_;
+  Room inode_room_;  // counts inodes, not bytes
+  // Of the evictor's thread alone:
+  bool reclaiming_ = false;    // true between the two marks of free inodes
+  uint64_t reclaimed_ms_ = 0;  // when a directory left, or no request waited for one to
+  mutable Mutex last_mutex_;
+  EvictResult last_evict_ GUARDED_BY(last_mutex_);
+};
+
+}  // namespace kvcachefs

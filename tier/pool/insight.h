@@ -1,0 +1,39 @@
+// What a pool tells of itself and of its entries. Any thread; no lock is held over a system call on a file.
+// Failure: ESTALE for an inode that is gone.
+#pragma once
+
+#include <vector>
+
+#include "tier/disk/spill_orders.h"
+#include "tier/pool/capacity.h"
+#include "tier/pool/numa_survey.h"
+#include "tier/pool/pool_disk.h"
+#include "tier/pool/pool_reports.h"
+
+namespace kvcachefs {
+
+class Insight : PoolPart {
+ public:
+  Insight(const PoolPart& part, const Capacity& capacity, const PoolDisk& disk)
+      : PoolPart(part), capacity_(capacity), disk_(disk) {}
+
+  PoolUsage usage() const;
+  SpillUsage spill_usage() const;
+  ArenaUsage inode_usage() const { return arena_.usage(); }
+  uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
+  NumaSurvey& numa_survey() { return numa_survey_; }
+  // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
+  static constexpr size_t kListingShards = EntryTable::kShards;
+  std::vector<EntryListing> list_entries(size_t shard);
+  Result<EntryFacts> facts(uint64_t ino);
+  void report_full(bool told) const;  // `told`: the daemon answered ENOSPC; else the tmpfs may have
+
+ private:
+  std::vector<NodeUsage> numa_usage();  // looks at every entry
+
+  const Capacity& capacity_;
+  const PoolDisk& disk_;
+  NumaSurvey numa_survey_{[this] { return numa_usage(); }};
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,227 @@
+#include "tier/pool/open_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "tier/entries/name_hash.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4096;
+
+}  // namespace
+
+Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t client) {
+  const bool writer = mode.writer;
+  OpenAnswer answer;
+  Opened& opened = answer.opened;
+  {
+    EntryTable::Shard& shard = entries_.shard(ino);
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
+      return OpenAnswer{Presence::kGone};
+    if (entry->promoting) return OpenAnswer{Presence::kCold};
+    // After an open that is served from the disk, perhaps mapped, later opens are served by the daemon too,
+    // also when the entry is in memory again: the kernel answers EIO to passthrough beside a mapping of its
+    // own.
+    const bool stays_direct = entry->direct_count > 0 && !surroundings_.backing_store->needs_write_access();
+    if (entry->tier == Entry::Tier::kCold) {
+      // A cold file without a name does not come back: it was unlinked, or discarded with its bad copy.
+      if (entry->removed && entry->direct_count == 0) return OpenAnswer{Presence::kGone};
+      if (disk_.tier() == nullptr) return OpenAnswer{disk_.presence_without()};
+      if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
+      opened.from_disk = true;
+      hold_on_disk(shard, *entry);
+    } else {
+      if (writer)
+        if (auto may = may_be_written_now(*entry); !may) return pass(may);
+      if (stays_direct)
+        opened.from_disk = true;
+      else if (auto backing = back(*entry); !backing)
+        return pass(backing);
+    }
+    if (writer) {
+      opened.through_daemon = !capacity_.admit_writer(ino, entry->charged_bytes);
+    }
+    entries_.opened(*entry, writer, opened.from_disk);
+    if (!writer && entry->tier == Entry::Tier::kDirty)
+      disk_.spill_by_itself(*entry);  // a second access may admit it
+    opened.backing = entry->backing;
+  }
+  prefetcher_.open_ahead(ino, client);
+  return answer;
+}
+
+Result<void> OpenFiles::may_be_written_now(Entry& entry) {
+  UniqueFd marked;  // a dirty entry has its mark already
+  const bool to_be_numbered = marks_.numbers_at_open() && entry.writer_count == 0;
+  if (entry.tier != Entry::Tier::kDirty || to_be_numbered) {
+    auto fd = arena_.open(handle_of(entry), O_PATH);
+    if (!fd) return pass(fd);
+    marked = std::move(*fd);
+  }
+  // This is the last occasion to give back holes; and a file that is updated in place gets no reservation.
+  if (entry.reserved_end > 0 && entry.is_stored() && entry.writer_count == 0) {
+    reservations_.give_back_holes(entry);
+    entry.reserved_end = 0;
+  }
+  marks_.became_dirty(entry, marked.get());
+  return to_be_numbered ? marks_.number(entry, marked.get()) : Result<void>();
+}
+
+Result<Opened> OpenFiles::created(const Created& file) {
+  count(counters_.creates);
+  EntryTable::Shard& shard = entries_.shard(file.ino);
+  MutexLock lock(shard.mutex);
+  Entry& entry = shard.find_or_make(file.ino, file.generation);
+  entry.wants_memory = true;
+  entry.stored_ms = now_coarse_ms();
+  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
+  entry.node = static_cast<int8_t>(file.node);
+  entry.name_hash = name_hash_of(file.name);
+  KeptByDescriptor kept;
+  if (!file.named) {
+    auto copy = sys::duplicate(file.fd);
+    auto keep = copy ? tree_.keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
+    if (!keep) {
+      shard.erase(file.ino);
+      return pass(keep);
+    }
+    kept = std::move(*keep);
+  }
+  auto numbered =
+      file.open && file.writer && marks_.numbers_at_open() ? marks_.number(entry, file.fd) : Result<void>();
+  if (!numbered) {
+    shard.erase(file.ino);
+    return pass(numbered);
+  }
+  if (file.open) {
+    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
+    if (!backing) {
+      shard.erase(file.ino);
+      return pass(backing);
+    }
+    entry.backing = *backing;
+  }
+  entry.lookup_count = 1;
+  if (!file.named) shard.kept[file.ino] = std::move(kept);
+  entries_.created(entry, file.named, file.open, file.open && file.writer);
+  Opened opened{.backing = entry.backing};
+  if (file.open && file.writer)
+    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.charged_bytes);
+  return opened;
+}
+
+Result<void> OpenFiles::back(Entry& entry) {
+  if (entry.backing >= 0) return {};
+  const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
+  auto fd = arena_.open(handle_of(entry), access);
+  if (!fd) return pass(fd);
+  auto backing = surroundings_.backing_store->acquire(fd->get(), {number_, entry.policy.ino});
+  if (!backing) return pass(backing);
+  entry.backing = *backing;
+  return {};
+}
+
+void OpenFiles::hold_on_disk(EntryTable::Shard& shard, const Entry& entry) {
+  count(counters_.served_from_disk);
+  if (entry.direct_count > 0) return;
+  const auto copy = shard.copies.find(entry.policy.ino);
+  KVCACHEFS_CHECK(copy != shard.copies.end());
+  auto held = shard.held.emplace(entry.policy.ino, copy->second).first;
+  disk_.tier()->store->hold(held->second);
+}
+
+void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  int32_t backing = -1;
+  KeptByDescriptor kept;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(ino);
+    if (entry == nullptr || entry->open_count == 0) return;
+    if (mode.writer && entries_.writer_closed(*entry)) settle(*entry);
+    const bool last = entries_.closed(*entry, mode.from_disk);
+    if (mode.from_disk && entry->direct_count == 0)
+      // An adopted entry that had its content in memory holds nothing on the disk.
+      if (const auto held = shard.held.extract(ino); held && disk_.tier() != nullptr)
+        disk_.tier()->store->let_go(held.mapped());
+    if (!last) return;
+    backing = std::exchange(entry->backing, -1);
+    if (backing >= 0) surroundings_.backing_store->giving_back(backing);
+    // The file was made open but never written, by a reader's O_CREAT: it is complete.
+    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
+  }
+  fault_point("last open ended");
+  if (backing >= 0) surroundings_.backing_store->give_back(backing);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
+  if (!entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
+  if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
+  shard.erase(ino);
+}
+
+void OpenFiles::settle(Entry& entry) {
+  const uint64_t ino = entry.policy.ino;
+  const bool was_stored = entry.is_stored();
+  const Entries::FileBytes bytes = reservations_.settle(entry);
+  if (!entries_.stored(entry, bytes, capacity_.pinned_max_bytes())) tree_.lost_its_pin(entry);
+  if (capacity_.writers().close(ino, bytes.charged) && arena_.usage().free_bytes < kBlockBytes)
+    insight_.report_full(false);
+  if (was_stored || entry.stage == Entry::Stage::kCandidate) disk_.spill_by_itself(entry);
+}
+
+void OpenFiles::flushed(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return;
+  entry->flushed = true;
+  entry->hits = 0;
+  capacity_.writers().flushed(ino);
+  // The reservation stays until the last close: the closed descriptor may be a copy, as a fork makes one, and
+  // the original may be written this moment.
+}
+
+std::optional<Opened> OpenFiles::adopted_open(uint64_t ino, bool from_disk) {
+  if (injected_error("open again") != 0) return std::nullopt;
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* const entry = shard.find(ino);
+  if (entry == nullptr || entry->open_count == 0) return std::nullopt;
+  if (from_disk) {
+    // There may be memory for the entry now, or it is in memory already: then others may have it open with
+    // passthrough, which does not go together with an open that is served from the disk. A nameless entry
+    // could not be opened again.
+    if (!entry->removed) return std::nullopt;
+    return Opened{.backing = -1, .from_disk = true};
+  }
+  if (!back(*entry)) return std::nullopt;
+  return Opened{.backing = entry->backing, .from_disk = false};
+}
+
+int OpenFiles::make_way(int fd, int caller_thread) {
+  const uint64_t expected = capacity_.expected_entry_bytes();
+  int node = 0;
+  if (surroundings_.topology->node_count() > 1) {
+    const int near = surroundings_.topology->node_of_thread(caller_thread);
+    node = surroundings_.topology->node_with_room(near, std::max(expected, Capacity::kGrowthBytes));
+    // Placement is best effort: a file that is not placed lies where its writer runs.
+    (void)surroundings_.topology->place_file(fd, node);
+  }
+  // The result does not matter: after a failure a write may still find memory that was promised and is not
+  // used.
+  if (expected > 0 && capacity_.promises_expected_size() && entries_.evictable_bytes() > 0)
+    (void)capacity_.wait_for_room(expected);
+  return node;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,76 @@
+// The open files of a pool: what each rests on, how often it is open, by how many writers, and the I/O on it
+// that comes to the daemon. Any thread. Where the memory is full, calls wait for room with no lock held, and
+// every wait is bounded. Failure: ESTALE or Presence::kGone for an inode that is gone; ENOSPC.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "tier/pool/copy_marks.h"
+#include "tier/pool/insight.h"
+#include "tier/pool/opened.h"
+#include "tier/pool/prefetcher.h"
+#include "tier/pool/reservations.h"
+#include "tier/pool/tree.h"
+
+namespace kvcachefs {
+
+class OpenFiles : PoolPart {
+ public:
+  OpenFiles(const PoolPart& part, Capacity& capacity, Reservations& reservations, PoolDisk& disk,
+            const Insight& insight, CopyMarks& marks, Inodes& inodes, Tree& tree, Prefetcher& prefetcher)
+      : PoolPart(part),
+        capacity_(capacity),
+        reservations_(reservations),
+        disk_(disk),
+        insight_(insight),
+        marks_(marks),
+        inodes_(inodes),
+        tree_(tree),
+        prefetcher_(prefetcher) {}
+
+  // Places a new file on the caller's node, or the nearest with room, and answers the node. Makes an entry's
+  // room if its writer will be promised that. Waits without a lock.
+  int make_way(int fd, int caller_thread);
+  Result<Opened> created(const Created& file);
+  // `client` tells one client's opens from another's.
+  Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
+  // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
+  std::optional<Opened> adopted_open(uint64_t ino, bool from_disk);
+  void end_open(uint64_t ino, OpenMode mode);
+  // A writer closed a descriptor, perhaps not its last: what is stored may be complete.
+  void flushed(uint64_t ino);
+  Result<void> back(Entry& entry);  // gives the entry a backing if it has none; its shard is held
+
+  // --- I/O that comes to the daemon (open_files_data.cc). In a full pool a write waits for the evictor, as a
+  // create does.
+  void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
+  Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
+  Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
+  // Copies between descriptors, into a file of this pool, in every I/O mode; waits for room as write() does.
+  Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes);
+  Result<Presence> truncate(uint64_t ino, uint64_t size_bytes);
+  Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
+
+ private:
+  // Called before another open is served from the disk: the content stays there as long as one is.
+  void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
+  Result<void> may_be_written_now(Entry& entry);  // before an open for writing is answered
+  void settle(Entry& entry);                      // called when its last writer has closed it
+  Result<UniqueFd> own_descriptor(uint64_t ino, int access);
+  // The descriptor that daemon I/O on an open file goes through.
+  Result<int> io_descriptor(uint64_t ino);
+  void io_done(uint64_t ino);  // orders I/O before the descriptor's close
+
+  Capacity& capacity_;
+  Reservations& reservations_;
+  PoolDisk& disk_;
+  const Insight& insight_;
+  CopyMarks& marks_;
+  Inodes& inodes_;
+  Tree& tree_;
+  Prefetcher& prefetcher_;
+};
+
+}  // namespace kvcachefs

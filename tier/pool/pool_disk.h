@@ -1,0 +1,74 @@
+// PoolDisk is a pool's disk as the pool's other parts see it. There may be none, or one that is away
+// (tier/disk/away_disk.h), or a disk tier, which comes and stays while the pool is served; they ask here and
+// need not know. It also decides which entries are asked of the spiller. Any thread; functions that take an
+// Entry are called with its shard held. Never fails.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <unordered_set>
+
+#include "base/mutex.h"
+#include "tier/disk/away_disk.h"
+#include "tier/disk/disk_tier.h"
+#include "tier/pool/capacity.h"
+#include "tier/pool/opened.h"
+#include "tier/pool/pool_part.h"
+
+namespace kvcachefs {
+
+class PoolDisk : PoolPart {
+ public:
+  PoolDisk(const PoolPart& part, Capacity& capacity) : PoolPart(part), capacity_(capacity) {}
+
+  DiskTier* tier() const { return tier_.load(std::memory_order_acquire); }
+  AwayDisk* away() const { return away_.get(); }
+  Durability durability() const { return durability_.load(std::memory_order_relaxed); }
+  Durability exchange_durability(Durability durability);  // answers what it was
+  Presence presence_without() const;  // of an entry whose content is on the disk alone, and that is not here
+
+  // --- the way to it ---
+  bool takes_more() const;
+  bool is_busy(uint64_t pressure_bytes) const;  // it is asked for nothing more to make room
+  uint64_t backlog_bytes() const { return tier() == nullptr ? 0 : tier()->spiller.backlog_bytes(); }
+  void publish(Entry& entry);
+  void spill_by_itself(Entry& entry);  // without an order or an eviction, as `durability` says
+  void queue_spill(Entry& entry, bool urgent = false);
+  bool is_admitted(Entry& entry);
+  // The disk is full or the entry too large for it: it is not asked for the entry for a while.
+  static bool is_unspillable(const Entry& entry);
+  static void set_unspillable(Entry& entry);
+  void want_room(uint64_t bytes);
+  uint64_t take_wanted_bytes() { return wanted_bytes_.exchange(0); }
+
+  // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
+  // several names, which is needed only for links made before the disk tier.
+  void tell_names(bool with_links);
+
+  // --- its life ---
+  DiskTier* owned() const { return owned_.get(); }  // also before it is used
+  void own(std::unique_ptr<DiskTier> tier) { owned_ = std::move(tier); }
+  void use();
+  void is_away(std::unique_ptr<AwayDisk> away) { away_ = std::move(away); }
+  // The catalog is being read while the pool serves: names appear.
+  bool restoring() const { return restoring_; }
+  void set_restoring(bool restoring) { restoring_ = restoring; }
+  // Mode, owner, times or xattrs of the inode have changed; end_restoring() answers those noted.
+  void note_changed(uint64_t ino) EXCLUDES(changed_mutex_);
+  std::unordered_set<uint64_t> end_restoring() EXCLUDES(changed_mutex_);
+
+ private:
+  bool wants_spill(const Entry& entry) const;
+
+  Capacity& capacity_;
+  std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
+  std::unique_ptr<DiskTier> owned_;
+  std::atomic<DiskTier*> tier_{nullptr};
+  std::atomic<bool> restoring_{false};  // cleared after tier_ is set
+  std::atomic<Durability> durability_{Durability::kNone};
+  std::atomic<uint64_t> wanted_bytes_{0};
+  Mutex changed_mutex_;
+  std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(changed_mutex_);
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,258 @@
+#include "tier/pool/pool_residency.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/fault_point.h"
+#include "tier/catalog/content_layout.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kStatBlockBytes = 512;
+constexpr uint64_t kDamagedSize = UINT64_MAX;  // no file has this size, so no content is found to be the same
+
+}  // namespace
+
+std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t ino, bool urgent) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry == nullptr) return std::unexpected(Refusal::kNever);
+  if (entry->spilling) return std::unexpected(Refusal::kSoon);
+  const bool settled = entry->is_stored() && entry->writer_count == 0;
+  if (settled && entry->reserved_end > 0) reservations_.give_back_holes(*entry);
+  if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
+    entry->spill_queued = entry->spill_urgent = false;
+    entries_.unpark_if_evictable(*entry);
+    return std::unexpected(Refusal::kNever);
+  }
+  auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+  if (!fd) return std::unexpected(Refusal::kLater);
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return std::unexpected(Refusal::kLater);
+  // F_RDLCK is granted exactly when no process can write the file, mappings included. From here on a writer
+  // has to come by begin_open, which changes the epoch. In daemon I/O all writes come by the daemon: its own
+  // descriptor of an open file prevents the lease, and a mapping keeps its file open.
+  const bool daemon_writes = surroundings_.backing_store->needs_write_access();
+  const bool leased = sys::set_lease(fd->get(), F_RDLCK).has_value();
+  if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
+  const bool proven = leased || (daemon_writes && settled);
+  if (!proven && !urgent) return std::unexpected(Refusal::kLater);
+  // A write past the daemon may hold the inode's lock now and as long as a user likes, so no mark can be
+  // written.
+  const bool numbered = proven || (daemon_writes ? marks_.number(*entry, fd->get()).has_value()
+                                                 : marks_.is_numbered(*entry, fd->get()));
+  if (!numbered) return std::unexpected(Refusal::kLater);
+  entries_.spill_begun(*entry);
+  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const bool whole = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes >= size;
+  SpillTask task{.ino = ino,
+                 .fd = std::move(*fd),
+                 .size_bytes = size,
+                 .version = entry->version,
+                 .content_epoch = entry->content_epoch,
+                 .proven = proven && settled,
+                 .mappable = proven && settled && whole,
+                 .before = {}};
+  if (auto found = shard.copies.find(ino); found != shard.copies.end()) task.before = found->second;
+  return task;
+}
+
+bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
+  using Kind = SpillOutcome::Kind;
+  EntryTable::Shard& shard = entries_.shard(task.ino);
+  bool taken = false;
+  {
+    MutexLock lock(shard.mutex);
+    Entry* entry = shard.find(task.ino);
+    if (entry == nullptr) return false;
+    entries_.spill_ended(*entry);
+    if (outcome.kind == Kind::kAgain) return false;
+    const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
+    // The spiller also tries again what is refused; by then no waiter is left.
+    entry->spill_queued = outcome.kind == Kind::kRefused;
+    entry->spill_urgent = false;
+    if (!copied) count(counters_.spill_errors);
+    if (outcome.kind == Kind::kNoRoom) PoolDisk::set_unspillable(*entry);
+    if (entry->spill_queued) report_refusal(outcome.why);
+    if (copied && !entry->removed)
+      taken = take_copy(shard, *entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
+    if (!entry->spill_queued) entries_.unpark_if_evictable(*entry);
+    if (taken && entry->tier == Entry::Tier::kDirty) disk_.spill_by_itself(*entry);
+  }
+  if (capacity_.wants_eviction()) surroundings_.evictor->wake();
+  return taken;
+}
+
+void PoolResidency::report_refusal(const Error& error) {
+  disk_.tier()->errors.write.error(
+      "pool {}: {}: write error {}{}: what is dirty stays in memory until it can be written", name_,
+      disk_.tier()->path, error.code, error.message);
+}
+
+bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task,
+                              CatalogContent content, bool written) {
+  fault_point("copied to the disk");
+  const bool same_epoch = entry.content_epoch == task.content_epoch;
+  if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
+  if (entry.emptied && !same_epoch) return false;  // the copy may be older than the truncation
+  // The copy was found to be the same as one that has meanwhile gone or been found damaged.
+  if (auto before = shard.copies.find(task.ino);
+      !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))
+    return false;
+  if (!disk_.takes_more() || (!task.proven && !marks_.is_numbered(entry, task.fd.get()))) return false;
+  auto changes = disk_.tier()->names.introduce(entry, task.fd.get());
+  if (!changes) return false;
+  if (written) {
+    count(counters_.spills);
+    count(counters_.spilled_bytes, data_bytes_of(content, disk_.tier()->store->unit_bytes()));
+  }
+  entry.emptied = false;
+  entry.synced_nameless = false;
+  CatalogContent& copy = shard.copies[task.ino];
+  if (written) disk_.tier()->store->expect_back(copy.extents);
+  copy = std::move(content);
+  // The catalog has the copy that was found to be still true; putting it again would free its extents.
+  if (written) changes->push_back(PutContent{entry.node_id, copy});
+  // The mark came before the commit: a successor drops a node of the catalog that no file's mark names.
+  disk_.tier()->store->log().append(std::move(*changes));
+  if (!task.proven) return true;
+  // A failed mark is harmless: without it a successor takes the entry for dirty, which is allowed.
+  (void)marks_.mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
+  fault_point("marked clean");
+  entries_.spilled(entry);
+  return true;
+}
+
+Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  // An entry that was unlinked while it is served from the disk stays there.
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->promoting ||
+      copy == shard.copies.end())
+    return std::nullopt;
+  auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
+  if (!fd) return pass(fd);
+  auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return pass(attributes);
+  if (surroundings_.topology->node_count() > 1) {
+    const int node = surroundings_.topology->node_with_room(
+        entry->node, data_bytes_of(copy->second, disk_.tier()->store->unit_bytes()));
+    if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
+  }
+  entries_.promotion_begun(*entry);
+  inodes_.show(shard, *entry, *attributes);
+  shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
+  begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
+  fault_point("promotion begun");
+  return PromoteTask{.ino = ino,
+                     .fd = std::move(*fd),
+                     .content = copy->second,
+                     .content_epoch = entry->content_epoch,
+                     .begun_ns = now_ns()};
+}
+
+void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) {
+  const bool promoted = outcome.kind == PromoteOutcome::Kind::kPromoted;
+  fault_point("copied from the disk");
+  if (!promoted) (void)arena_.drop_pages(task.fd.get());
+  EntryTable::Shard& shard = entries_.shard(task.ino);
+  MutexLock lock(shard.mutex);
+  const auto kept = shard.times.extract(task.ino);
+  Entry* entry = shard.find(task.ino);
+  if (entry == nullptr) return;
+  entries_.promotion_ended(*entry);
+  if (entry->removed) return;
+  // Allocating and writing the pages counted as changes of the file: the times of before come back.
+  if (!kept.empty()) end_unseen(entry->kept, task.fd.get(), kept.mapped().modified, is_supervised());
+  if (promoted) {
+    count(counters_.promotes);
+    count(counters_.promoted_bytes, data_bytes_of(task.content, disk_.tier()->store->unit_bytes()));
+    counters_.promote_ns.record(now_ns() - task.begun_ns);
+    (void)marks_.mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
+    fault_point("marked promoted");
+    entries_.promoted(*entry, asked_for);
+    if (const auto now = sys::stat_of(task.fd.get())) entries_.charged(*entry, bytes_of(*now).charged);
+    return;
+  }
+  if (outcome.kind != PromoteOutcome::Kind::kFailed) return;
+  count(counters_.promote_errors);
+  const bool damaged = outcome.finding.is_damage();
+  report_bad_copy(task.content, outcome.finding, damaged ? "is discarded" : "stays as it is");
+  if (damaged) (void)tree_.discard_cold(shard, *entry, RemovalReason::kDamaged);
+}
+
+void PoolResidency::waiters_told(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  if (entry != nullptr) entries_.waiters_told(*entry);
+}
+
+void PoolResidency::report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy) {
+  if (finding.kind == Finding::Kind::kWrongBytes) count(counters_.checksum_errors);
+  LogLimit& limit = finding.is_damage() ? disk_.tier()->errors.damage : disk_.tier()->errors.read;
+  const uint64_t place = first_place_of(content.extents, disk_.tier()->store->unit_bytes());
+  limit.error(
+      "pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, disk_.tier()->path,
+      finding.is_damage() ? "bytes that are not the entry's" : fmt::format("read error {}", finding.error),
+      place, content.size_bytes, remedy);
+}
+
+std::vector<uint64_t> PoolResidency::copied_entries() {
+  std::vector<uint64_t> result;
+  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    EntryTable::Shard& shard = entries_.shard_at(index);
+    MutexLock lock(shard.mutex);
+    for (const auto& [ino, content] : shard.copies) {
+      const Entry* entry = shard.find(ino);
+      if (entry != nullptr && !entry->removed && entry->tier != Entry::Tier::kDirty) result.push_back(ino);
+    }
+  }
+  return result;
+}
+
+std::optional<CatalogContent> PoolResidency::begin_verify(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  const Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty || copy == shard.copies.end())
+    return std::nullopt;
+  disk_.tier()->store->hold(copy->second);
+  return copy->second;
+}
+
+bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Finding finding) {
+  disk_.tier()->store->let_go(content);
+  if (finding.is_whole()) return false;
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  Entry* entry = shard.find(ino);
+  auto copy = shard.copies.find(ino);
+  if (entry == nullptr || entry->removed || copy == shard.copies.end() ||
+      copy->second.extents != content.extents)
+    return false;
+  const bool damaged = finding.is_damage();
+  if (entry->promoting) return damaged;  // the promotion finds the same, and discards the entry at its end
+  if (entry->tier == Entry::Tier::kCold) {
+    report_bad_copy(content, finding, damaged ? "is discarded" : "stays as it is");
+    if (damaged) (void)tree_.discard_cold(shard, *entry, RemovalReason::kDamaged);
+    return damaged;
+  }
+  const auto fd = arena_.open(handle_of(*entry), O_PATH);
+  if (!fd) return false;  // the next scrub finds it
+  report_bad_copy(content, finding, "is written again");
+  // A wrong size makes the spiller write the copy anew: with the right one it would find memory and disk to
+  // agree, and write nothing.
+  copy->second.size_bytes = kDamagedSize;
+  if (entry->tier == Entry::Tier::kDirty) return damaged;  // it is spilled when its writers have closed it
+  marks_.became_dirty(*entry, fd->get());
+  disk_.queue_spill(*entry, true);
+  return damaged;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,73 @@
+#include "tier/pool/prefetcher.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/sys_beneath.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr int kAheadPriority = -1000;  // below all ordered prefetches
+
+}  // namespace
+
+void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
+  DiskTier* const tier = disk_.tier();
+  if (tier == nullptr || !auto_ || client == 0) return;
+  for (const uint64_t next : tier->successors.opened(client, ino, now_coarse_ms())) {
+    EntryTable::Shard& shard = entries_.shard(next);
+    bool cold = false;
+    {
+      MutexLock lock(shard.mutex);
+      const Entry* entry = shard.find(next);
+      cold = entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold && !entry->promoting;
+    }
+    if (cold) (void)tier->promoter.request(next, kAheadPriority);
+  }
+}
+
+Result<void> Prefetcher::prefetch(std::span<const PrefetchOrder> orders) {
+  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
+  const auto is_entry = [this](uint64_t ino) {
+    EntryTable::Shard& shard = entries_.shard(ino);
+    MutexLock lock(shard.mutex);
+    const Entry* const entry = shard.find(ino);
+    return entry != nullptr && entry->is_file() && !entry->removed;
+  };
+  for (const PrefetchOrder& order : orders) {
+    // O_NOFOLLOW: a link on the way could lead to a place where a server thread waits for itself.
+    auto named = sys::open_beneath(arena_.tree_fd(), order.name.c_str(), O_PATH | O_NOFOLLOW);
+    auto handle = named ? sys::handle_of(named->get()) : pass(named);
+    // A user who gives orders may list the entries (.pool/entries), also in directories that are closed to
+    // him. He is told nothing of anything else there.
+    if (!handle || !is_entry(handle->ino)) {
+      ++ordered_->failed;
+      continue;
+    }
+    ++ordered_->queued;
+    const auto ended = [counters = ordered_](const PromoteOutcome& outcome) {
+      --counters->queued;
+      if (outcome.kind == PromoteOutcome::Kind::kPromoted)
+        ++counters->done;
+      else
+        ++(outcome.kind == PromoteOutcome::Kind::kFailed ? counters->failed : counters->dropped);
+    };
+    if (disk_.tier()->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1),
+                                       ended))
+      continue;
+    --ordered_->queued;
+    ++ordered_->dropped;
+  }
+  return {};
+}
+
+PrefetchProgress Prefetcher::progress() const {
+  return {.queued = ordered_->queued,
+          .done = ordered_->done,
+          .failed = ordered_->failed,
+          .dropped = ordered_->dropped,
+          .bytes = counters_.promoted_bytes};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,36 @@
+// The prefetcher asks for cold entries before clients do: by order, and where one client's opens have
+// followed one another before. Any thread, with no shard held. Failure: as refuse_without_disk(); what cannot
+// be prefetched is counted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "tier/disk/spill_orders.h"
+#include "tier/pool/pool_disk.h"
+
+namespace kvcachefs {
+
+class Prefetcher : PoolPart {
+ public:
+  Prefetcher(const PoolPart& part, PoolDisk& disk) : PoolPart(part), disk_(disk) {}
+
+  void set_auto(bool on) { auto_ = on; }
+  // The client has opened the inode: what it opened next the last time is asked for.
+  void open_ahead(uint64_t ino, uint64_t client);
+  Result<void> prefetch(std::span<const PrefetchOrder> orders);
+  PrefetchProgress progress() const;
+
+ private:
+  struct Ordered {
+    std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0};
+  };
+
+  PoolDisk& disk_;
+  std::atomic<bool> auto_{true};
+  const std::shared_ptr<Ordered> ordered_ = std::make_shared<Ordered>();
+};
+
+}  // namespace kvcachefs

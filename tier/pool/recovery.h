@@ -1,0 +1,61 @@
+// Recovery gives a pool back what outlived a process: its memory after that process died (adopt), and what
+// its disk has, after that or after a reboot. It reaches into every part of the pool, none of which calls it.
+// It is carried out in tier/recovery. adopt() and the attach functions are each called once, by one thread.
+// Failure: a sentence for the log; the pool is as it was.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "base/sys.h"
+#include "tier/block_io.h"
+#include "tier/catalog/catalog.h"
+#include "tier/catalog/copy_mark.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+
+class Pool;
+struct DiskTier;
+
+class Recovery {
+ public:
+  explicit Recovery(Pool& pool) : pool_(pool) {}
+
+  // Finds out again what the process that died knew of the files (tier/survivors/survivors.h). Answers the
+  // inodes that have no name and no content. EIO if not all of the files could be looked at.
+  Result<std::vector<uint64_t>> adopt();
+  // What the catalog has comes back, cold. The pool may be served already: its entries
+  // then get the disk too, and until all is back directories and what has come back cannot be renamed or
+  // removed (EBUSY).
+  Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                           uint64_t unit_bytes, const PoolOptions& spill);
+  // Attaches an adopted pool's disk: the marks on its files say what the disk has of them, and the catalog is
+  // made to agree with them.
+  Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                                   uint64_t unit_bytes, const PoolOptions& spill);
+  // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h).
+  void go_on_without_disk(const PoolOptions& spill, const Error& why);
+
+ private:
+  class Adopter;
+  class Restorer;
+  class Reconciler;
+  using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
+  Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                         uint64_t unit_bytes, const PoolOptions& spill);
+  Result<void> begin_restoring(const PoolOptions& spill);
+  Result<void> restore(DiskTier& tier, const KnownNodes& there);
+  // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
+  Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
+  void use_disk(const PoolOptions& spill);
+  void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
+
+  Pool& pool_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,57 @@
+// The settings of a pool that can change while it serves: what they are, and what a change of one means for
+// the pool's parts. Any thread. Failure: a sentence that names the pool; the setting stays as it was.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "tier/pool/disk_requests.h"
+#include "tier/pool/evictor.h"
+#include "tier/pool/prefetcher.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+
+class Settings : PoolPart {
+ public:
+  Settings(const PoolPart& part, const PoolOptions& options, Capacity& capacity, PoolDisk& disk,
+           Prefetcher& prefetcher, DiskRequests& disk_requests, Evictor& evictor)
+      : PoolPart(part),
+        capacity_(capacity),
+        disk_(disk),
+        prefetcher_(prefetcher),
+        disk_requests_(disk_requests),
+        evictor_(evictor),
+        options_(options) {
+    // size_max_bytes is also 0 in options that a version without this limit has left.
+    if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
+  }
+
+  PoolOptions options() const EXCLUDES(mutex_);
+  // A smaller size evicts the excess. EBUSY: too much cannot be evicted, and the size stays as it was.
+  Result<void> set_size(uint64_t size_bytes) EXCLUDES(mutex_);
+  Result<void> set_size_max(uint64_t size_max_bytes) EXCLUDES(mutex_);  // EINVAL below the size
+  Result<void> set_policy(std::string_view name) EXCLUDES(mutex_);
+  Result<void> set_watermarks(Watermarks watermarks) EXCLUDES(mutex_);
+  Result<void> set_entry_size(uint64_t entry_size_bytes) EXCLUDES(mutex_);
+  // EPERM for an owner that raises it.
+  Result<void> set_pinned_max(unsigned percent, Authority authority) EXCLUDES(mutex_);
+  Result<void> set_durability(Durability durability) EXCLUDES(mutex_);
+  Result<void> set_admission(Admission admission) EXCLUDES(mutex_);
+  Result<void> set_auto_prefetch(bool on) EXCLUDES(mutex_);
+  // The pool has this disk, or is about to get it (name_disk).
+  void name_disk(const PoolOptions& spill) EXCLUDES(mutex_);
+  void use_disk(const PoolOptions& spill) EXCLUDES(mutex_);
+
+ private:
+  Capacity& capacity_;
+  PoolDisk& disk_;
+  Prefetcher& prefetcher_;
+  DiskRequests& disk_requests_;
+  Evictor& evictor_;
+  mutable Mutex mutex_;
+  PoolOptions options_ GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,89 @@
+// Every change of a pool's names and of what its inodes are besides their content: the system call, and what
+// follows from it for the entries and for the catalog. Any thread. A name of an inode changes (unlink,
+// rename, link, discard) only with the inode's shard held, so a discard cannot remove a name that has just
+// become another file's. Functions on inodes fail with ESTALE when the inode is gone.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tier/entries/parked.h"
+#include "tier/pool/capacity.h"
+#include "tier/pool/empty_directories.h"
+#include "tier/pool/inodes.h"
+#include "tier/pool/insight.h"
+#include "tier/pool/pool_disk.h"
+
+namespace kvcachefs {
+
+class Tree : PoolPart {
+ public:
+  Tree(const PoolPart& part, Capacity& capacity, PoolDisk& disk, const Insight& insight, Parked& parked,
+       Inodes& inodes)
+      : PoolPart(part),
+        capacity_(capacity),
+        disk_(disk),
+        insight_(insight),
+        parked_(parked),
+        inodes_(inodes) {}
+
+  // --- its users' changes ---
+  Result<void> remove(int directory, const char* name, bool is_directory);
+  Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags);
+  Result<void> link(uint64_t ino, int directory, const char* name);
+  // A long target takes a page: in a full pool it waits for room as a write does.
+  Result<void> make_symlink(const char* target, int directory, const char* name);
+  // Removes an empty file that is not open, which a process that died has made and no client was told of.
+  void undo_create(int directory, const char* name);
+  // A directory or other inode without content was made; the catalog hears of it unless durability is none.
+  void made(const sys::Handle& handle, bool is_directory, int directory, const char* name);
+  void attributes_changed(uint64_t ino);                      // mode, owner, times, xattrs or names
+  void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: its cache may be wrong
+  Result<void> set_pinned(uint64_t ino, bool pinned);         // ENOSPC: more than pinned_max
+  void set_priority(uint64_t ino, int priority);
+
+  // --- what leaves by itself ---
+  // What remove_names() leaves of a file: it removes `most` names at once, because the shard is held and
+  // users make as many links as there are inodes.
+  enum class NamesLeft { kNone, kFewer, kAll };
+  static constexpr unsigned kNamesAtOnce = 64;  // 3 ms
+  NamesLeft remove_names(const Entry& entry, int fd, unsigned most = UINT_MAX);
+  // Removes what has its content on the disk alone; false: some names are left, to be removed later.
+  bool discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason,
+                    unsigned most_names = UINT_MAX) REQUIRES(shard.mutex);
+  // Removes an empty directory that the kernel does not know; answers the inode of its parent.
+  Result<uint64_t> remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd)
+      REQUIRES(shard.mutex);
+  // Unpins on the file what its entry has lost: it became larger than `pinned_max` allows.
+  void lost_its_pin(Entry& entry);
+  // Called after the entry's last name went.
+  void gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep = {})
+      REQUIRES(shard.mutex);
+  // EDQUOT: the inode's owner or the pool has used up its share (tier/descriptor_budget.h).
+  Result<KeptByDescriptor> keep_inode(sys::Handle handle, UniqueFd fd, bool charged = true);
+  void note_if_empty(int directory);
+  const std::shared_ptr<EmptyDirectories>& empty_directories() { return empty_directories_; }
+
+ private:
+  // Called before the last name goes; answers no descriptor for an inode that is not in use.
+  Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
+                                         const char* name);
+  // A name was removed or replaced; `before` are the attributes that the inode had.
+  void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
+                   KeptByDescriptor keep) REQUIRES(shard.mutex);
+  // True while restoring for an inode that the catalog has, that is no regular file or that has several
+  // names: the catalog cannot be told of a change yet. Its shard is held.
+  bool keeps_its_names(const Entry* entry, nlink_t names) const;
+  void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
+
+  Capacity& capacity_;
+  PoolDisk& disk_;
+  const Insight& insight_;
+  Parked& parked_;
+  Inodes& inodes_;
+  const std::shared_ptr<EmptyDirectories> empty_directories_ = std::make_shared<EmptyDirectories>();
+};
+
+}  // namespace kvcachefs
