@@ -49,7 +49,7 @@ void AwayDisk::answer(const PromoteOutcome& outcome) {
 
 bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability) {
   return away != nullptr &&
-         (entry.tier != Entry::Tier::kDirty || entry.node_id != 0 || durability != Durability::kNone);
+         (entry.tier != Entry::Tier::kDirty || entry.disk.node_id != 0 || durability != Durability::kNone);
 }
 
 void durable_without_disk(AwayDisk* away, Waiter waiter) {

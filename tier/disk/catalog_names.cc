@@ -37,7 +37,7 @@ Result<std::vector<std::pair<std::string, std::string>>> xattrs_of(int fd) {
 // An entry is stale if the catalog has a content of it that its user has done away with. The caller holds the
 // entry's shard.
 bool is_stale(const Entry& entry) {
-  return entry.node_id != 0 && entry.emptied;
+  return entry.disk.node_id != 0 && entry.disk.emptied;
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ uint64_t CatalogNames::known_id(uint64_t ino) const {
 }
 
 uint64_t CatalogNames::id_of(const Entry& entry) const {
-  return entry.is_file() ? entry.node_id : known_id(entry.policy.ino);
+  return entry.is_file() ? entry.disk.node_id : known_id(entry.policy.ino);
 }
 
 uint64_t CatalogNames::known_directory(int directory) const {
@@ -104,7 +104,7 @@ bool CatalogNames::unshadow(const Place& place) {
 }
 
 void CatalogNames::withhold(const Entry& entry, std::vector<CatalogChange>& changes) {
-  const uint64_t id = entry.node_id;
+  const uint64_t id = entry.disk.node_id;
   MutexLock lock(mutex_);
   if (withheld_.insert(id).second) changes.push_back(PutName{kCatalogWithheld, std::to_string(id), id});
 }
@@ -204,7 +204,7 @@ void CatalogNames::known_links(uint64_t ino, std::set<Place> places) {
 Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {
   const uint64_t ino = entry.policy.ino;
   MutexLock tree(tree_);
-  uint64_t id = entry.node_id != 0 ? entry.node_id : promised_number(copy_mark_of(fd));
+  uint64_t id = entry.disk.node_id != 0 ? entry.disk.node_id : promised_number(copy_mark_of(fd));
   if (id == 0) id = store_.new_id();
   auto shown = sys::stat_of(fd);
   if (!shown) return pass(shown);
@@ -219,7 +219,7 @@ Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd)
     MutexLock lock(mutex_);
     if (auto found = links_.find(ino); found != links_.end()) places = found->second;
   }
-  if (places.empty() && entry.node_id == 0) {
+  if (places.empty() && entry.disk.node_id == 0) {
     auto place = place_of(fd);
     if (!place) return pass(place);
     places.insert(std::move(*place));
@@ -228,7 +228,7 @@ Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd)
     unshadow(place);
     changes.push_back(PutName{place.first, place.second, id});
   }
-  entry.node_id = id;
+  entry.disk.node_id = id;
   MutexLock lock(mutex_);
   links_.erase(ino);
   if (withheld_.erase(id) > 0) changes.push_back(DropName{kCatalogWithheld, std::to_string(id)});
@@ -286,7 +286,8 @@ void CatalogNames::gone(const Entry& entry) {
   MutexLock lock(mutex_);
   known_.erase(entry.policy.ino);
   links_.erase(entry.policy.ino);
-  if (withheld_.erase(entry.node_id) > 0) append(DropName{kCatalogWithheld, std::to_string(entry.node_id)});
+  if (withheld_.erase(entry.disk.node_id) > 0)
+    append(DropName{kCatalogWithheld, std::to_string(entry.disk.node_id)});
 }
 
 void CatalogNames::renamed(const Entry& entry, int from, const std::string& old_name, int to,

@@ -20,17 +20,18 @@ void check_state(const Entry& entry) {
   if (entry.writer_count > entry.open_count) wrong = "more writers than opens";
   if (entry.direct_count > entry.open_count) wrong = "more opens from the disk than opens";
   if (entry.writer_count > 0 && entry.tier != Entry::Tier::kDirty) wrong = "a copy of what is being written";
-  if (entry.is_stored() && entry.promoting && entry.tier != Entry::Tier::kCold) wrong = "promoted in memory";
-  if (entry.promoting && entry.spilling) wrong = "promoted and spilled at once";
-  if (entry.spilling && entry.tier == Entry::Tier::kCold) wrong = "spilled without memory";
+  if (entry.is_stored() && entry.disk.promoting && entry.tier != Entry::Tier::kCold)
+    wrong = "promoted in memory";
+  if (entry.disk.promoting && entry.disk.spilling) wrong = "promoted and spilled at once";
+  if (entry.disk.spilling && entry.tier == Entry::Tier::kCold) wrong = "spilled without memory";
   if (wrong == nullptr) return;
   fmt::print(
       stderr,
       "<2>entry {}: {}: stage {} tier {} opens {} writers {} from disk {} pinned {} removed {} spilling {} "
       "promoting {} parked {}\n",
       entry.policy.ino, wrong, static_cast<int>(entry.stage), tier_name(entry.tier), entry.open_count,
-      entry.writer_count, entry.direct_count, entry.pinned, entry.removed, entry.spilling, entry.promoting,
-      entry.parked);
+      entry.writer_count, entry.direct_count, entry.pinned, entry.removed, entry.disk.spilling,
+      entry.disk.promoting, entry.parked);
   KVCACHEFS_CHECK(wrong == nullptr);
 }
 #else
@@ -45,16 +46,17 @@ class Entries::Change {
   Change(Entries& entries, const Entry& entry)
       : entries_(entries),
         entry_(entry),
-        evictable_(if_true(entry.holds_evictable_memory(), entry.charged_bytes)),
+        evictable_(if_true(entry.holds_evictable_memory(), entry.memory.charged_bytes)),
         pinned_(if_true(entry.pins_memory(), entry.pin_bytes())),
-        bytes_(entry.charged_bytes),
+        bytes_(entry.memory.charged_bytes),
         tier_(static_cast<size_t>(entry.tier)),
         stored_(entry.is_stored()) {}
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
   ~Change() {
     // Unsigned differences wrap around to the right sum.
-    entries_.evictable_bytes_ += if_true(entry_.holds_evictable_memory(), entry_.charged_bytes) - evictable_;
+    entries_.evictable_bytes_ +=
+        if_true(entry_.holds_evictable_memory(), entry_.memory.charged_bytes) - evictable_;
     entries_.pinned_bytes_ += if_true(entry_.pins_memory(), entry_.pin_bytes()) - pinned_;
     if (stored_) {
       --entries_.tier_entries_[tier_];
@@ -62,7 +64,7 @@ class Entries::Change {
     }
     if (entry_.is_stored()) {
       ++entries_.tier_entries_[static_cast<size_t>(entry_.tier)];
-      entries_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.charged_bytes;
+      entries_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.memory.charged_bytes;
     }
     check_state(entry_);
   }
@@ -109,7 +111,7 @@ void Entries::opened(Entry& entry, bool writer, bool from_disk) {
     candidates_.opened(entry);
   }
   tell([&](EntryObserver& its) { its.opened(entry, writer); });
-  entry.prefetched = false;
+  entry.disk.prefetched = false;
 }
 
 bool Entries::writer_closed(Entry& entry) {
@@ -146,7 +148,7 @@ bool Entries::stored(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) {
 bool Entries::resized(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) {
   if (!entry.pins_memory()) {
     charged(entry, bytes.charged);
-    entry.whole_bytes = bytes.whole;  // counts if it gets a name
+    entry.memory.whole_bytes = bytes.whole;  // counts if it gets a name
     return true;
   }
   bool stays_pinned = true;
@@ -155,8 +157,8 @@ bool Entries::resized(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) 
     const Change change(*this, entry);
     // The pin came before the size was known, or the entry has grown.
     const uint64_t others = pinned_bytes_ - entry.pin_bytes();
-    entry.charged_bytes = bytes.charged;
-    entry.whole_bytes = bytes.whole;
+    entry.memory.charged_bytes = bytes.charged;
+    entry.memory.whole_bytes = bytes.whole;
     if (others + entry.pin_bytes() > pinned_max_bytes) entry.pinned = stays_pinned = false;
   }
   // An entry that is still open is unparked by its last close.
@@ -173,7 +175,7 @@ void Entries::published(Entry& entry) {
 }
 
 void Entries::renamed(Entry& entry, uint32_t name_hash) {
-  entry.name_hash = name_hash;
+  entry.disk.name_hash = name_hash;
   if (entry.stage == Entry::Stage::kFresh) published(entry);
   if (entry.stage == Entry::Stage::kWritten) entry.renamed = true;
 }
@@ -208,11 +210,11 @@ void Entries::removed(Shard& shard, Entry& entry, RemovalReason reason) {
 
 void Entries::charged(Entry& entry, uint64_t bytes) {
   const Change change(*this, entry);
-  entry.charged_bytes = bytes;
+  entry.memory.charged_bytes = bytes;
 }
 
 void Entries::dirtied(Entry& entry) {
-  ++entry.content_epoch;
+  ++entry.disk.content_epoch;
   if (entry.tier == Entry::Tier::kDirty) return;
   const Change change(*this, entry);
   candidates_.moved(entry, Entry::Tier::kDirty);
@@ -231,22 +233,22 @@ void Entries::evicted(Entry& entry) {
     candidates_.moved(entry, Entry::Tier::kCold);
   }
   tell([&](EntryObserver& its) { its.evicted(entry); });
-  entry.prefetched = false;
+  entry.disk.prefetched = false;
 }
 
 void Entries::promoted(Entry& entry, bool asked_for) {
   {
     const Change change(*this, entry);
-    entry.prefetched = !asked_for;
-    entry.awaited = true;
-    entry.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // a waiter is about to open it
+    entry.disk.prefetched = !asked_for;
+    entry.disk.awaited = true;
+    entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // a waiter is about to open it
     candidates_.moved(entry, Entry::Tier::kClean);
   }
   tell([&](EntryObserver& its) { its.promoted(entry, asked_for); });
 }
 
 void Entries::waiters_told(Entry& entry) {
-  if (std::exchange(entry.awaited, false)) unpark_if_evictable(entry);
+  if (std::exchange(entry.disk.awaited, false)) unpark_if_evictable(entry);
 }
 
 void Entries::unpark_if_evictable(Entry& entry) {
@@ -256,7 +258,7 @@ void Entries::unpark_if_evictable(Entry& entry) {
 bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) {
   {
     MutexLock pins(pins_mutex_);
-    entry.whole_bytes = whole_bytes;
+    entry.memory.whole_bytes = whole_bytes;
     if (pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes) return false;
     const Change change(*this, entry);
     entry.pinned = true;
@@ -281,8 +283,8 @@ void Entries::found(Entry& entry, const Found& facts) {
   entry.open_count = facts.open_count;
   entry.writer_count = facts.writer_count;
   entry.direct_count = facts.direct_count;
-  entry.charged_bytes = facts.charged_bytes;
-  entry.whole_bytes = facts.whole_bytes;
+  entry.memory.charged_bytes = facts.charged_bytes;
+  entry.memory.whole_bytes = facts.whole_bytes;
   entry.pinned = facts.pinned;
   if (facts.open_count > 0) ++open_files_;
   if (facts.named) ++files_;
@@ -301,8 +303,8 @@ void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
   const Change change(*this, entry);
   entry.stage = Entry::Stage::kCandidate;
   entry.tier = Entry::Tier::kCold;
-  entry.charged_bytes = bytes.charged;
-  entry.whole_bytes = bytes.whole;
+  entry.memory.charged_bytes = bytes.charged;
+  entry.memory.whole_bytes = bytes.whole;
   entry.pinned = is_pinned;
   entry.stored_ms = now_coarse_ms();
   ++files_;
@@ -310,7 +312,7 @@ void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
 
 void Entries::found_copy(Entry& entry, std::optional<uint64_t> cold_bytes) {
   const Change change(*this, entry);
-  if (cold_bytes) entry.charged_bytes = *cold_bytes;
+  if (cold_bytes) entry.memory.charged_bytes = *cold_bytes;
   candidates_.moved(entry, cold_bytes ? Entry::Tier::kCold : Entry::Tier::kClean);
 }
 

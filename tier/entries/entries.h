@@ -66,12 +66,12 @@ class Entries {
   // --- where its bytes are ---
   void charged(Entry& entry, uint64_t bytes);  // its file takes this much memory now
   void dirtied(Entry& entry);                  // a process may write it from now on: no copy is true any more
-  void spill_begun(Entry& entry) { entry.spilling = true; }
-  void spill_ended(Entry& entry) { entry.spilling = false; }
+  void spill_begun(Entry& entry) { entry.disk.spilling = true; }
+  void spill_ended(Entry& entry) { entry.disk.spilling = false; }
   void spilled(Entry& entry);  // the disk has what the memory has
   void evicted(Entry& entry);  // only the disk has it
-  void promotion_begun(Entry& entry) { entry.promoting = true; }
-  void promotion_ended(Entry& entry) { entry.promoting = false; }
+  void promotion_begun(Entry& entry) { entry.disk.promoting = true; }
+  void promotion_ended(Entry& entry) { entry.disk.promoting = false; }
   // Memory has it again. It cannot be evicted before waiters_told().
   void promoted(Entry& entry, bool asked_for);
   void waiters_told(Entry& entry);

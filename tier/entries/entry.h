@@ -1,5 +1,7 @@
 // An entry: what the daemon knows of one inode of a pool beyond what the pool's tmpfs keeps (names, modes,
-// sizes, times). The entry's shard of the EntryTable guards it; Candidates guards the member `policy`.
+// sizes, times). The entry's shard of the EntryTable guards it; Candidates guards the member `policy`. What
+// several parts of the pool go by are members of Entry itself, and only Entries changes them; the rest is
+// grouped by the part that owns it.
 //
 // ARCHITECTURE.md, "Locks", has the order of all locks. A shard is held over system calls on the tmpfs, which
 // never wait for a disk or for a client. It is never held over a reply or a notification to the kernel.
@@ -43,6 +45,7 @@
 //      (F_RDLCK).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -58,71 +61,84 @@ inline constexpr std::string_view kOwnXattrs = "trusted.kvcachefs.";
 // The xattr of a pinned entry's file that tells a successor of the pin; users see `user.kvcachefs.pinned`.
 inline constexpr const char* kPinnedXattr = "trusted.kvcachefs.pinned";
 
+// What the kernel knows of the inode (Inodes).
+struct KernelFacts {
+  uint64_t lookup_count = 0;
+  uint32_t looked_up_ms = 0;
+  bool sought = false;           // looked up by an open whose last try it is, and not forgotten since
+  bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
+  bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
+};
+
+// The memory of the entry's file (Reservations, and Entries for the sums).
+struct MemoryFacts {
+  // Memory is claimed for the file up to this offset; 0: none. In a closed entry a value other than 0 says
+  // that claimed memory may still lie in the file's holes.
+  uint64_t reserved_end = 0;
+  uint64_t charged_bytes = 0;      // memory it took at its last close; a cold entry keeps this number
+  uint64_t whole_bytes = 0;        // of a pinned entry: its size, in whole pages
+  bool wants_reservation = false;  // new, or truncated to 0 bytes: its next write may get a reservation
+  bool gets_reservation = false;   // a reservation is being made, and no other write has begun since
+  int8_t node = 0;
+};
+
+// The entry's copy on the disk, and what is under way between disk and memory (PoolDisk and the movers).
+struct DiskFacts {
+  uint64_t node_id = 0;        // its number in the catalog; 0: the catalog does not have it
+  uint32_t content_epoch = 0;  // changes whenever a process may begin to write: a copy begun before is void
+  uint32_t first_version = 0;  // contents of earlier versions are older than its last truncation to 0 bytes
+  uint32_t name_hash = 0;  // hash of its latest name: the admission filter knows it after the entry is gone
+  uint32_t unspillable_until_ms = 0;
+  bool emptied = false;          // truncated to 0 bytes after the catalog got its content
+  bool synced_nameless = false;  // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
+  bool spill_queued = false;
+  bool spill_urgent = false;  // a waiter or the scrubber asked for the copy
+  bool spilling = false;      // the spiller copies it
+  bool promoting = false;
+  bool awaited = false;     // promoted, and its waiters have not all been told
+  bool prefetched = false;  // promoted before a client asked for it, and not opened after that
+};
+
 struct Entry {
   enum class Stage : uint8_t { kOther, kWritten, kFresh, kCandidate };
   enum class Tier : uint8_t { kDirty, kClean, kCold };
 
   PolicyFacts policy;
+  KernelFacts kernel;
+  MemoryFacts memory;
+  DiskFacts disk;
+  KeptCtime kept;  // for a regular file; CatalogNames keeps that of other inodes
+  uint64_t stored_ms = 0;
   uint32_t generation = 0;
   uint32_t open_count = 0;
   uint32_t writer_count = 0;
-  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
-  uint64_t lookup_count = 0;
-  // Memory is claimed for the file up to this offset; 0: none. In a closed entry a value other than 0 says
-  // that claimed memory may still lie in the file's holes.
-  uint64_t reserved_end = 0;
-  uint64_t charged_bytes = 0;  // memory it took at its last close; a cold entry keeps this number
-  uint64_t whole_bytes = 0;    // of a pinned entry: its size, in whole pages
-  uint64_t stored_ms = 0;
-  uint32_t looked_up_ms = 0;
-  uint32_t hits = 0;  // opens for reading after it was stored
-  uint32_t version = 0;
-  uint32_t first_version = 0;  // contents of earlier versions are older than its last truncation to 0 bytes
-  // The following members belong to the disk tier. `content_epoch` changes whenever a process may begin to
-  // write: a copy that was begun before is void.
-  uint64_t node_id = 0;  // its number in the catalog; 0: the catalog does not have it
-  KeptCtime kept;        // for a regular file; CatalogNames keeps that of other inodes
-  uint32_t content_epoch = 0;
-  uint32_t name_hash = 0;  // hash of its latest name: the admission filter knows it after the entry is gone
   uint32_t direct_count = 0;  // how many of open_count are served from the disk
-  uint32_t unspillable_until_ms = 0;
-  Tier tier = Tier::kDirty;
-  bool emptied = false;  // truncated to 0 bytes after the catalog got its content
-  bool spill_queued = false;
-  bool spill_urgent = false;     // a waiter or the scrubber asked for the copy
-  bool synced_nameless = false;  // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
-  bool spilling = false;         // the spiller copies it
-  bool promoting = false;
-  bool awaited = false;     // promoted, and its waiters have not all been told
-  bool prefetched = false;  // promoted before a client asked for it, and not opened after that
+  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
+  uint32_t hits = 0;     // opens for reading after it was stored
+  uint32_t version = 0;
   Stage stage = Stage::kOther;
+  Tier tier = Tier::kDirty;
   bool pinned = false;
+  bool removed = false;
   bool renamed = false;  // got its name while it was being written: its last close publishes it
   // A writer has called close() since the last open for writing; its release may still be on its way.
   bool flushed = false;
-  bool removed = false;
-  bool wants_memory = false;     // new, or truncated to 0 bytes: its next write may get a reservation
-  bool gets_memory = false;      // a reservation is being made, and no other write has begun since
-  bool sought = false;           // looked up by an open whose last try it is, and not forgotten since
-  bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
-  bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
-  int8_t node = 0;
-  uint8_t busy_tries = 0;  // how often it was a victim and found in use since its last open
   bool parked = false;     // taken out of the policy until Candidates::unpark()
+  uint8_t busy_tries = 0;  // how often it was a victim and found in use since its last open
 
   bool is_file() const { return stage != Stage::kOther; }
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }
   // A pinned cold entry counts too, because it is being promoted.
   bool pins_memory() const { return pinned && !removed; }
   // A pin counts for all that its file can come to take: reading its holes by a mapping fills them.
-  uint64_t pin_bytes() const { return charged_bytes > whole_bytes ? charged_bytes : whole_bytes; }
+  uint64_t pin_bytes() const { return std::max(memory.charged_bytes, memory.whole_bytes); }
   bool may_be_closed() const {
     return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
   }
   bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
   // Its memory can be evicted: now, or when the copy to the disk that is under way has ended.
   bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
-  bool evictable() const { return holds_evictable_memory() && !spilling && !awaited; }
+  bool evictable() const { return holds_evictable_memory() && !disk.spilling && !disk.awaited; }
 };
 
 inline sys::Handle handle_of(const Entry& entry) {

@@ -41,7 +41,7 @@ void Parked::retry(bool even_recent) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     // An open entry stays parked until its last close, a pinned one until it is unpinned.
-    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->spilling)
+    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->disk.spilling)
       entries_.unpark(*entry);
   }
   MutexLock lock(mutex_);

@@ -12,15 +12,15 @@ namespace {
 // True if the mark tells a successor which node of the catalog has the dirty entry, and since when.
 bool numbers(const std::optional<CopyMark>& mark, const Entry& entry) {
   const uint64_t number = promised_number(mark);
-  return number != 0 && (entry.node_id == 0 || entry.node_id == number) &&
-         mark->first_version == entry.first_version;
+  return number != 0 && (entry.disk.node_id == 0 || entry.disk.node_id == number) &&
+         mark->first_version == entry.disk.first_version;
 }
 
 }  // namespace
 
 Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state,
                                   const CatalogContent* content) {
-  return mark_copy(entry, fd, state, content, entry.node_id);
+  return mark_copy(entry, fd, state, content, entry.disk.node_id);
 }
 
 Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
@@ -28,8 +28,8 @@ Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state, c
   if (!is_supervised()) return {};
   CopyMark mark{.state = state,
                 .node_id = node_id,
-                .first_version = entry.first_version,
-                .synced_nameless = entry.synced_nameless,
+                .first_version = entry.disk.first_version,
+                .synced_nameless = entry.disk.synced_nameless,
                 .content = {}};
   if (content != nullptr) mark.content = *content;
   keep_ctime(entry.kept, fd, true);
@@ -60,8 +60,8 @@ bool CopyMarks::is_numbered(const Entry& entry, int fd) const {
 Result<void> CopyMarks::number(Entry& entry, int fd) {
   if (!is_supervised()) return {};
   const auto mark = copy_mark_of(fd);
-  if (numbers(mark, entry) && mark->synced_nameless == entry.synced_nameless) return {};
-  uint64_t id = entry.node_id != 0 ? entry.node_id : promised_number(mark);
+  if (numbers(mark, entry) && mark->synced_nameless == entry.disk.synced_nameless) return {};
+  uint64_t id = entry.disk.node_id != 0 ? entry.disk.node_id : promised_number(mark);
   if (id == 0) id = disk_.tier()->store->new_id();
   return mark_copy(entry, fd, CopyMark::State::kNone, nullptr, id);
 }

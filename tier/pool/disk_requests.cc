@@ -90,19 +90,19 @@ void DiskRequests::when_committed(Waiter waiter) {
 
 std::optional<uint64_t> DiskRequests::claim_copy(Entry& entry) {
   if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
-  entry.spill_queued = entry.spill_urgent = true;
-  return entry.charged_bytes;
+  entry.disk.spill_queued = entry.disk.spill_urgent = true;
+  return entry.memory.charged_bytes;
 }
 
 Result<void> DiskRequests::make_copyable(Entry& entry, bool locked) {
   auto fd = arena_.open(handle_of(entry), O_PATH);
   if (!fd) return pass(fd);
-  const bool synced_before = entry.synced_nameless;
-  if (entry.removed) entry.synced_nameless = true;
+  const bool synced_before = entry.disk.synced_nameless;
+  if (entry.removed) entry.disk.synced_nameless = true;
   if (entry.tier != Entry::Tier::kDirty) return {};
   if (locked) {
     auto numbered = marks_.number(entry, fd->get());
-    if (!numbered) entry.synced_nameless = synced_before;
+    if (!numbered) entry.disk.synced_nameless = synced_before;
     return numbered;
   }
   if (entry.removed || surroundings_.backing_store->needs_write_access() ||
@@ -156,7 +156,7 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
   const auto claim = [this](Entry& entry) {
     const bool past = entry.writer_count > 0 && !surroundings_.backing_store->needs_write_access();
     const bool closed = entry.may_be_closed() && !(past && inodes_.may_be_written_past(entry));
-    return closed || entry.synced_nameless ? claim_copy(entry) : std::nullopt;
+    return closed || entry.disk.synced_nameless ? claim_copy(entry) : std::nullopt;
   };
   const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
     disk_.tier()->spiller.request(inode, dirty_bytes, true,
@@ -206,7 +206,7 @@ void DiskRequests::spill_all() {
       if (entry.stage == Entry::Stage::kFresh && !entry.removed) disk_.publish(entry);
       // An entry that the spiller keeps for later (a writer or a mapping) is asked for again: it may be the
       // last chance.
-      if (entry.closed()) entry.spill_queued = false;
+      if (entry.closed()) entry.disk.spill_queued = false;
       if (entry.is_file()) disk_.queue_spill(entry);
     }
   }

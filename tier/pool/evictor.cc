@@ -39,7 +39,7 @@ void Evictor::publish_grown() {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(*ino);
     if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
-    if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
+    if (entry->memory.reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
     disk_.publish(*entry);
   }
 }
@@ -114,7 +114,7 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
     entries_.park(*entry);
     return Attempt::kBusy;
   }
-  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->looked_up_ms;
+  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->kernel.looked_up_ms;
   if (!effort.even_recent && age_ms < Parked::kRecentMs) {
     parked_.park(*entry, true);
     return Attempt::kBusy;
@@ -130,26 +130,26 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
 
 bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
   if (disk_.tier() == nullptr) return false;
-  const bool promised = disk_.durability() != Durability::kNone || entry.node_id != 0;
+  const bool promised = disk_.durability() != Durability::kNone || entry.disk.node_id != 0;
   if (!disk_.takes_more()) {
     // The disk gets the entry when the pool starts again.
     if (promised) entries_.park(entry);
     return promised;
   }
-  if (entry.spill_urgent) {  // a waiter wants to hear that it is durable
+  if (entry.disk.spill_urgent) {  // a waiter wants to hear that it is durable
     entries_.park(entry);
     return true;
   }
   if (PoolDisk::is_unspillable(entry)) return false;
-  if (!entry.spill_queued && !disk_.is_admitted(entry)) {
-    count(counters_.refused_bytes, entry.charged_bytes);
+  if (!entry.disk.spill_queued && !disk_.is_admitted(entry)) {
+    count(counters_.refused_bytes, entry.memory.charged_bytes);
     return false;
   }
   if (effort.even_unspilled && !promised) {
     count(counters_.overrun_discards);
     return false;
   }
-  if (effort.disk_is_busy && !entry.spill_queued && !promised) {
+  if (effort.disk_is_busy && !entry.disk.spill_queued && !promised) {
     parked_.park(entry, true);
     return true;
   }
@@ -172,7 +172,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
     return Attempt::kBusy;
   }
   ++result.entries;
-  result.bytes += entry.charged_bytes;
+  result.bytes += entry.memory.charged_bytes;
   tree_.gone(shard, entry, RemovalReason::kEvicted);
   return Attempt::kFreed;
 }
@@ -199,7 +199,7 @@ Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, Ev
   }
   fault_point("pages dropped");
   ++result.entries;
-  result.bytes += entry.charged_bytes;
+  result.bytes += entry.memory.charged_bytes;
   entries_.evicted(entry);
   return Attempt::kFreed;
 }
@@ -238,7 +238,7 @@ bool Evictor::discard_coldest() {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(*ino);
   if (entry == nullptr || entry->removed) return true;
-  if (entry->open_count > 0 || entry->promoting || entry->tier != Entry::Tier::kCold)
+  if (entry->open_count > 0 || entry->disk.promoting || entry->tier != Entry::Tier::kCold)
     parked_.park(*entry, true);
   else
     (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);

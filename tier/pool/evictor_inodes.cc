@@ -158,7 +158,7 @@ class DirectoryReclaimer : PoolPart {
     EntryTable::Shard& shard = entries_.shard(asked.directory.handle.ino);
     MutexLock lock(shard.mutex);
     const Entry* const entry = shard.find(asked.directory.handle.ino);
-    return entry != nullptr && entry->missed_in;
+    return entry != nullptr && entry->kernel.missed_in;
   }
 
   Fate look(sys::Handle handle, const EmptyDirectories::Asked* asked) {
@@ -166,16 +166,16 @@ class DirectoryReclaimer : PoolPart {
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(handle.ino);
     if (entry != nullptr && entry->removed) return Fate::kOver;
-    if (entry != nullptr && entry->lookup_count > 0) {
+    if (entry != nullptr && entry->kernel.lookup_count > 0) {
       const uint64_t now_ms = now_coarse_ms();
-      const auto unused_ms = static_cast<uint32_t>(now_ms) - entry->looked_up_ms;
+      const auto unused_ms = static_cast<uint32_t>(now_ms) - entry->kernel.looked_up_ms;
       // The FORGET that the kernel's answer announced may have come before a later lookup.
       const bool in_use_again = asked != nullptr && unused_ms <= now_ms - asked->asked_ms;
       if (unused_ms < rest_ms_ || in_use_again) return Fate::kHeld;
       // A predecessor of this process may have got the FORGET of an adopted directory: then the kernel's
       // answer that it does not know the directory counts.
-      const bool forgotten = asked != nullptr && asked->told && !asked->known && entry->lookups_unknown &&
-                             unused_ms > now_ms - asked->asked_ms;
+      const bool forgotten = asked != nullptr && asked->told && !asked->known &&
+                             entry->kernel.lookups_unknown && unused_ms > now_ms - asked->asked_ms;
       if (!forgotten) return Fate::kKnown;
     }
     const auto fd = arena_.open(handle, kHowToLook);

@@ -13,7 +13,7 @@ constexpr uint64_t kStatBlockBytes = 512;  // st_blocks, stat(2)
 
 // Blocks that the daemon has claimed beyond the end are not shown to users until a client writes there.
 void hide_reservation(const Entry& entry, struct stat& attributes) {
-  if (entry.reserved_end == 0) return;
+  if (entry.memory.reserved_end == 0) return;
   const uint64_t size = static_cast<uint64_t>(attributes.st_size);
   const uint64_t most = (size + kBlockBytes - 1) / kBlockBytes * (kBlockBytes / kStatBlockBytes);
   if (static_cast<uint64_t>(attributes.st_blocks) > most) attributes.st_blocks = static_cast<blkcnt_t>(most);
@@ -112,7 +112,7 @@ Result<struct stat> Inodes::attributes(uint64_t ino) {
   Entry* const entry = shard.find(ino);
   // A client that asks for the blocks after its close is told them without holes, also if the kernel had not
   // let go of the file yet when it told of the close.
-  if (entry != nullptr && entry->reserved_end > 0 && entry->may_be_closed())
+  if (entry != nullptr && entry->memory.reserved_end > 0 && entry->may_be_closed())
     reservations_.give_back_holes(*entry);
   auto attributes = sys::stat_of(fd->get());
   if (attributes && entry != nullptr) show(shard, *entry, *attributes);
@@ -133,7 +133,7 @@ Result<LookedUp> Inodes::look_up(sys::Handle handle, int directory, const char* 
   if (attributes->st_ino != handle.ino) return fail(ESTALE);
   if (auto counted = count_lookup(shard, handle, *attributes); !counted) return pass(counted);
   Entry& entry = *shard.find(handle.ino);
-  entry.sought |= sought;
+  entry.kernel.sought |= sought;
   return LookedUp{*attributes, entry.writer_count > 0};
 }
 
@@ -161,8 +161,8 @@ Result<void> Inodes::count_lookup(EntryTable::Shard& shard, sys::Handle handle, 
     // Every regular file that has a name has an entry: one without an entry has been discarded this moment.
     Entry* entry = shard.find(handle.ino);
     if (entry == nullptr || entry->removed) return fail(ESTALE);
-    ++entry->lookup_count;
-    entry->looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+    ++entry->kernel.lookup_count;
+    entry->kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
     show(shard, *entry, attributes);
     return {};
   }
@@ -175,8 +175,8 @@ Result<void> Inodes::count_lookup(EntryTable::Shard& shard, sys::Handle handle, 
   }
   Entry& entry = shard.find_or_make(handle.ino, handle.generation);
   if (entry.removed) return fail(ESTALE);
-  ++entry.lookup_count;
-  entry.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+  ++entry.kernel.lookup_count;
+  entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
   show(shard, entry, attributes);
   return {};
 }
@@ -185,7 +185,7 @@ void Inodes::looked_for_nothing(uint64_t directory_ino) {
   count(counters_.lookups_missed);
   EntryTable::Shard& shard = entries_.shard(directory_ino);
   MutexLock lock(shard.mutex);
-  if (Entry* const entry = shard.find(directory_ino)) entry->missed_in = true;
+  if (Entry* const entry = shard.find(directory_ino)) entry->kernel.missed_in = true;
 }
 
 void Inodes::forget(uint64_t ino, uint64_t lookups) {
@@ -197,12 +197,12 @@ void Inodes::forget(uint64_t ino, uint64_t lookups) {
   // For an adopted inode the number of lookups that the kernel was told is unknown. It stays while it has a
   // name, because it may have been looked up again before this FORGET came; without a name it cannot have
   // been.
-  if (!entry->lookups_unknown)
-    entry->lookup_count -= std::min(entry->lookup_count, lookups);
+  if (!entry->kernel.lookups_unknown)
+    entry->kernel.lookup_count -= std::min(entry->kernel.lookup_count, lookups);
   else if (entry->removed)
-    entry->lookup_count = 0;
-  if (entry->lookup_count > 0) return;
-  entry->sought = false;
+    entry->kernel.lookup_count = 0;
+  if (entry->kernel.lookup_count > 0) return;
+  entry->kernel.sought = false;
   if (entry->open_count > 0) return;
   if (entry->is_file() && !entry->removed) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
@@ -220,7 +220,7 @@ bool Inodes::root_is_known() {
   EntryTable::Shard& shard = entries_.shard(root_ino());
   MutexLock lock(shard.mutex);
   const Entry* root = shard.find(root_ino());
-  return root != nullptr && root->lookup_count > 0;
+  return root != nullptr && root->kernel.lookup_count > 0;
 }
 
 }  // namespace kvcachefs

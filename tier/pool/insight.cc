@@ -77,7 +77,7 @@ std::vector<EntryListing> Insight::list_entries(size_t shard_index) {
       found.emplace_back(handle_of(entry), EntryListing{.name = {},
                                                         .size_bytes = 0,
                                                         .tier = entry.tier,
-                                                        .node = entry.node,
+                                                        .node = entry.memory.node,
                                                         .hits = entry.hits,
                                                         .age_s = (now_ms - entry.stored_ms) / 1000,
                                                         .priority = entry.policy.priority,
@@ -133,7 +133,7 @@ Result<EntryFacts> Insight::facts(uint64_t ino) {
   return EntryFacts{.is_file = entry->is_file(),
                     .tier = std::string(tier_name(entry->tier)),
                     .checksum = true_copy ? fmt::format("{:016x}{:016x}", checksum.high, checksum.low) : "",
-                    .node = entry->node,
+                    .node = entry->memory.node,
                     .hits = entry->hits,
                     .version = entry->version,
                     .pinned = entry->pinned};

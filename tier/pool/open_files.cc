@@ -26,7 +26,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
     Entry* entry = shard.find(ino);
     if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
       return OpenAnswer{Presence::kGone};
-    if (entry->promoting) return OpenAnswer{Presence::kCold};
+    if (entry->disk.promoting) return OpenAnswer{Presence::kCold};
     // After an open that is served from the disk, perhaps mapped, later opens are served by the daemon too,
     // also when the entry is in memory again: the kernel answers EIO to passthrough beside a mapping of its
     // own.
@@ -47,7 +47,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
         return pass(backing);
     }
     if (writer) {
-      opened.through_daemon = !capacity_.admit_writer(ino, entry->charged_bytes);
+      opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes);
     }
     entries_.opened(*entry, writer, opened.from_disk);
     if (!writer && entry->tier == Entry::Tier::kDirty)
@@ -67,9 +67,9 @@ Result<void> OpenFiles::may_be_written_now(Entry& entry) {
     marked = std::move(*fd);
   }
   // This is the last occasion to give back holes; and a file that is updated in place gets no reservation.
-  if (entry.reserved_end > 0 && entry.is_stored() && entry.writer_count == 0) {
+  if (entry.memory.reserved_end > 0 && entry.is_stored() && entry.writer_count == 0) {
     reservations_.give_back_holes(entry);
-    entry.reserved_end = 0;
+    entry.memory.reserved_end = 0;
   }
   marks_.became_dirty(entry, marked.get());
   return to_be_numbered ? marks_.number(entry, marked.get()) : Result<void>();
@@ -80,11 +80,11 @@ Result<Opened> OpenFiles::created(const Created& file) {
   EntryTable::Shard& shard = entries_.shard(file.ino);
   MutexLock lock(shard.mutex);
   Entry& entry = shard.find_or_make(file.ino, file.generation);
-  entry.wants_memory = true;
+  entry.memory.wants_reservation = true;
   entry.stored_ms = now_coarse_ms();
-  entry.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
-  entry.node = static_cast<int8_t>(file.node);
-  entry.name_hash = name_hash_of(file.name);
+  entry.kernel.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
+  entry.memory.node = static_cast<int8_t>(file.node);
+  entry.disk.name_hash = name_hash_of(file.name);
   KeptByDescriptor kept;
   if (!file.named) {
     auto copy = sys::duplicate(file.fd);
@@ -109,12 +109,12 @@ Result<Opened> OpenFiles::created(const Created& file) {
     }
     entry.backing = *backing;
   }
-  entry.lookup_count = 1;
+  entry.kernel.lookup_count = 1;
   if (!file.named) shard.kept[file.ino] = std::move(kept);
   entries_.created(entry, file.named, file.open, file.open && file.writer);
   Opened opened{.backing = entry.backing};
   if (file.open && file.writer)
-    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.charged_bytes);
+    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.memory.charged_bytes);
   return opened;
 }
 
@@ -163,8 +163,8 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return;
-  if (entry->reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
-  if (!entry->removed || entry->open_count > 0 || entry->lookup_count > 0) return;
+  if (entry->memory.reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
+  if (!entry->removed || entry->open_count > 0 || entry->kernel.lookup_count > 0) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
   shard.erase(ino);
 }

@@ -111,7 +111,7 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
     const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
     if (lacks_content && entry->removed) return Presence::kGone;
     if (lacks_content && disk_.tier() == nullptr) return disk_.presence_without();
-    if (entry->promoting || lacks_content) return Presence::kCold;
+    if (entry->disk.promoting || lacks_content) return Presence::kCold;
     auto fd = arena_.open(handle_of(*entry), O_RDWR);
     if (!fd) return pass(fd);
     // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
@@ -122,10 +122,10 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
     fault_point("cold one cut");
     ++entry->version;
     if (size_bytes == 0) {
-      entry->wants_memory = true;
-      entry->emptied = entry->node_id != 0;
-      entry->first_version = entry->version;
-      if (entry->tier == Entry::Tier::kDirty && (entry->node_id != 0 || marks_.numbers_at_open()))
+      entry->memory.wants_reservation = true;
+      entry->disk.emptied = entry->disk.node_id != 0;
+      entry->disk.first_version = entry->version;
+      if (entry->tier == Entry::Tier::kDirty && (entry->disk.node_id != 0 || marks_.numbers_at_open()))
         (void)marks_.number(*entry, fd->get());
     }
     marks_.became_dirty(*entry, fd->get());
@@ -138,7 +138,7 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
         tree_.lost_its_pin(*entry);
       disk_.spill_by_itself(*entry);
     } else if (size_bytes == 0) {
-      entry->reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
+      entry->memory.reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
     }
   }
   return Presence::kHere;

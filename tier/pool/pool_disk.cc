@@ -56,20 +56,20 @@ void PoolDisk::spill_by_itself(Entry& entry) {
 
 bool PoolDisk::is_admitted(Entry& entry) {
   // An entry that the catalog has was admitted before, or an fsync has promised to keep it.
-  return entry.node_id != 0 || tier()->admission.admit(entry.name_hash, entry.hits);
+  return entry.disk.node_id != 0 || tier()->admission.admit(entry.disk.name_hash, entry.hits);
 }
 
 bool PoolDisk::wants_spill(const Entry& entry) const {
   return takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty && entry.writer_count == 0 &&
-         !entry.spill_queued && !is_unspillable(entry);
+         !entry.disk.spill_queued && !is_unspillable(entry);
 }
 
 void PoolDisk::queue_spill(Entry& entry, bool urgent) {
   if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
-  if (!urgent) count(counters_.admitted_bytes, entry.charged_bytes);
-  entry.spill_queued = true;
-  if (urgent) entry.spill_urgent = true;
-  tier()->spiller.request(entry.policy.ino, entry.charged_bytes, urgent);
+  if (!urgent) count(counters_.admitted_bytes, entry.memory.charged_bytes);
+  entry.disk.spill_queued = true;
+  if (urgent) entry.disk.spill_urgent = true;
+  tier()->spiller.request(entry.policy.ino, entry.memory.charged_bytes, urgent);
 }
 
 void PoolDisk::tell_names(bool with_links) {
@@ -83,7 +83,7 @@ void PoolDisk::tell_names(bool with_links) {
     EntryTable::Shard& shard = entries_.shard(child.ino);
     MutexLock lock(shard.mutex);
     const Entry* entry = shard.find(child.ino);
-    if (entry == nullptr || entry->node_id != 0) return;
+    if (entry == nullptr || entry->disk.node_id != 0) return;
     auto attributes = sys::stat_at(directory, child.name.c_str());
     if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)
       names.has_link(*entry, directory, child.name);
@@ -92,12 +92,12 @@ void PoolDisk::tell_names(bool with_links) {
 
 // The 32-bit clock wraps around after 49 days.
 bool PoolDisk::is_unspillable(const Entry& entry) {
-  const uint32_t until_ms = entry.unspillable_until_ms;
+  const uint32_t until_ms = entry.disk.unspillable_until_ms;
   return until_ms != 0 && static_cast<int32_t>(until_ms - now_ms_32()) > 0;
 }
 
 void PoolDisk::set_unspillable(Entry& entry) {
-  entry.unspillable_until_ms = now_ms_32() + kUnspillableMs;
+  entry.disk.unspillable_until_ms = now_ms_32() + kUnspillableMs;
 }
 
 void PoolDisk::want_room(uint64_t bytes) {

@@ -13,16 +13,16 @@ class CountingObserver final : public EntryObserver {
   explicit CountingObserver(PoolCounters& counters) : counters_(counters) {}
   void opened(const Entry& entry, bool) override {
     count(counters_.opens_hit);
-    if (entry.prefetched) count(counters_.prefetch_useful);
+    if (entry.disk.prefetched) count(counters_.prefetch_useful);
   }
   void evicted(const Entry& entry) override {
     count(counters_.evictions);
-    if (entry.prefetched) count(counters_.prefetch_wasted);
+    if (entry.disk.prefetched) count(counters_.prefetch_wasted);
   }
   void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
     if (reason == RemovalReason::kDeleted || reason == RemovalReason::kReplaced) return;
     count(counters_.discards);
-    count(counters_.discarded_bytes, entry.charged_bytes);
+    count(counters_.discarded_bytes, entry.memory.charged_bytes);
     if (reason != RemovalReason::kEvicted) count(counters_.disk_discards);
   }
 
@@ -48,7 +48,7 @@ class KernelObserver final : public EntryObserver {
 
  private:
   void changed(const Entry& entry) {
-    if (entry.lookup_count > 0) listener_.changed(pool_, entry.policy.ino);
+    if (entry.kernel.lookup_count > 0) listener_.changed(pool_, entry.policy.ino);
   }
 
   DiscardListener& listener_;

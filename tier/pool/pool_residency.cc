@@ -19,11 +19,11 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   MutexLock lock(shard.mutex);
   Entry* entry = shard.find(ino);
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
-  if (entry->spilling) return std::unexpected(Refusal::kSoon);
+  if (entry->disk.spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
-  if (settled && entry->reserved_end > 0) reservations_.give_back_holes(*entry);
+  if (settled && entry->memory.reserved_end > 0) reservations_.give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
-    entry->spill_queued = entry->spill_urgent = false;
+    entry->disk.spill_queued = entry->disk.spill_urgent = false;
     entries_.unpark_if_evictable(*entry);
     return std::unexpected(Refusal::kNever);
   }
@@ -51,7 +51,7 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
                  .fd = std::move(*fd),
                  .size_bytes = size,
                  .version = entry->version,
-                 .content_epoch = entry->content_epoch,
+                 .content_epoch = entry->disk.content_epoch,
                  .proven = proven && settled,
                  .mappable = proven && settled && whole,
                  .before = {}};
@@ -71,14 +71,14 @@ bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
     if (outcome.kind == Kind::kAgain) return false;
     const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
     // The spiller also tries again what is refused; by then no waiter is left.
-    entry->spill_queued = outcome.kind == Kind::kRefused;
-    entry->spill_urgent = false;
+    entry->disk.spill_queued = outcome.kind == Kind::kRefused;
+    entry->disk.spill_urgent = false;
     if (!copied) count(counters_.spill_errors);
     if (outcome.kind == Kind::kNoRoom) PoolDisk::set_unspillable(*entry);
-    if (entry->spill_queued) report_refusal(outcome.why);
+    if (entry->disk.spill_queued) report_refusal(outcome.why);
     if (copied && !entry->removed)
       taken = take_copy(shard, *entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
-    if (!entry->spill_queued) entries_.unpark_if_evictable(*entry);
+    if (!entry->disk.spill_queued) entries_.unpark_if_evictable(*entry);
     if (taken && entry->tier == Entry::Tier::kDirty) disk_.spill_by_itself(*entry);
   }
   if (capacity_.wants_eviction()) surroundings_.evictor->wake();
@@ -94,9 +94,9 @@ void PoolResidency::report_refusal(const Error& error) {
 bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task,
                               CatalogContent content, bool written) {
   fault_point("copied to the disk");
-  const bool same_epoch = entry.content_epoch == task.content_epoch;
+  const bool same_epoch = entry.disk.content_epoch == task.content_epoch;
   if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
-  if (entry.emptied && !same_epoch) return false;  // the copy may be older than the truncation
+  if (entry.disk.emptied && !same_epoch) return false;  // the copy may be older than the truncation
   // The copy was found to be the same as one that has meanwhile gone or been found damaged.
   if (auto before = shard.copies.find(task.ino);
       !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))
@@ -108,13 +108,13 @@ bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const Spil
     count(counters_.spills);
     count(counters_.spilled_bytes, data_bytes_of(content, disk_.tier()->store->unit_bytes()));
   }
-  entry.emptied = false;
-  entry.synced_nameless = false;
+  entry.disk.emptied = false;
+  entry.disk.synced_nameless = false;
   CatalogContent& copy = shard.copies[task.ino];
   if (written) disk_.tier()->store->expect_back(copy.extents);
   copy = std::move(content);
   // The catalog has the copy that was found to be still true; putting it again would free its extents.
-  if (written) changes->push_back(PutContent{entry.node_id, copy});
+  if (written) changes->push_back(PutContent{entry.disk.node_id, copy});
   // The mark came before the commit: a successor drops a node of the catalog that no file's mark names.
   disk_.tier()->store->log().append(std::move(*changes));
   if (!task.proven) return true;
@@ -131,7 +131,7 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   Entry* entry = shard.find(ino);
   auto copy = shard.copies.find(ino);
   // An entry that was unlinked while it is served from the disk stays there.
-  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->promoting ||
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting ||
       copy == shard.copies.end())
     return std::nullopt;
   auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
@@ -140,8 +140,8 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   if (!attributes) return pass(attributes);
   if (surroundings_.topology->node_count() > 1) {
     const int node = surroundings_.topology->node_with_room(
-        entry->node, data_bytes_of(copy->second, disk_.tier()->store->unit_bytes()));
-    if (surroundings_.topology->place_file(fd->get(), node)) entry->node = static_cast<int8_t>(node);
+        entry->memory.node, data_bytes_of(copy->second, disk_.tier()->store->unit_bytes()));
+    if (surroundings_.topology->place_file(fd->get(), node)) entry->memory.node = static_cast<int8_t>(node);
   }
   entries_.promotion_begun(*entry);
   inodes_.show(shard, *entry, *attributes);
@@ -151,7 +151,7 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   return PromoteTask{.ino = ino,
                      .fd = std::move(*fd),
                      .content = copy->second,
-                     .content_epoch = entry->content_epoch,
+                     .content_epoch = entry->disk.content_epoch,
                      .begun_ns = now_ns()};
 }
 
@@ -237,7 +237,8 @@ bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Find
       copy->second.extents != content.extents)
     return false;
   const bool damaged = finding.is_damage();
-  if (entry->promoting) return damaged;  // the promotion finds the same, and discards the entry at its end
+  if (entry->disk.promoting)
+    return damaged;  // the promotion finds the same, and discards the entry at its end
   if (entry->tier == Entry::Tier::kCold) {
     report_bad_copy(content, finding, damaged ? "is discarded" : "stays as it is");
     if (damaged) (void)tree_.discard_cold(shard, *entry, RemovalReason::kDamaged);

@@ -21,7 +21,8 @@ void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
     {
       MutexLock lock(shard.mutex);
       const Entry* entry = shard.find(next);
-      cold = entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold && !entry->promoting;
+      cold =
+          entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold && !entry->disk.promoting;
     }
     if (cold) (void)tier->promoter.request(next, kAheadPriority);
   }

@@ -31,11 +31,12 @@ bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
     MutexLock lock(shard.mutex);
     Entry* entry = shard.find(ino);
     const auto before = sys::stat_of(fd);
-    if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0 || !before) return true;
-    if (!entry->gets_memory) return true;
+    if (entry == nullptr || entry->writer_count == 0 || entry->memory.reserved_end > 0 || !before)
+      return true;
+    if (!entry->memory.gets_reservation) return true;
     const UnseenChange unseen(entry->kept, fd, is_supervised());
     if (!sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes)) continue;
-    entry->reserved_end = bytes;
+    entry->memory.reserved_end = bytes;
     const uint64_t size = std::min(static_cast<uint64_t>(before->st_size), bytes);
     (void)capacity_.writers().seen(ino, size, bytes, bytes - size);
     return true;
@@ -50,11 +51,11 @@ void Reservations::begin_writing(uint64_t ino) {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(ino);
-    if (entry == nullptr || entry->writer_count == 0 || entry->reserved_end > 0) return;
+    if (entry == nullptr || entry->writer_count == 0 || entry->memory.reserved_end > 0) return;
     // The kernel asks before the first write of a new or truncated file. Any user may ask later, while a
     // write past the daemon waits for its source and keeps the lock that allocating takes.
-    entry->gets_memory = std::exchange(entry->wants_memory, false);
-    if (!entry->gets_memory) return;
+    entry->memory.gets_reservation = std::exchange(entry->memory.wants_reservation, false);
+    if (!entry->memory.gets_reservation) return;
     const uint64_t reserved = capacity_.writers().reserved_bytes();
     if (bytes == 0 || (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare)) return;
     auto opened = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
@@ -88,7 +89,7 @@ uint64_t Reservations::follow(uint64_t ino) {
   if (!attributes) return 0;
   const auto size = static_cast<uint64_t>(attributes->st_size);
   const uint64_t allocated = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
-  const uint64_t reserved = entry->reserved_end - std::min(entry->reserved_end, size);
+  const uint64_t reserved = entry->memory.reserved_end - std::min(entry->memory.reserved_end, size);
   const Writers::Seen seen = capacity_.writers().seen(ino, size, allocated, reserved);
   if (!seen.active || !seen.passes) return 0;
   const uint64_t expected = capacity_.expected_entry_bytes();
@@ -107,24 +108,24 @@ uint64_t Reservations::trim(Entry& entry, int fd) {
   const uint64_t keep = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   // The end is rounded up to a block, because punching a part of a block zeroes the bytes and frees no
   // memory.
-  const uint64_t end = (entry.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const uint64_t end = (entry.memory.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   if (end > keep) {
     const UnseenChange unseen(entry.kept, fd, is_supervised());
     (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, end - keep);
   }
-  entry.reserved_end = 0;
+  entry.memory.reserved_end = 0;
   return size;
 }
 
 Entries::FileBytes Reservations::settle(Entry& entry) {
   const auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK | O_NOATIME);
-  const Entries::FileBytes as_before = {entry.charged_bytes, entry.whole_bytes};
+  const Entries::FileBytes as_before = {entry.memory.charged_bytes, entry.memory.whole_bytes};
   if (!fd) return as_before;
-  const uint64_t reserved_end = entry.reserved_end;
+  const uint64_t reserved_end = entry.memory.reserved_end;
   const uint64_t size = trim(entry, fd->get());
   // A file with holes says nothing of the memory that the next entry needs.
   if (size > 0 && may_have_unwritten(fd->get(), reserved_end, size))
-    entry.reserved_end = std::max(reserved_end, kNothingReserved);
+    entry.memory.reserved_end = std::max(reserved_end, kNothingReserved);
   else if (size > 0)
     capacity_.stored(size);
   const auto attributes = sys::stat_of(fd->get());
@@ -150,12 +151,12 @@ void Reservations::give_back_holes(Entry& entry) {
   const auto size = static_cast<uint64_t>(attributes->st_size);
   const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
   const uint64_t reserved_end =
-      entry.reserved_end == kNothingReserved ? 0 : std::min(entry.reserved_end, size);
+      entry.memory.reserved_end == kNothingReserved ? 0 : std::min(entry.memory.reserved_end, size);
   const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
-  if (given_back != GivenBack::kNothing && entry.lookup_count > 0)
+  if (given_back != GivenBack::kNothing && entry.kernel.lookup_count > 0)
     surroundings_.listener->changed(number_, entry.policy.ino);
   if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
-  if (given_back != GivenBack::kMoreToCome) entry.reserved_end = 0;
+  if (given_back != GivenBack::kMoreToCome) entry.memory.reserved_end = 0;
   if (const auto now = sys::stat_of(fd->get()))
     entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
 }

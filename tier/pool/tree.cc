@@ -39,7 +39,7 @@ Result<KeptByDescriptor> Tree::keep_inode(sys::Handle handle, UniqueFd fd, bool 
 
 Result<KeptByDescriptor> Tree::keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                              const char* name) {
-  if (entry == nullptr || (entry->open_count == 0 && entry->is_file() && !entry->sought))
+  if (entry == nullptr || (entry->open_count == 0 && entry->is_file() && !entry->kernel.sought))
     return KeptByDescriptor();
   auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
   auto kept = fd ? keep_inode(handle, std::move(*fd)) : pass(fd);
@@ -53,7 +53,7 @@ Result<KeptByDescriptor> Tree::keep_nameless(const Entry* entry, sys::Handle han
 void Tree::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
   entries_.removed(shard, entry, reason);
-  if (entry.lookup_count == 0 && entry.open_count == 0)
+  if (entry.kernel.lookup_count == 0 && entry.open_count == 0)
     shard.erase(ino);
   else if (keep)
     shard.kept[ino] = std::move(keep);
@@ -69,7 +69,8 @@ void Tree::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat
 }
 
 bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
-  return disk_.restoring() && (entry == nullptr || !entry->is_file() || entry->node_id != 0 || names > 1);
+  return disk_.restoring() &&
+         (entry == nullptr || !entry->is_file() || entry->disk.node_id != 0 || names > 1);
 }
 
 Result<void> Tree::remove(int directory, const char* name, bool is_directory) {
@@ -125,7 +126,7 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
     }
   }
   if (entry != nullptr) {
-    entry->lookup_count = 0;
+    entry->kernel.lookup_count = 0;
     gone(shard, *entry, RemovalReason::kDeleted);
   }
   note_if_empty(found->parent.get());
@@ -229,7 +230,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
   if (gets_its_first_name) {
     if (entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);
   }
-  ++entry->lookup_count;
+  ++entry->kernel.lookup_count;
   return {};
 }
 

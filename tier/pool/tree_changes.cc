@@ -40,7 +40,7 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
       tries = -1;
       ++removed;
       // The listener tells a kernel that knows the inode, and so may know it by this name.
-      if (entry.lookup_count > 0)
+      if (entry.kernel.lookup_count > 0)
         surroundings_.listener->discarded(number_, within->st_ino, ino, found->name);
       if (attributes->st_nlink == 1) return NamesLeft::kNone;
     }

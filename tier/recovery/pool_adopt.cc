@@ -190,19 +190,19 @@ class Recovery::Adopter {
     const auto mark = copy_mark_of(fd);
     if (mark && mark->error != 0) note_failure({mark->error, {}});
     const bool cold = is_cold(mark, attributes, opens);
-    entry.synced_nameless = nameless && mark && mark->synced_nameless;
+    entry.disk.synced_nameless = nameless && mark && mark->synced_nameless;
     if (mark && mark->state == CopyMark::State::kNone)
-      entry.version = entry.first_version = mark->first_version;
+      entry.version = entry.disk.first_version = mark->first_version;
     if (was_cut(mark, attributes)) {
-      entry.node_id = mark->node_id;
-      entry.first_version = mark->content.version + 1;
+      entry.disk.node_id = mark->node_id;
+      entry.disk.first_version = mark->content.version + 1;
       (void)pool_.marks_.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
-      entry.node_id = 0;  // set again from the mark
+      entry.disk.node_id = 0;  // set again from the mark
     }
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
     const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     if (pool_.surroundings_.topology->node_count() > 1)
-      entry.node = static_cast<int8_t>(pool_.surroundings_.topology->node_of_file(fd));
+      entry.memory.node = static_cast<int8_t>(pool_.surroundings_.topology->node_of_file(fd));
     bool pinned = false;
     if (has_other_xattrs(fd)) {
       entry.policy.priority = number_in(xattr_of(fd, "user.kv.priority"));
@@ -223,7 +223,7 @@ class Recovery::Adopter {
                                      !pool_.surroundings_.backing_store->needs_write_access());
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
-      entry.reserved_end = size + allocated;
+      entry.memory.reserved_end = size + allocated;
       if (opens.writers == 0)
         if (auto file = pool_.arena_.open(handle, O_RDWR | O_NONBLOCK)) {
           (void)pool_.reservations_.trim(entry, file->get());
@@ -243,9 +243,9 @@ class Recovery::Adopter {
     EntryTable::Shard& shard = pool_.entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(ino, generation);
-    entry.lookup_count = 1;
-    entry.lookups_unknown = true;
-    entry.missed_in = true;  // unknown, so assumed
+    entry.kernel.lookup_count = 1;
+    entry.kernel.lookups_unknown = true;
+    entry.kernel.missed_in = true;  // unknown, so assumed
   }
 
   // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not

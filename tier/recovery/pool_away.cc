@@ -46,14 +46,14 @@ void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) 
   EntryTable::Shard& shard = pool_.entries_.shard(ino);
   MutexLock lock(shard.mutex);
   Entry* const entry = shard.find(ino);
-  if (entry == nullptr || entry->removed || entry->node_id != 0) return;  // another name of the file
-  entry->node_id = mark.node_id;
-  entry->first_version = mark.first_version;
+  if (entry == nullptr || entry->removed || entry->disk.node_id != 0) return;  // another name of the file
+  entry->disk.node_id = mark.node_id;
+  entry->disk.first_version = mark.first_version;
   if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
   // An entry that is open otherwise than from the disk has all its pages.
   const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
   entry->version = mark.content.version;
-  entry->name_hash = name_hash_of(name);
+  entry->disk.name_hash = name_hash_of(name);
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
   const uint64_t data_bytes = data_bytes_of(mark.content, pool_.options().spill_unit_bytes);

@@ -390,11 +390,11 @@ class Recovery::Reconciler final : public CatalogVisitor {
         const UnseenChange unseen(entry->kept, file->get(), true);
         (void)pool_.arena_.drop_pages(file->get());
       }
-    entry->node_id = id;
+    entry->disk.node_id = id;
     entry->version = std::max(marked.mark.content.version, marked.mark.first_version);
-    entry->first_version = marked.mark.first_version;
-    entry->emptied = marked.emptied;
-    entry->name_hash = name_hash_of(marked.places.front().name);
+    entry->disk.first_version = marked.mark.first_version;
+    entry->disk.emptied = marked.emptied;
+    entry->disk.name_hash = name_hash_of(marked.places.front().name);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
     if (marked.is_dirty()) return;
     pool_.entries_.found_copy(*entry, cold && !whole

@@ -202,7 +202,7 @@ class Recovery::Restorer final : public CatalogVisitor {
       if (auto sized = sys::truncate(fd->get(), content.size_bytes); !sized) return pass(sized);
     if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
     Entry marked;
-    marked.node_id = node.id;
+    marked.disk.node_id = node.id;
     marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised());
     if (auto put = pool_.marks_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
       return pass(put);
@@ -287,9 +287,9 @@ class Recovery::Restorer final : public CatalogVisitor {
     EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
-    entry.node_id = node.id;
+    entry.disk.node_id = node.id;
     entry.kept = kept;
-    entry.name_hash = name_hash_of(name);
+    entry.disk.name_hash = name_hash_of(name);
     entry.version = content.version;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
     const auto in_blocks = [](uint64_t bytes) {

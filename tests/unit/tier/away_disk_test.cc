@@ -91,7 +91,7 @@ TEST(AwayDisk, WhatTheDiskHasOrIsToHaveIsKept) {
   EXPECT_TRUE(keeps_for_disk(&away, fresh, Durability::kWriteback));
   EXPECT_TRUE(keeps_for_disk(&away, fresh, Durability::kSync));
   Entry known;
-  known.node_id = 5;
+  known.disk.node_id = 5;
   EXPECT_TRUE(keeps_for_disk(&away, known, Durability::kNone));
   for (const Entry::Tier tier : {Entry::Tier::kClean, Entry::Tier::kCold}) {
     Entry copied;

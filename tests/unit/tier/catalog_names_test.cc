@@ -44,9 +44,9 @@ class CatalogNamesTest : public test::ArenaTest {
   void spill(Entry& entry, const std::string& path) {
     auto changes = names_->introduce(entry, open(path, kPath).get());
     ASSERT_TRUE(changes);
-    changes->push_back(PutContent{entry.node_id, test::content_of(*store_->allocate(1))});
+    changes->push_back(PutContent{entry.disk.node_id, test::content_of(*store_->allocate(1))});
     store_->log().append(std::move(*changes));
-    entry.emptied = false;
+    entry.disk.emptied = false;
   }
   // A rename within the root, as a pool makes it.
   void rename(const Entry& entry, const std::string& from, const std::string& to,
@@ -87,10 +87,10 @@ TEST_F(CatalogNamesTest, AFileComesWithItsFirstContentAndTheDirectoriesAboveIt) 
   EXPECT_EQ(id_at("a"), 0u);
   EXPECT_EQ(names_->id_of(file), 0u);
   spill(file, "a/b/f");
-  EXPECT_NE(file.node_id, 0u);
-  EXPECT_EQ(id_at("a/b/f"), file.node_id);
+  EXPECT_NE(file.disk.node_id, 0u);
+  EXPECT_EQ(id_at("a/b/f"), file.disk.node_id);
   EXPECT_EQ(names_->id_of(entry_of("a", Entry::Stage::kOther)), id_at("a"));
-  const auto node = store_->catalog().node(file.node_id);
+  const auto node = store_->catalog().node(file.disk.node_id);
   ASSERT_TRUE(node && *node);
   EXPECT_EQ((*node)->mode & 07777, 0600u);
   EXPECT_EQ((*node)->xattrs, (std::vector<std::pair<std::string, std::string>>{{"user.k", "v"}}));
@@ -101,7 +101,7 @@ TEST_F(CatalogNamesTest, AFileWithoutANameCannotBeIntroduced) {
   const UniqueFd fd = open("f", kPath);
   ASSERT_EQ(::unlinkat(root(), "f", 0), 0);
   EXPECT_FALSE(names_->introduce(file, fd.get()));
-  EXPECT_EQ(file.node_id, 0u);
+  EXPECT_EQ(file.disk.node_id, 0u);
 }
 
 TEST_F(CatalogNamesTest, ANameOfWhatTheCatalogDoesNotHaveIsNotTold) {
@@ -120,7 +120,7 @@ TEST_F(CatalogNamesTest, ARenameMovesTheName) {
     ASSERT_EQ(::renameat(root(), "f", root(), "d/g"), 0);
     names_->renamed(file, root(), "f", open("d", kPath).get(), "g", nullptr);
   }
-  EXPECT_EQ(id_at("d/g"), file.node_id);
+  EXPECT_EQ(id_at("d/g"), file.disk.node_id);
   EXPECT_EQ(id_at("f"), 0u);
   names_->removed(file, open("d", kPath).get(), "g");
   EXPECT_EQ(id_at("d/g"), 0u);
@@ -132,9 +132,9 @@ TEST_F(CatalogNamesTest, ANewFileTakesAnOlderOnesNameWithItsContent) {
   spill(older, "f");
   Entry newer = make_file("f.tmp");
   rename(newer, "f.tmp", "f", &older);
-  EXPECT_EQ(id_at("f"), older.node_id);
+  EXPECT_EQ(id_at("f"), older.disk.node_id);
   spill(newer, "f");
-  EXPECT_EQ(id_at("f"), newer.node_id);
+  EXPECT_EQ(id_at("f"), newer.disk.node_id);
 }
 
 TEST_F(CatalogNamesTest, ANewFileThatIsRemovedTakesTheOlderOneWithIt) {
@@ -150,14 +150,14 @@ TEST_F(CatalogNamesTest, ANewFileThatIsRemovedTakesTheOlderOneWithIt) {
 TEST_F(CatalogNamesTest, AnEmptiedFilesNewNameComesWithItsNewContent) {
   Entry file = make_file("f");
   spill(file, "f");
-  file.emptied = true;
+  file.disk.emptied = true;
   rename(file, "f", "g");
   EXPECT_EQ(id_at("f"), 0u);
   EXPECT_EQ(id_at("g"), 0u);
   EXPECT_EQ(names_->withheld(), 1u);
-  EXPECT_TRUE(*store_->catalog().content(file.node_id)) << "its content is not dropped";
+  EXPECT_TRUE(*store_->catalog().content(file.disk.node_id)) << "its content is not dropped";
   spill(file, "g");
-  EXPECT_EQ(id_at("g"), file.node_id);
+  EXPECT_EQ(id_at("g"), file.disk.node_id);
   EXPECT_EQ(names_->withheld(), 0u);
 }
 
@@ -168,11 +168,11 @@ TEST_F(CatalogNamesTest, AFileComesWithAllItsLinks) {
   names_->removed(file, root(), "g");
   ASSERT_EQ(::unlinkat(root(), "g", 0), 0);
   spill(file, "f");
-  EXPECT_EQ(id_at("f"), file.node_id);
+  EXPECT_EQ(id_at("f"), file.disk.node_id);
   EXPECT_EQ(id_at("g"), 0u);
-  EXPECT_EQ(id_at("h"), file.node_id);
+  EXPECT_EQ(id_at("h"), file.disk.node_id);
   link(file, "f", "i");
-  EXPECT_EQ(id_at("i"), file.node_id) << "the catalog has the file by now";
+  EXPECT_EQ(id_at("i"), file.disk.node_id) << "the catalog has the file by now";
 }
 
 TEST_F(CatalogNamesTest, AnExchangeChangesBothNames) {
@@ -184,11 +184,11 @@ TEST_F(CatalogNamesTest, AnExchangeChangesBothNames) {
     ASSERT_EQ(::renameat2(root(), "f", root(), "g", RENAME_EXCHANGE), 0);
     names_->exchanged(known, unknown, root(), "f", root(), "g");
   }
-  EXPECT_EQ(id_at("g"), known.node_id);
+  EXPECT_EQ(id_at("g"), known.disk.node_id);
   EXPECT_EQ(id_at("f"), 0u);
   spill(unknown, "f");
-  EXPECT_EQ(id_at("f"), unknown.node_id);
-  EXPECT_EQ(id_at("g"), known.node_id);
+  EXPECT_EQ(id_at("f"), unknown.disk.node_id);
+  EXPECT_EQ(id_at("g"), known.disk.node_id);
 }
 
 TEST_F(CatalogNamesTest, ALinkComesWhenItIsMadeAndGoesWithItsInode) {
@@ -216,7 +216,7 @@ TEST_F(CatalogNamesTest, ChangedAttributesAreToldOfWhatTheCatalogHas) {
   shown.st_mode = S_IFREG | 0444;
   names_->changed(file, open("f", kPath).get(), shown);
   (void)id_at("f");
-  EXPECT_EQ((*store_->catalog().node(file.node_id))->mode & 07777, 0444u);
+  EXPECT_EQ((*store_->catalog().node(file.disk.node_id))->mode & 07777, 0444u);
 }
 
 }  // namespace

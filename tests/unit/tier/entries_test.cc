@@ -104,10 +104,10 @@ TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
 TEST_F(EntriesTest, WhatIsOpenedToWriteHasNoTrueCopy) {
   Entry& entry = store(7, 4096);
   entries_.spilled(entry);
-  const uint32_t before = entry.content_epoch;
+  const uint32_t before = entry.disk.content_epoch;
   entries_.dirtied(entry);
   entries_.opened(entry, true, false);
-  EXPECT_NE(entry.content_epoch, before);
+  EXPECT_NE(entry.disk.content_epoch, before);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 1u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
 }
@@ -216,9 +216,9 @@ class EntriesModel : public EntriesTest {
     for (const Entry* entry : alive_) {
       const bool counts = entry->stage >= Entry::Stage::kFresh;
       if (entry->open_count == 0 && counts && !entry->pinned && entry->tier != Tier::kCold)
-        evictable += entry->charged_bytes;
-      if (entry->pinned) pinned += entry->charged_bytes;
-      if (counts) ++stored[entry->tier].first, stored[entry->tier].second += entry->charged_bytes;
+        evictable += entry->memory.charged_bytes;
+      if (entry->pinned) pinned += entry->memory.charged_bytes;
+      if (counts) ++stored[entry->tier].first, stored[entry->tier].second += entry->memory.charged_bytes;
       ++files;
       if (entry->open_count > 0) ++open;
     }
@@ -235,7 +235,7 @@ class EntriesModel : public EntriesTest {
     if (alive_.size() < 8) return alive_.push_back(&make(++last_ino_, random() % 4 != 0));
     const size_t which = random() % alive_.size();
     Entry& entry = *alive_[which];
-    const bool idle = entry.open_count == 0 && !entry.promoting;
+    const bool idle = entry.open_count == 0 && !entry.disk.promoting;
     const uint64_t bytes = random() % 16 * 4096;
     switch (random() % 10) {
       case 0:

@@ -52,7 +52,7 @@ class ReservationsTest : public test::ArenaTest {
     ino_ = handle->ino;
     Entry& entry = entry_of(*handle);
     entries_.created(entry, true, true, true);
-    entry.wants_memory = true;
+    entry.memory.wants_reservation = true;
     EXPECT_TRUE(capacity_->writers().open(ino_, 0, 0, capacity_->size_bytes()));
     return entry;
   }
@@ -102,10 +102,10 @@ TEST_F(ReservationsTest, AFirstWriteGetsTheMemoryOfAnEntry) {
   capacity_->set_entry_size(kMiB);
   reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), 0u) << "its first write may be under way";
-  entry.wants_memory = true;
+  entry.memory.wants_reservation = true;
   reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), kMiB);
-  EXPECT_EQ(entry.reserved_end, kMiB);
+  EXPECT_EQ(entry.memory.reserved_end, kMiB);
   EXPECT_EQ(capacity_->writers().reserved_bytes(), kMiB);
   EXPECT_EQ(counters_.reservations, 1u);
   EXPECT_EQ(counters_.reservation_failures, 0u);
@@ -124,7 +124,7 @@ TEST_F(ReservationsTest, OnlyAnEmptyFileWithAWriterGetsOne) {
   write(0, 1);
   reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), kBlock) << "its memory comes by its writes";
-  entry.wants_memory = true;
+  entry.memory.wants_reservation = true;
   ASSERT_TRUE(sys::truncate(file_.get(), 0));
   entry.writer_count = 0;
   reservations_->begin_writing(ino_);
@@ -162,7 +162,7 @@ TEST_F(ReservationsTest, WithoutRoomThereIsNone) {
   Entry& entry = create("entry");
   reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), 0u);
-  EXPECT_EQ(entry.reserved_end, 0u);
+  EXPECT_EQ(entry.memory.reserved_end, 0u);
   EXPECT_EQ(counters_.reservations, 1u);
   EXPECT_EQ(counters_.reservation_failures, 1u);
 }
@@ -183,7 +183,7 @@ TEST_F(ReservationsTest, TrimmingKeepsTheBlockOfTheLastByte) {
   const struct stat before = status();
   EXPECT_EQ(reservations_->trim(entry, file_.get()), kBlock + 1);
   EXPECT_EQ(taken(), 2 * kBlock);
-  EXPECT_EQ(entry.reserved_end, 0u);
+  EXPECT_EQ(entry.memory.reserved_end, 0u);
   EXPECT_EQ(status().st_mtim.tv_nsec, before.st_mtim.tv_nsec);
   EXPECT_EQ(status().st_size, static_cast<off_t>(kBlock + 1));
 }
@@ -191,7 +191,7 @@ TEST_F(ReservationsTest, TrimmingKeepsTheBlockOfTheLastByte) {
 TEST_F(ReservationsTest, TrimmingTakesTheBlockInWhichAReservationEnds) {
   Entry& entry = create("entry");
   ASSERT_TRUE(sys::allocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, kBlock + 1));
-  entry.reserved_end = kBlock + 1;
+  entry.memory.reserved_end = kBlock + 1;
   ASSERT_EQ(taken(), 2 * kBlock);
   write(0, 1);
   EXPECT_EQ(reservations_->trim(entry, file_.get()), 1u);
@@ -201,7 +201,7 @@ TEST_F(ReservationsTest, TrimmingTakesTheBlockInWhichAReservationEnds) {
 TEST_F(ReservationsTest, MemoryBeyondTheReservationIsItsOwners) {
   Entry& entry = create("entry");
   ASSERT_TRUE(sys::allocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, 4 * kBlock));
-  entry.reserved_end = 2 * kBlock;
+  entry.memory.reserved_end = 2 * kBlock;
   EXPECT_EQ(reservations_->trim(entry, file_.get()), 0u);
   EXPECT_EQ(taken(), 2 * kBlock) << "its owner has allocated the rest";
 }
@@ -213,7 +213,7 @@ TEST_F(ReservationsTest, AWholeFileTeachesItsSize) {
   write(0, 100 * kKiB);
   EXPECT_EQ(reservations_->settle(entry).charged, 100 * kKiB);
   EXPECT_EQ(capacity_->learned_entry_bytes(), 100 * kKiB);
-  EXPECT_EQ(entry.reserved_end, 0u);
+  EXPECT_EQ(entry.memory.reserved_end, 0u);
 }
 
 TEST_F(ReservationsTest, AnEmptyFileTeachesNothing) {
@@ -229,29 +229,29 @@ TEST_F(ReservationsTest, AFileWithHolesTeachesNothingAndKeepsItsReservation) {
   write(kMiB - kBlock, kBlock);
   EXPECT_EQ(reservations_->settle(entry).charged, kMiB);
   EXPECT_EQ(capacity_->learned_entry_bytes(), 0u);
-  EXPECT_EQ(entry.reserved_end, kMiB);
+  EXPECT_EQ(entry.memory.reserved_end, kMiB);
 }
 
 TEST_F(ReservationsTest, WhatIsGoneStaysAtItsCharge) {
   Entry& entry = create("entry");
-  entry.charged_bytes = 17;
+  entry.memory.charged_bytes = 17;
   file_.reset();
   ASSERT_EQ(::unlinkat(arena_->tree_fd(), "entry", 0), 0);
   EXPECT_EQ(reservations_->settle(entry).charged, 17u);
   reservations_->give_back_holes(entry);
-  EXPECT_EQ(entry.charged_bytes, 17u);
+  EXPECT_EQ(entry.memory.charged_bytes, 17u);
 }
 
 TEST_F(ReservationsTest, HolesAreGivenBackWhenNoProcessCanWrite) {
   capacity_->set_entry_size(kMiB);
   Entry& entry = create("entry");
-  entry.lookup_count = 1;
+  entry.kernel.lookup_count = 1;
   reservations_->begin_writing(ino_);
   write(kMiB - kBlock, kBlock);
   reservations_->give_back_holes(entry);
   EXPECT_EQ(taken(), kMiB) << "its writer could fill them";
   close_writer(entry);
-  ASSERT_EQ(entry.charged_bytes, kMiB);
+  ASSERT_EQ(entry.memory.charged_bytes, kMiB);
   const UniqueFd another = open("entry", O_RDWR);
   reservations_->give_back_holes(entry);
   EXPECT_EQ(taken(), kMiB) << "a process that the daemon does not know of could";
@@ -261,14 +261,14 @@ TEST_F(ReservationsTest, HolesAreGivenBackWhenNoProcessCanWrite) {
 TEST_F(ReservationsTest, TheKernelHearsOfBlocksThatAreGivenBack) {
   capacity_->set_entry_size(kMiB);
   Entry& entry = create("entry");
-  entry.lookup_count = 1;
+  entry.kernel.lookup_count = 1;
   reservations_->begin_writing(ino_);
   write(kMiB - kPart, kPart);
   close_writer(entry);
   reservations_->give_back_holes(entry);
   EXPECT_EQ(taken(), kPart);
-  EXPECT_EQ(entry.charged_bytes, kPart);
-  EXPECT_EQ(entry.reserved_end, 0u);
+  EXPECT_EQ(entry.memory.charged_bytes, kPart);
+  EXPECT_EQ(entry.memory.reserved_end, 0u);
   EXPECT_EQ(listener_.changed_inodes, std::vector<uint64_t>{ino_});
 }
 
@@ -288,9 +288,9 @@ TEST_F(ReservationsTest, AColdEntryHasNoHoles) {
   write(0, kBlock);
   close_writer(entry);
   entry.tier = Entry::Tier::kCold;
-  entry.reserved_end = kMiB;
+  entry.memory.reserved_end = kMiB;
   reservations_->give_back_holes(entry);
-  EXPECT_EQ(entry.reserved_end, kMiB);
+  EXPECT_EQ(entry.memory.reserved_end, kMiB);
 }
 
 TEST_F(ReservationsTest, OnlyWritersAreFollowed) {
@@ -308,7 +308,7 @@ TEST_F(ReservationsTest, AWriterThatOutgrowsAllIsPromisedMore) {
   write(0, kMiB + kBlock);
   EXPECT_TRUE(reservations_->follow_writers());
   constexpr uint64_t kGrowth = 4 * kMiB;  // an eighth of the pool
-  EXPECT_EQ(entry.reserved_end, kMiB);
+  EXPECT_EQ(entry.memory.reserved_end, kMiB);
   EXPECT_EQ(taken(), kMiB + kBlock);
   EXPECT_EQ(capacity_->writers().promised_to(ino_), kGrowth);
   const UniqueFd other = make("other");
@@ -324,7 +324,7 @@ TEST_F(ReservationsTest, AWriterThatWillEndWithinItsReservationIsLeftAlone) {
   reservations_->begin_writing(ino_);
   write(0, kMiB - kBlock);
   reservations_->follow_writers();
-  EXPECT_EQ(entry.reserved_end, kMiB);
+  EXPECT_EQ(entry.memory.reserved_end, kMiB);
   EXPECT_EQ(taken(), kMiB);
   EXPECT_EQ(capacity_->writers().promised_to(ino_), 0u);
 }
@@ -355,7 +355,7 @@ TEST_F(ReservationsTest, InAFullPoolAWriterIsExpectedToGrowButGetsNoMemory) {
   // Twice as much as would be reserved has to be free.
   ASSERT_TRUE(sys::allocate(other.get(), 0, 0, arena_->usage().free_bytes - 16 * kMiB));
   reservations_->follow_writers();
-  EXPECT_EQ(entry.reserved_end, kMiB);
+  EXPECT_EQ(entry.memory.reserved_end, kMiB);
   EXPECT_EQ(taken(), 2 * kMiB);
   EXPECT_EQ(capacity_->writers().promised_to(ino_), 4 * kMiB);
 }
