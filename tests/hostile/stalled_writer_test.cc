@@ -218,7 +218,8 @@ class Paused {
   ~Paused() { ::unsetenv("KVCACHEFS_FAULT_FILE"); }
   Paused(const Paused&) = delete;
   Paused& operator=(const Paused&) = delete;
-  void arm(uint32_t opcode) { write_file(file_, "pause request begun " + std::to_string(opcode) + "\n"); }
+  void arm(uint32_t opcode) { arm("request begun " + std::to_string(opcode)); }
+  void arm(const std::string& place) { write_file(file_, "pause " + place + "\n"); }
   bool waits() const { return exists(file_ + ".paused"); }
   void go_on() { ::unlink((file_ + ".paused").c_str()); }
 
@@ -229,10 +230,10 @@ class Paused {
 class StallingTest : public ::testing::Test {
  protected:
   void start(const std::string& options) {
-    mount_ = std::make_unique<Mount>(MountOptions{
-        .pools = {"p:size=64M," + options + ",spill_size=64M,spill=" + (disk_ / "spill"), "q:size=64M"},
-        .options = {"hang_after=10", "threads=4"}});
+    mount_ = std::make_unique<Mount>(MountOptions{.pools = {"p:size=64M," + options, "q:size=64M"},
+                                                  .options = {"hang_after=10", "threads=4"}});
   }
+  std::string on_disk() const { return ",spill_size=64M,spill=" + (disk_ / "spill"); }
   std::string path(const std::string& name) const { return mount_->path("p") + "/" + name; }
   void stall(int fd, off_t offset) {
     writing_ = std::jthread([this, fd, offset] {
@@ -271,7 +272,7 @@ class StallingTest : public ::testing::Test {
 // The daemon has heard of the close of a copy of the descriptor when the write by the other begins.
 TEST_F(StallingTest, ACloseThatIsToBeDurable) {
   KVCACHEFS_NEED_DAEMON();
-  start("durability=sync");
+  start("durability=sync" + on_disk());
   const File writer(path("evil"), O_WRONLY | O_CREAT | O_CLOEXEC);
   ASSERT_EQ(::write(writer.fd(), "content", 7), 7);
   ASSERT_EQ(::ftruncate(writer.fd(), static_cast<off_t>(8 * kMiB)), 0);
@@ -293,7 +294,7 @@ TEST_F(StallingTest, ACloseThatIsToBeDurable) {
 // A write with O_DIRECT that its client does not wait for is on its way when the stalled one begins.
 TEST_F(StallingTest, AWriteThatNobodyWaitsFor) {
   KVCACHEFS_NEED_DAEMON();
-  start("durability=writeback");
+  start("durability=writeback" + on_disk());
   const File writer(path("evil"), O_RDWR | O_CREAT | O_CLOEXEC);
   const std::string content = pattern(1, 64 << 10);
   ASSERT_EQ(::write(writer.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
@@ -320,6 +321,29 @@ TEST_F(StallingTest, AWriteThatNobodyWaitsFor) {
   (void)eventually([&] { return page_.is_awaited(); }, std::chrono::milliseconds(500));
   paused_.go_on();
   EXPECT_TRUE(is_stored("q", "during"));
+  expect_others_get_on();
+  end();
+}
+
+// What was changed of a file while the disk's catalog was read is told to the catalog at the end. The first
+// write reserves memory, and the reservation keeps a ctime, which a change of the file would have to take
+// away again.
+TEST_F(StallingTest, AFileThatWasChangedBeforeItsPoolHadADisk) {
+  KVCACHEFS_NEED_DAEMON();
+  start("entry_size=4M");
+  const File writer(path("evil"), O_WRONLY | O_CREAT | O_CLOEXEC);
+  paused_.arm("all restored");
+  std::atomic<bool> attached = false;
+  std::jthread attaching([&] {
+    EXPECT_EQ(error_name(write_once(mount_->administrators("spill"), disk_ / "spill" + " 64M")), "ok");
+    attached = true;
+  });
+  ASSERT_TRUE(eventually([&] { return paused_.waits(); }));
+  ASSERT_EQ(::chmod(path("evil").c_str(), 0640), 0);
+  stall(writer.fd(), 4096);
+  ASSERT_TRUE(eventually([&] { return page_.is_awaited(); }));
+  paused_.go_on();
+  EXPECT_TRUE(eventually([&] { return attached.load(); }));
   expect_others_get_on();
   end();
 }

@@ -165,7 +165,8 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
   if (ino == root_ino()) {
     // Because the kernel passes on no sync(2) or syncfs(2), an fsync of the root is the only request for a
     // whole pool.
-    if (disk_.durability() == Durability::kNone) disk_.tell_names(false);
+    if (disk_.durability() == Durability::kNone)
+      if (auto told = disk_.tell_names(false); !told) together->ended(std::move(told));
     for (size_t index = 0; index < EntryTable::kShards; ++index) {
       std::vector<std::pair<uint64_t, uint64_t>> dirty;
       {

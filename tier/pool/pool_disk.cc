@@ -72,9 +72,9 @@ void PoolDisk::queue_spill(Entry& entry, bool urgent) {
   tier()->spiller.request(entry.policy.ino, entry.memory.charged_bytes, urgent);
 }
 
-void PoolDisk::tell_names(bool with_links) {
+Result<void> PoolDisk::tell_names(bool with_links) {
   CatalogNames& names = owned_->names;
-  (void)walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
+  return walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
     // An fsync of the pool may make a server thread look at every name.
     surroundings_.still_at_it();
     fault_point("looked at a name");

@@ -42,8 +42,9 @@ class PoolDisk : PoolPart {
   uint64_t take_wanted_bytes() { return wanted_bytes_.exchange(0); }
 
   // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
-  // several names, which is needed only for links made before the disk tier.
-  void tell_names(bool with_links);
+  // several names, which is needed only for links made before the disk tier. An error: it
+  // has not been told of all.
+  Result<void> tell_names(bool with_links);
 
   // --- its life ---
   DiskTier* owned() const { return owned_.get(); }  // also before it is used

@@ -105,13 +105,14 @@ Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
   // A pool of which not all is found is not given back: what is in it is for the next process.
   if (pool) put(number, *pool);
-  if (auto found = pool ? Pool::adopt_files(*pool) : pass(pool); !found)
+  auto found = pool ? Pool::adopt_files(*pool) : pass(pool);
+  // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
+  if (found && !options.spill_path.empty() && !(*pool)->retired())
+    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
+      found = (*pool)->recovery().go_on_without_disk(options, attached.error());
+  if (!found)
     return fail(found.error().code, fmt::format("pool {} cannot be taken over: {} ({})", options.name,
                                                 found.error().message, sys::error_text(found.error().code)));
-  // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
-  if (!options.spill_path.empty() && !(*pool)->retired())
-    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
-      (*pool)->recovery().go_on_without_disk(options, attached.error());
   last_number_ = std::max(last_number_, number);
   return {};
 }

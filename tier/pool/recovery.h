@@ -38,8 +38,8 @@ class Recovery {
   // made to agree with them.
   Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                    uint64_t unit_bytes, const PoolOptions& spill);
-  // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h).
-  void go_on_without_disk(const PoolOptions& spill, const Error& why);
+  // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h). EIO as adopt().
+  Result<void> go_on_without_disk(const PoolOptions& spill, const Error& why);
 
  private:
   class Adopter;
@@ -53,6 +53,7 @@ class Recovery {
   // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
   Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
   void use_disk(const PoolOptions& spill);
+  void tell_names();
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
 
   Pool& pool_;

@@ -107,10 +107,11 @@ Result<void> Settings::set_durability(Durability durability) {
     options_.durability = durability;
   }
   // Without durability the catalog has not been told of inodes without content.
+  Result<void> told;
   if (disk_.exchange_durability(durability) == Durability::kNone && durability != Durability::kNone)
-    disk_.tell_names(false);
+    told = disk_.tell_names(false);
   disk_requests_.spill_all();
-  return {};
+  return told;
 }
 
 Result<void> Settings::set_admission(Admission admission) {

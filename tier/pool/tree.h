@@ -39,7 +39,10 @@ class Tree : PoolPart {
   void undo_create(int directory, const char* name);
   // A directory or other inode without content was made; the catalog hears of it unless durability is none.
   void made(const sys::Handle& handle, bool is_directory, int directory, const char* name);
-  void attributes_changed(uint64_t ino);                      // mode, owner, times, xattrs or names
+  void attributes_changed(uint64_t ino);  // mode, owner, times, xattrs or names
+  // What was changed before there was a catalog. The file itself is not touched: a write past the daemon may
+  // hold its lock.
+  void tell_catalog(uint64_t ino);
   void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: its cache may be wrong
   Result<void> set_pinned(uint64_t ino, bool pinned);         // ENOSPC: more than pinned_max
   void set_priority(uint64_t ino, int priority);
@@ -76,7 +79,8 @@ class Tree : PoolPart {
   // True while restoring for an inode that the catalog has, that is no regular file or that has several
   // names: the catalog cannot be told of a change yet. Its shard is held.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
-  void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // to the catalog
+  void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // they have changed
+  void tell_catalog(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
 
   Capacity& capacity_;
   PoolDisk& disk_;

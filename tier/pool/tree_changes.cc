@@ -102,8 +102,18 @@ void Tree::attributes_changed(uint64_t ino) {
   if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
 }
 
+void Tree::tell_catalog(uint64_t ino) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  MutexLock lock(shard.mutex);
+  if (Entry* const entry = shard.find(ino)) tell_catalog(shard, *entry);
+}
+
 void Tree::tell_attributes(EntryTable::Shard& shard, Entry& entry) {
   inodes_.touched(shard, entry);
+  tell_catalog(shard, entry);
+}
+
+void Tree::tell_catalog(EntryTable::Shard& shard, Entry& entry) {
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || tier->names.id_of(entry) == 0) return;
   auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);

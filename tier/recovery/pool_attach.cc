@@ -6,6 +6,7 @@
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/sys_disk.h"
 #include "tier/children.h"
 #include "tier/pool/pool.h"
 
@@ -62,9 +63,9 @@ Result<void> Recovery::attach_disk(std::unique_ptr<BlockDevice> device, std::uni
     pool_.disk_.end_restoring();
     return restored;
   }
-  if (served) pool_.disk_.tell_names(true);
+  if (served) tell_names();
   use_disk(spill);
-  for (const uint64_t ino : pool_.disk_.end_restoring()) pool_.tree_.attributes_changed(ino);
+  for (const uint64_t ino : pool_.disk_.end_restoring()) pool_.tree_.tell_catalog(ino);
   pool_.disk_requests_.spill_all();
   return {};
 }
@@ -82,9 +83,16 @@ Result<void> Recovery::attach_adopted_disk(std::unique_ptr<BlockDevice> device,
     return agreed;
   }
   use_disk(spill);
-  pool_.disk_.tell_names(true);
+  tell_names();
   pool_.disk_requests_.spill_all();
   return {};
+}
+
+void Recovery::tell_names() {
+  if (const auto told = pool_.disk_.tell_names(true); !told)
+    log_warning(
+        "pool {}: not all names could be told to the catalog ({}): an fsync of the pool's root tries again",
+        pool_.name_, sys::error_text(told.error().code));
 }
 
 // A successor must know of the tier before the first name appears that only the disk has content for. Until

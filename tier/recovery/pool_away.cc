@@ -7,6 +7,7 @@
 
 #include "base/fault_point.h"
 #include "base/log.h"
+#include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/children.h"
 #include "tier/entries/name_hash.h"
@@ -19,27 +20,34 @@ constexpr uint64_t kBlockBytes = 4096;
 
 }  // namespace
 
-void Recovery::go_on_without_disk(const PoolOptions& spill, const Error& why) {
+Result<void> Recovery::go_on_without_disk(const PoolOptions& spill, const Error& why) {
   pool_.disk_.is_away(
       std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience));
   (void)pool_.disk_.exchange_durability(durability_of(spill));
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
   pool_.disk_.set_restoring(is_restoring(pool_.arena_.tree_fd()));
-  (void)walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
+  Result<void> opened;
+  const auto walked = walk_tree(pool_.arena_, [&](int directory, uint64_t, const Child& child) {
     if (!child.is_regular) return;
-    const auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
-    if (!fd) return;
+    auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
+    if (!fd) {
+      opened = pass(fd);
+      return;
+    }
     auto mark = copy_mark_of(fd->get());
     if (mark) adopt_mark(child.ino, child.name, std::move(*mark));
   });
+  if (const Result<void>& whole = walked ? opened : walked; !whole)
+    return fail(EIO, "not all of its files can be looked at: " + sys::error_text(whole.error().code));
   fault_point("without its disk");
   const SpillUsage usage = pool_.insight_.spill_usage();
   log_error(
-      "pool {}: without its disk: {}; served from memory, and tried again: {} dirty entries, {} clean, {} "
-      "cold, "
-      "which cannot be opened meanwhile",
-      pool_.name_, why.message, usage.dirty_entries, usage.clean_entries, usage.cold_entries);
+      "pool {}: without its disk: {} ({}); served from memory, and tried again: {} dirty entries, {} clean, "
+      "{} cold, which cannot be opened meanwhile",
+      pool_.name_, why.message, sys::error_text(why.code), usage.dirty_entries, usage.clean_entries,
+      usage.cold_entries);
+  return {};
 }
 
 void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
