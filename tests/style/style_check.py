@@ -95,6 +95,23 @@ def check_named_paths(path, text):
                 fail(path, number, f"{name} is not there")
 
 
+WALKED = re.compile(r"((?:`[\w:]+`(?:, )?)+) \(([\w/]+)\)")
+
+
+def check_walks(text):
+    """A walk in ARCHITECTURE.md passes functions that are in the files it names."""
+    walks = text.partition("\n## Walks\n")[2].partition("\n## ")[0]
+    for functions, name in WALKED.findall(walks):
+        code = (ROOT / f"{name}.cc").read_text() if (ROOT / f"{name}.cc").exists() else ""
+        for function in re.findall(r"`([\w:]+)`", functions):
+            if not re.search(r"(?<![\w:>.])" + function + r"\([^;]*\{$", code, re.M):
+                fail(ROOT / "ARCHITECTURE.md", 1, f"{name}.cc has no {function}")
+    for walk in re.split(r"\n- |;", walks)[1:]:
+        files = [name for _, name in WALKED.findall(walk)]
+        if len(files) > 8 or len(set(files)) < len(files) or walk.startswith("**") and not files:
+            fail(ROOT / "ARCHITECTURE.md", 1, f"a walk passes at most 8 files and returns to none: {', '.join(files)}")
+
+
 FACT = re.compile(r'docs/facts\.md[,:]?\s+"([^"]+)"')
 
 
@@ -212,6 +229,7 @@ def main():
     titles = set(re.findall(r"^## (.*)$", (ROOT / "docs/facts.md").read_text(), re.MULTILINE))
     locks = (ROOT / "ARCHITECTURE.md").read_text().partition("## Locks")[2].partition("\n1. ")[2].partition("\n## ")[0]
     order = dict.fromkeys(re.findall(r"`[\w:]+`", locks), False)  # whether the code has it
+    check_walks((ROOT / "ARCHITECTURE.md").read_text())
     for path in sorted(ROOT.glob("*.md")):
         check_named_paths(path, path.read_text())
     for layer in LAYERS + EXEMPT + ["docs", "packaging"]:
