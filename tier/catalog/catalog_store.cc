@@ -41,21 +41,16 @@ std::unexpected<Error> failed_at(const std::string& path, const Error& error) {
 }
 
 Result<void> sync_directory(const std::string& path) {
-  const Result<UniqueFd> directory = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
-  if (!directory) return failed_at(path, directory.error());
-  if (const Result<void> synced = sys::sync_whole(directory->get()); !synced)
-    return failed_at(path, synced.error());
-  return {};
+  Result<UniqueFd> directory = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY);
+  Result<void> synced = directory ? sys::sync_whole(directory->get()) : pass(directory);
+  if (!synced) return failed_at(path, synced.error());
+  return synced;
 }
 
 int errno_of(int rc) {
   switch (rc) {
     case MDB_MAP_FULL:
-    case MDB_DBS_FULL:
       return ENOSPC;
-    case MDB_READERS_FULL:
-    case MDB_TLS_FULL:
-      return EAGAIN;
     case MDB_TXN_FULL:
     case MDB_CURSOR_FULL:
     case MDB_PAGE_FULL:
@@ -242,7 +237,7 @@ Result<void> CatalogStore::open_environment(const std::string& file, bool create
   if (rc == 0) rc = mdb_env_set_assert(environment_, [](MDB_env*, const char*) { RiskyRead::note_death(); });
   if (rc == 0) rc = mdb_env_open(environment_, file.c_str(), kFlags, 0600);
   if (rc == 0) rc = extend(file, file_bytes);
-  if (rc == 0) rc = create ? make_tables() : open_tables();
+  if (rc == 0) rc = open_tables(create);
   if (rc == 0) return create ? Result<void>{} : check_format();
   const Error error = explained(rc, "the catalog cannot be opened");
   close_environment();
@@ -264,31 +259,21 @@ int CatalogStore::extend(const std::string& file, uint64_t file_bytes) {
   return extended ? 0 : extended.error().code;
 }
 
-int CatalogStore::make_tables() {
+int CatalogStore::open_tables(bool create) {
   MDB_txn* transaction = nullptr;
-  int rc = mdb_txn_begin(environment_, nullptr, 0, &transaction);
+  int rc = mdb_txn_begin(environment_, nullptr, create ? 0 : MDB_RDONLY, &transaction);
   if (rc != 0) return rc;
-  for (size_t table = 0; table < kCatalogTables && rc == 0; ++table)
-    rc = mdb_dbi_open(transaction, kTableNames[table], MDB_CREATE, &tables_[table]);
-  if (rc == 0) {
+  const unsigned flags = create ? MDB_CREATE : 0;
+  // The settings come first, because a newer format may have other tables.
+  rc = mdb_dbi_open(transaction, kTableNames.back(), flags, &tables_.back());
+  for (size_t table = 0; table + 1 < kCatalogTables && rc == 0; ++table) {
+    rc = mdb_dbi_open(transaction, kTableNames[table], flags, &tables_[table]);
+    if (rc == MDB_NOTFOUND) rc = 0, tables_[table] = 0;  // check_format() reports it
+  }
+  if (rc == 0 && create) {
     const std::string format = std::to_string(records::kFirstFormat);
     MDB_val key = value_of(records::kFormatSetting), value = value_of(format);
-    rc = mdb_put(transaction, tables_[index_of(CatalogTable::kSettings)], &key, &value, 0);
-  }
-  if (rc == 0) return mdb_txn_commit(transaction);
-  mdb_txn_abort(transaction);
-  return rc;
-}
-
-int CatalogStore::open_tables() {
-  MDB_txn* transaction = nullptr;
-  int rc = mdb_txn_begin(environment_, nullptr, MDB_RDONLY, &transaction);
-  if (rc != 0) return rc;
-  // The settings come first, because a newer format may have other tables.
-  rc = mdb_dbi_open(transaction, kTableNames.back(), 0, &tables_.back());
-  for (size_t table = 0; table + 1 < kCatalogTables && rc == 0; ++table) {
-    rc = mdb_dbi_open(transaction, kTableNames[table], 0, &tables_[table]);
-    if (rc == MDB_NOTFOUND) rc = 0, tables_[table] = 0;  // check_format() reports it
+    rc = mdb_put(transaction, tables_.back(), &key, &value, 0);
   }
   if (rc == 0) return mdb_txn_commit(transaction);  // the tables stay open
   mdb_txn_abort(transaction);
@@ -345,24 +330,22 @@ Result<void> CatalogStore::read(const Body& body) {
 Result<void> CatalogStore::write(const Body& body) {
   const RiskyRead risk(directory_);
   for (;;) {
-    bool map_full = false;
-    Result<void> written = attempt(body, map_full);
-    if (written || !map_full) return written;
+    if (std::optional<Result<void>> written = attempt(body)) return *written;
     if (Result<void> grown = grow(); !grown) return grown;
   }
 }
 
-Result<void> CatalogStore::attempt(const Body& body, bool& map_full) {
+std::optional<Result<void>> CatalogStore::attempt(const Body& body) {
   Result<std::unique_ptr<CatalogTransaction>> transaction = begin(false);
   if (!transaction) return pass(transaction);
   const size_t number = mdb_txn_id((*transaction)->transaction_);
   Result<void> done = body(**transaction);
   const int rc = done ? (*transaction)->commit() : 0;
-  map_full = (*transaction)->map_full_;
+  if ((!done || rc != 0) && (*transaction)->map_full_) return std::nullopt;
   if (!done || rc == 0) return done;
   const Error error = explained(rc, "the changes cannot be written");
   transaction->reset();
-  if (map_full || !took_effect(number)) return std::unexpected(error);
+  if (!took_effect(number)) return std::unexpected(error);
   return make_durable(error);
 }
 
@@ -385,7 +368,6 @@ Result<void> CatalogStore::make_durable(const Error& error) {
 }
 
 Result<void> CatalogStore::grow() {
-  if (environment_ == nullptr) return fail(EIO, directory_ + ": the catalog is closed");
   if (const int rc = mdb_env_set_mapsize(environment_, map_bytes_ * 2); rc != 0)
     return std::unexpected(explained(rc, "the map cannot grow"));
   map_bytes_ *= 2;

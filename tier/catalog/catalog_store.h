@@ -103,14 +103,13 @@ class CatalogStore {
   Result<void> lock();
   Result<void> make_file();
   Result<void> open_environment(const std::string& file, bool create);
-  // These three answer LMDB's codes.
+  // These two answer LMDB's codes.
   int extend(const std::string& file, uint64_t file_bytes);
-  int make_tables();
-  int open_tables();
+  int open_tables(bool create);
   Result<void> check_format();
   void close_environment();
   Result<std::unique_ptr<CatalogTransaction>> begin(bool read_only);
-  Result<void> attempt(const Body& body, bool& map_full);
+  std::optional<Result<void>> attempt(const Body& body);  // nothing: the map is full
   bool took_effect(size_t number);
   Result<void> make_durable(const Error& error);
   Result<void> grow();
