@@ -8,10 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -19,6 +17,7 @@
 #include "base/log.h"
 #include "base/mapping.h"
 #include "base/sys_disk.h"
+#include "fs/caller.h"
 #include "fs/mapped_ids.h"
 #include "fs/mounts.h"
 #include "fs/operations.h"
@@ -89,14 +88,10 @@ fuse_lowlevel_ops operation_table() {
   return table;
 }
 
-// The right to register a backing file is CAP_SYS_ADMIN (21) in the effective set of proc(5)'s status.
+// Only a thread with CAP_SYS_ADMIN may register a backing file.
 bool may_pass_through() {
-  auto status = sys::read_text("/proc/self/status");
-  if (!status) return false;
-  std::istringstream lines(*status);
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with("CapEff:")) return (std::strtoull(line.c_str() + 7, nullptr, 16) >> 21 & 1) != 0;
-  return false;
+  const auto self = Caller::of(gettid());
+  return self && self->is_administrator();
 }
 
 // The result says whether the kernel is to move the bytes. The log says why not, for an administrator who
