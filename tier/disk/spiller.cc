@@ -14,7 +14,6 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kPieceBytes = PieceBuffers::kBytes;
 // The most copies under way at a time: enough to keep the disk at its depth with small entries.
 constexpr size_t kCopies = 64;
 constexpr uint64_t kCopyingBytes = uint64_t{128} << 20;
@@ -54,12 +53,7 @@ void Spiller::request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter) 
                    .bytes = bytes,
                    .urgent = urgent,
                    .waiter = std::exchange(waiter, {}),
-                   .asked_ms = now_coarse_ms(),
-                   .not_before_ms = 0,
-                   .full_since_ms = 0,
-                   .attempts = 0,
-                   .closing_tries = 0,
-                   .stuck = false};
+                   .asked_ms = now_coarse_ms()};
       (urgent ? urgent_ : requests_).push_back(std::move(made));
     }
   }
@@ -71,22 +65,20 @@ std::optional<Spiller::Request> Spiller::next_request() {
   MutexLock lock(mutex_);
   const uint64_t now_ms = now_coarse_ms();
   const bool rests = resting();
-  auto due = std::ranges::find_if(
+  std::deque<Request>* queue = &later_;
+  auto next = std::ranges::find_if(
       later_, [&](const Request& r) { return r.not_before_ms <= now_ms && (!rests || r.waiter); });
-  if (due != later_.end()) {
-    Request request = std::move(*due);
-    later_.erase(due);
-    if (std::exchange(request.stuck, false)) {
-      --stuck_;
-      backlog_bytes_ += request.bytes;
-    }
-    return request;
+  if (next == later_.end()) {
+    queue = rests || !urgent_.empty() ? &urgent_ : &requests_;
+    next = queue->begin();
+    if (next == queue->end()) return std::nullopt;
   }
-  if (rests && urgent_.empty()) return std::nullopt;
-  std::deque<Request>& queue = urgent_.empty() ? requests_ : urgent_;
-  if (queue.empty()) return std::nullopt;
-  Request request = std::move(queue.front());
-  queue.pop_front();
+  Request request = std::move(*next);
+  queue->erase(next);
+  if (std::exchange(request.stuck, false)) {
+    --stuck_;
+    backlog_bytes_ += request.bytes;
+  }
   return request;
 }
 
@@ -110,16 +102,14 @@ void Spiller::was_refused(Request request, std::vector<Extent> extents, int erro
   {
     // One request for each entry is enough: each keeps the extents that the disk refused it.
     MutexLock lock(mutex_);
-    const auto is_its = [&](const Request& other) { return other.ino == request.ino; };
-    if (std::ranges::none_of(requests_, is_its)) {
+    if (std::ranges::find(requests_, request.ino, &Request::ino) == requests_.end()) {
       request.urgent = false;
-      std::swap(request.refused, extents);
-      requests_.push_back(std::move(request));  // last: its place may be the cause
-      request.ino = 0;
+      request.refused = std::move(extents);
+      return requests_.push_back(std::move(request));  // last: its place may be the cause
     }
   }
   store_.give_back(extents);
-  if (request.ino != 0) settle(request, {});
+  settle(request, {});
 }
 
 void Spiller::settle(Request& request, Result<void> outcome) {
@@ -139,29 +129,28 @@ void Spiller::start_copies() {
 bool Spiller::start(Request request) {
   auto task = residency_.begin_spill(request.ino, request.urgent);
   if (!task) {
-    if (task.error() == Residency::Refusal::kSoon) {
+    if (task.error() == Residency::Refusal::kNever) {
+      settle(request, {});
+    } else if (task.error() == Residency::Refusal::kSoon) {
       queue_again(std::move(request), kBusyPauseMs);
-    } else if (task.error() == Residency::Refusal::kLater &&
-               request.closing_tries < kClosingPausesMs.size()) {
+    } else if (request.closing_tries < kClosingPausesMs.size()) {
       const uint64_t pause_ms = kClosingPausesMs[request.closing_tries++];
       queue_again(std::move(request), pause_ms);
-    } else if (task.error() == Residency::Refusal::kLater) {
+    } else {
       // The copy is tried again for ever, because the mapping will end.
       backlog_bytes_ -= request.bytes;
       ++stuck_;
       request.stuck = true;
       queue_again(std::move(request), kMappedPauseMs);
-    } else {
-      settle(request, {});
     }
     return true;
   }
-  const ContentLayout layout = layout_of(*task);
+  const ContentLayout layout = layout_of_file(task->fd.get(), task->size_bytes, store_.unit_bytes())
+                                   .value_or(layout_without_holes(store_.units_for(task->size_bytes)));
   if (is_unchanged(*task, layout)) {
-    CatalogContent same = *task->before;
-    same.version = task->version;
-    settle_or_repeat(std::move(request), residency_.end_spill(*task, {.kind = SpillOutcome::Kind::kUnchanged,
-                                                                      .content = std::move(same)}));
+    task->before->version = task->version;
+    SpillOutcome same{.kind = SpillOutcome::Kind::kUnchanged, .content = *task->before};
+    settle_or_repeat(std::move(request), residency_.end_spill(*task, std::move(same)));
     return true;
   }
   const uint64_t data_bytes = layout.data_units * store_.unit_bytes();
@@ -186,7 +175,7 @@ bool Spiller::start(Request request) {
     if (const auto now = sys::stat_of(copy.task.fd.get());
         now && static_cast<uint64_t>(now->st_size) < copy.task.size_bytes)
       copy.written = true;
-  if (copy.task.size_bytes == 0 || copy.failed()) finish(copy);
+  if (copy.is_over()) finish(copy);
   return true;
 }
 
@@ -212,11 +201,6 @@ bool Spiller::wait_for_space(Request request, const SpillTask& task, const Conte
 bool Spiller::is_wasteful(const ContentLayout& layout) const {
   return layout.zero_units > layout.data_units / 2 &&
          layout.zero_units * store_.unit_bytes() > kZeroBytesMost;
-}
-
-ContentLayout Spiller::layout_of(const SpillTask& task) const {
-  auto layout = layout_of_file(task.fd.get(), task.size_bytes, store_.unit_bytes());
-  return layout ? std::move(*layout) : layout_without_holes(store_.units_for(task.size_bytes));
 }
 
 bool Spiller::is_unchanged(const SpillTask& task, const ContentLayout& layout) const {
@@ -245,24 +229,20 @@ bool Spiller::send_piece(Copy& copy) {
   const uint64_t unit = store_.unit_bytes();
   const uint64_t left = copy.task.size_bytes - copy.sent_bytes;
   const uint64_t padded = (left + alignment - 1) / alignment * alignment;
-  const uint64_t size = std::min({kPieceBytes, extent.count * unit - copy.within_extent, padded});
+  const uint64_t size = std::min({PieceBuffers::kBytes, extent.count * unit - copy.within_extent, padded});
   const uint64_t used = std::min(size, left);
 
-  size_t buffer = kNoBuffer;
-  std::span<std::byte> memory;
-  if (copy.mapping) {
-    memory = copy.mapping.bytes().subspan(copy.sent_bytes, size);
-  } else {
-    const auto taken = buffers_.take();
-    if (!taken) return false;
-    buffer = *taken;
-    memory = buffers_.memory(buffer).first(size);
+  std::optional<size_t> buffer;
+  if (!copy.mapping && !(buffer = buffers_.take())) return false;
+  const std::span<std::byte> memory =
+      buffer ? buffers_.memory(*buffer).first(size) : copy.mapping.bytes().subspan(copy.sent_bytes, size);
+  if (buffer) {
     auto count =
         sys::read_at(copy.task.fd.get(), {reinterpret_cast<char*>(memory.data()), used}, copy.sent_bytes);
     if (!count || *count < used) {
       copy.written = count.has_value();
       if (!count) copy.error = count.error().code;
-      buffers_.give_back(buffer);
+      buffers_.give_back(*buffer);
       return true;
     }
     std::ranges::fill(memory.subspan(used), std::byte{0});
@@ -287,27 +267,22 @@ bool Spiller::send_piece(Copy& copy) {
 
 bool Spiller::feed() {
   bool stuck = false;
-  for (Copy& copy : copies_) {
-    while (!copy.failed() && copy.sent_bytes < copy.task.size_bytes && sending_.size() < kPiecesARound &&
-           !stuck)
-      stuck = !send_piece(copy);
-  }
+  for (Copy& copy : copies_)
+    while (!stuck && !copy.is_over() && sending_.size() < kPiecesARound) stuck = !send_piece(copy);
   const bool more = std::exchange(passed_holes_, false) || (sending_.size() == kPiecesARound && !stuck);
   channel_->submit(sending_);
   for (const Piece& piece : hashing_) {
     Copy& copy = *piece.copy;
     if (piece.hole_units > 0) {
       hash_hole(copy.hasher, piece.hole_units);
-      continue;
-    }
-    if (!copy.mapping) {
+    } else if (!copy.mapping) {
       copy.hasher.update(piece.content);
-      continue;
+    } else {
+      const uint64_t offset = static_cast<uint64_t>(piece.content.data() - copy.mapping.bytes().data());
+      const auto whole = hash_file(copy.hasher, copy.task.fd.get(), offset, piece.content.size());
+      if (!whole) copy.error = whole.error().code;
+      if (whole && !*whole) copy.written = true;
     }
-    const uint64_t offset = static_cast<uint64_t>(piece.content.data() - copy.mapping.bytes().data());
-    const auto whole = hash_file(copy.hasher, copy.task.fd.get(), offset, piece.content.size());
-    if (!whole) copy.error = whole.error().code;
-    if (whole && !*whole) copy.written = true;
   }
   sending_.clear();
   hashing_.clear();
@@ -319,7 +294,7 @@ void Spiller::collect(std::chrono::milliseconds at_most) {
   (void)channel_->reap(completions_, at_most);
   for (const BlockCompletion& completion : completions_) {
     Slot& slot = slots_[completion.tag];
-    if (slot.buffer != kNoBuffer) buffers_.give_back(slot.buffer);
+    if (slot.buffer) buffers_.give_back(*slot.buffer);
     --slot.copy->flying;
     // A truncation took the mapped pages.
     if (completion.error == EFAULT && slot.copy->mapping)
@@ -328,10 +303,9 @@ void Spiller::collect(std::chrono::milliseconds at_most) {
       slot.copy->error = completion.error;
     free_slots_.push_back(completion.tag);
   }
-  for (auto copy = copies_.begin(); copy != copies_.end();) {
-    auto next = std::next(copy);
-    if (copy->flying == 0 && (copy->failed() || copy->sent_bytes == copy->task.size_bytes)) finish(*copy);
-    copy = next;
+  for (auto next = copies_.begin(); next != copies_.end();) {
+    Copy& copy = *next++;
+    if (copy.flying == 0 && copy.is_over()) finish(copy);
   }
 }
 
@@ -392,37 +366,33 @@ void Spiller::tell_the_patient() {
 void Spiller::step(std::chrono::milliseconds at_most) {
   tell_the_patient();
   start_copies();
-  const bool more = feed();
-  if (more) return collect(std::chrono::milliseconds(0));
-  collect(std::min(at_most, pause()));
+  collect(feed() ? std::chrono::milliseconds(0) : std::min(at_most, pause()));
 }
 
 std::chrono::milliseconds Spiller::pause() const {
   MutexLock lock(mutex_);
-  uint64_t pause_ms = kMappedPauseMs;
   const uint64_t now_ms = now_coarse_ms();
-  if (rest_ms_ > 0) pause_ms = std::min(pause_ms, rest_ends_ms_ - std::min(rest_ends_ms_, now_ms));
-  for (const Request& request : later_)
-    pause_ms = std::min(pause_ms, request.not_before_ms - std::min(request.not_before_ms, now_ms));
+  uint64_t ends_ms = now_ms + kMappedPauseMs;
+  if (rest_ms_ > 0) ends_ms = std::min(ends_ms, rest_ends_ms_);
+  for (const Request& request : later_) ends_ms = std::min(ends_ms, request.not_before_ms);
   // A request that is due may have to wait for copies under way.
-  return std::chrono::milliseconds(std::max<uint64_t>(pause_ms, 1));
+  return std::chrono::milliseconds(std::max(ends_ms, now_ms + 1) - now_ms);
 }
 
 void Spiller::close() {
-  std::vector<Request> left;
+  std::vector<Waiter> told;
   {
     MutexLock lock(mutex_);
     closed_ = true;
     for (auto* queue : {&urgent_, &requests_, &later_}) {
-      for (Request& request : *queue) left.push_back(std::move(request));
+      for (Request& request : *queue) told.push_back(std::move(request.waiter));
       queue->clear();
     }
   }
-  for (Request& request : left)
-    if (request.waiter) request.waiter(fail(ESHUTDOWN));
   // The copies stay, because the disk may use their memory until the channel is destroyed.
-  for (Copy& copy : copies_)
-    if (Waiter waiter = std::exchange(copy.request.waiter, {})) waiter(fail(ESHUTDOWN));
+  for (Copy& copy : copies_) told.push_back(std::exchange(copy.request.waiter, {}));
+  for (Waiter& waiter : told)
+    if (waiter) waiter(fail(ESHUTDOWN));
 }
 
 }  // namespace kvcachefs

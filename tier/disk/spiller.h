@@ -83,12 +83,12 @@ class Spiller {
     unsigned flying = 0;
     bool written = false;  // its file was written or cut short meanwhile
     int error = 0;         // the disk's or the system's
-    bool failed() const { return written || error != 0; }
+    // Nothing of it is to be sent any more.
+    bool is_over() const { return written || error != 0 || sent_bytes == task.size_bytes; }
   };
-  static constexpr size_t kNoBuffer = SIZE_MAX;
   struct Slot {
     Copy* copy = nullptr;
-    size_t buffer = kNoBuffer;
+    std::optional<size_t> buffer;
   };
   struct Piece {
     Copy* copy = nullptr;
@@ -102,7 +102,6 @@ class Spiller {
   void start_copies() EXCLUDES(mutex_);
   bool start(Request request) EXCLUDES(mutex_);  // false: the disk is full for now
   bool wait_for_space(Request request, const SpillTask& task, const ContentLayout& layout) EXCLUDES(mutex_);
-  ContentLayout layout_of(const SpillTask& task) const;
   bool is_wasteful(const ContentLayout& layout) const;
   bool is_unchanged(const SpillTask& task, const ContentLayout& layout) const;
   std::chrono::milliseconds pause() const EXCLUDES(mutex_);
@@ -129,8 +128,8 @@ class Spiller {
   uint64_t copying_bytes_ = 0;
   uint64_t rest_ms_ = 0;  // 0: the disk takes writes
   uint64_t rest_ends_ms_ = 0;
-  uint64_t full_since_ms_ =
-      0;  // the disk has had no space for a copy since then; 0: it has taken one after that
+  // The disk has had no space for a copy since then; 0: it has taken one after that.
+  uint64_t full_since_ms_ = 0;
   std::vector<Slot> slots_{kDepth};
   std::vector<size_t> free_slots_;
   PieceBuffers buffers_;
