@@ -43,16 +43,20 @@ struct Marked {
 // A node that the catalog has and the tree does not have.
 struct Stray {
   uint64_t id = 0;
-  std::vector<std::pair<uint64_t, std::string>> names;
+  std::vector<CatalogNames::Place> names;
   CatalogContent content;
 };
+
+CatalogNames::Place place_of(const CatalogName& name) {
+  return {name.parent, std::string(name.name)};
+}
 
 }  // namespace
 
 class Recovery::Reconciler final : public CatalogVisitor {
  public:
   Reconciler(Pool& pool, DiskTier& tier, bool unfinished)
-      : pool_(pool), tier_(tier), unfinished_(unfinished) {}
+      : pool_(pool), tier_(tier), unfinished_(unfinished), ids_{{pool.root_ino(), kCatalogRoot}} {}
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
@@ -65,11 +69,13 @@ class Recovery::Reconciler final : public CatalogVisitor {
       if (!marked.seen && !marked.is_dirty()) introduce(id, marked);
     for (const Stray& stray : strays_) keep_shadowed(stray);
     for (const auto& place : lost_names_) keep_or_drop(place);
-    if (!changes_.empty() || !dropped_.empty()) {
+    // Drops come first, because a dropped name may be another file's now; nodes come before their names.
+    std::ranges::move(changes_, std::back_inserter(dropped_));
+    if (!dropped_.empty()) {
       // Data is durable before the catalog names it.
       if (auto flushed = tier_.store->device().flush(); !flushed) return pass(flushed);
       // Extents that this commit gives back were never claimed here.
-      if (auto committed = tier_.store->catalog().commit(in_order()); !committed) return pass(committed);
+      if (auto committed = tier_.store->catalog().commit(dropped_); !committed) return pass(committed);
       fault_point("made up for the catalog");
     }
     KnownNodes known;
@@ -93,7 +99,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
       if (unfinished_) return;
       if (content == nullptr) return drop(names);
       Stray& stray = strays_.emplace_back(Stray{.id = node.id, .names = {}, .content = *content});
-      for (const CatalogName& name : names) stray.names.emplace_back(name.parent, name.name);
+      std::ranges::transform(names, std::back_inserter(stray.names), place_of);
       return;
     }
     Marked& marked = found->second;
@@ -104,12 +110,12 @@ class Recovery::Reconciler final : public CatalogVisitor {
       changes_.push_back(PutNode{std::move(*now)});
     std::set<CatalogNames::Place> wanted = names_of(marked);
     for (const CatalogName& name : names) {
-      CatalogNames::Place place{name.parent, std::string(name.name)};
+      CatalogNames::Place place = place_of(name);
       if (wanted.erase(place) > 0 || unfinished_) continue;
       if (marked.is_file)
         lost_names_.push_back(std::move(place));
       else
-        dropped_.push_back(DropName{place.first, place.second});
+        drop(place);
     }
     // A new name of an emptied file waits for its new content (tier/disk/catalog_names.h).
     if (marked.emptied) return tier_.names.known_links(marked.handle.ino, std::move(wanted));
@@ -206,7 +212,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     const auto there = names_of(marked);
     marked.emptied = content.version < marked.mark.first_version;
     const bool is_kept = !marked.emptied || std::ranges::any_of(names, [&](const CatalogName& name) {
-      return there.contains({name.parent, std::string(name.name)});
+      return there.contains(place_of(name));
     });
     if (!is_kept || !tier_.store->claim(content)) return false;
     marked.mark.content = content;
@@ -223,7 +229,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
         tier_.names.known_shadowed(place);
         if (held) kept->second.is_named = true;
       } else {
-        dropped_.push_back(DropName{place.first, place.second});
+        drop(place);
       }
     }
     if (claimed && (!held || kept->second.is_named)) tier_.store->expect_back(stray.content.extents);
@@ -234,7 +240,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     if (is_replaced(place))
       tier_.names.known_shadowed(place);
     else
-      dropped_.push_back(DropName{place.first, place.second});
+      drop(place);
   }
 
   // True if a regular file has the name in the tree that the catalog does not have, or not by this name.
@@ -257,13 +263,6 @@ class Recovery::Reconciler final : public CatalogVisitor {
     const auto its = mark ? marked_.find(mark->node_id) : marked_.end();
     if (its == marked_.end() || !its->second.is_file) return true;
     return its->second.is_dirty() && (!its->second.seen || its->second.emptied);
-  }
-
-  // Drops come first, because a dropped name may be another file's now; nodes come before their names.
-  std::vector<CatalogChange> in_order() {
-    std::vector<CatalogChange> all = std::move(dropped_);
-    std::ranges::move(changes_, std::back_inserter(all));
-    return all;
   }
 
   // Discards cold entries of which no copy was found.
@@ -290,13 +289,9 @@ class Recovery::Reconciler final : public CatalogVisitor {
 
   std::set<CatalogNames::Place> names_of(const Marked& marked) {
     std::set<CatalogNames::Place> result;
-    for (const Place& place : marked.places) {
-      if (place.parent_ino == pool_.root_ino()) {
-        result.emplace(kCatalogRoot, place.name);
-      } else if (const uint64_t parent = id_of_directory(place.parent_ino); parent != 0) {
+    for (const Place& place : marked.places)
+      if (const uint64_t parent = id_of_directory(place.parent_ino); parent != 0)
         result.emplace(parent, place.name);
-      }
-    }
     return result;
   }
 
@@ -304,21 +299,11 @@ class Recovery::Reconciler final : public CatalogVisitor {
   // while the disk was away (tier/disk/away_disk.h), and that has something of the catalog in it, gets a
   // number now, as do all above it.
   uint64_t id_of_directory(uint64_t ino) {
-    std::vector<uint64_t> way;  // from the directory upwards
-    uint64_t id = 0;
-    for (uint64_t above = ino; id == 0; above = unnumbered_.at(above).place.parent_ino) {
-      if (above == pool_.root_ino()) {
-        id = kCatalogRoot;
-      } else if (const auto known = ids_.find(above); known != ids_.end()) {
-        id = known->second;
-      } else if (unnumbered_.contains(above)) {
-        way.push_back(above);
-        continue;
-      } else {
-        return 0;
-      }
-      break;
-    }
+    std::vector<uint64_t> way;  // those without a number, from the directory upwards
+    for (; !ids_.contains(ino) && unnumbered_.contains(ino); ino = unnumbered_.at(ino).place.parent_ino)
+      way.push_back(ino);
+    const auto known = ids_.find(ino);
+    uint64_t id = known == ids_.end() ? 0 : known->second;
     for (; !way.empty() && id != 0; way.pop_back()) id = number(way.back(), id);
     return id;
   }
@@ -372,20 +357,16 @@ class Recovery::Reconciler final : public CatalogVisitor {
     return entry != nullptr && entry->pinned;
   }
 
-  static bool is_half_promoted(const Marked& marked) {
-    return marked.is_file && marked.mark.state == CopyMark::State::kCold && marked.attributes.st_blocks > 0;
-  }
-
   void apply(uint64_t id, Marked& marked) {
     count_step();
     EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
-    const bool cold = marked.mark.state == CopyMark::State::kCold;
     // An entry that was opened after its promotion has all its pages (is_cold() in pool_adopt.cc).
-    const bool whole = cold && entry->tier != Entry::Tier::kCold;
-    if (is_half_promoted(marked) && !whole)
+    const bool cold = marked.mark.state == CopyMark::State::kCold && entry->tier == Entry::Tier::kCold;
+    const bool is_half_promoted = cold && marked.attributes.st_blocks > 0;
+    if (is_half_promoted)
       if (auto file = pool_.arena_.open(marked.handle, O_RDWR | O_NONBLOCK)) {
         const UnseenChange unseen(entry->kept, file->get(), true);
         (void)pool_.arena_.drop_pages(file->get());
@@ -397,20 +378,19 @@ class Recovery::Reconciler final : public CatalogVisitor {
     entry->disk.name_hash = name_hash_of(marked.places.front().name);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
     if (marked.is_dirty()) return;
-    pool_.entries_.found_copy(*entry, cold && !whole
-                                          ? std::optional(data_bytes_of(content, tier_.store->unit_bytes()))
-                                          : std::nullopt);
+    const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
+    pool_.entries_.found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
     if (entry->direct_count > 0) {
       const auto held = shard.held.emplace(marked.handle.ino, content).first;
       tier_.store->hold(held->second);
     }
-    if (cold && !whole && entry->pinned)
-      (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
+    if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
   }
 
   void drop(std::span<const CatalogName> names) {
-    for (const CatalogName& name : names) dropped_.push_back(DropName{name.parent, std::string(name.name)});
+    for (const CatalogName& name : names) drop(place_of(name));
   }
+  void drop(const CatalogNames::Place& place) { dropped_.push_back(DropName{place.first, place.second}); }
 
   struct Kept {
     uint64_t ino = 0;
