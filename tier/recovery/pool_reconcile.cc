@@ -15,30 +15,12 @@
 #include "base/progress.h"
 #include "tier/catalog/catalog_compare.h"
 #include "tier/catalog/content_layout.h"
-#include "tier/children.h"
 #include "tier/entries/name_hash.h"
 #include "tier/pool/pool.h"
+#include "tier/recovery/marked_tree.h"
 
 namespace kvcachefs {
 namespace {
-
-struct Place {
-  uint64_t parent_ino = 0;
-  std::string name;
-};
-
-struct Marked {
-  sys::Handle handle;
-  CopyMark mark;  // for a dirty file with the content that the catalog has
-  bool is_file = false;
-  bool seen = false;          // the catalog has it
-  bool emptied = false;       // dirty, and truncated to 0 bytes after the catalog got its content
-  bool plain = false;         // a file that has no other xattr than the mark
-  struct stat attributes {};  // as its users see it
-  std::vector<Place> places;
-
-  bool is_dirty() const { return is_file && mark.state == CopyMark::State::kNone; }
-};
 
 // A node that the catalog has and the tree does not have.
 struct Stray {
@@ -56,11 +38,11 @@ CatalogNames::Place place_of(const CatalogName& name) {
 class Recovery::Reconciler final : public CatalogVisitor {
  public:
   Reconciler(Pool& pool, DiskTier& tier, bool unfinished)
-      : pool_(pool), tier_(tier), unfinished_(unfinished), ids_{{pool.root_ino(), kCatalogRoot}} {}
+      : pool_(pool), tier_(tier), unfinished_(unfinished), tree_(pool.arena_, pool.entries_, tier) {}
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
-    if (auto whole = walk(); !whole) return pass(whole);
+    if (auto whole = tree_.walk(); !whole) return pass(whole);
     claim();
     claim_kept();
     fault_point("claimed what the disk has");
@@ -69,7 +51,9 @@ class Recovery::Reconciler final : public CatalogVisitor {
       if (!marked.seen && !marked.is_dirty()) introduce(id, marked);
     for (const Stray& stray : strays_) keep_shadowed(stray);
     for (const auto& place : lost_names_) keep_or_drop(place);
-    // Drops come first, because a dropped name may be another file's now; nodes come before their names.
+    // Drops come first, because a dropped name may be another file's now; nodes come before their names, and
+    // directories before what is in them.
+    std::ranges::move(tree_.new_directories(), std::back_inserter(dropped_));
     std::ranges::move(changes_, std::back_inserter(dropped_));
     if (!dropped_.empty()) {
       // Data is durable before the catalog names it.
@@ -102,13 +86,13 @@ class Recovery::Reconciler final : public CatalogVisitor {
       std::ranges::transform(names, std::back_inserter(stray.names), place_of);
       return;
     }
-    Marked& marked = found->second;
+    MarkedTree::Node& marked = found->second;
     // What the catalog has stays true until something newer is committed, or its name goes.
     if (marked.is_dirty() && !keep_older(marked, names, *content)) return drop(names);
     marked.seen = true;
-    if (auto now = described(node.id, marked); now && !same_node(*now, node))
+    if (auto now = tree_.describe(node.id, marked); now && !same_node(*now, node))
       changes_.push_back(PutNode{std::move(*now)});
-    std::set<CatalogNames::Place> wanted = names_of(marked);
+    std::set<CatalogNames::Place> wanted = tree_.names_of(marked);
     for (const CatalogName& name : names) {
       CatalogNames::Place place = place_of(name);
       if (wanted.erase(place) > 0 || unfinished_) continue;
@@ -128,55 +112,10 @@ class Recovery::Reconciler final : public CatalogVisitor {
   void lost(CatalogLoss, uint64_t, std::string_view) override {}
 
  private:
-  Result<void> walk() {
-    Result<void> noted;
-    auto whole = walk_tree(pool_.arena_, [&](int directory, uint64_t directory_ino, const Child& child) {
-      const int flags = child.is_regular ? kReadForFacts : O_PATH | O_NOFOLLOW;
-      const int refused = injected_error("look at what is there");
-      auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), flags);
-      auto done = fd ? note(fd->get(), child.is_regular, {.parent_ino = directory_ino, .name = child.name})
-                     : pass(fd);
-      if (!done) noted = std::move(done);
-    });
-    return noted ? std::move(whole) : std::move(noted);
-  }
-
-  Result<void> note(int fd, bool is_file, Place place) {
-    auto mark = copy_mark_of(fd);
-    if (mark && mark->error != 0) return fail(mark->error);
-    if (is_file && (!mark || mark->node_id == 0)) return {};
-    auto handle = sys::handle_of(fd);
-    auto attributes = sys::stat_of(fd);
-    if (!handle) return pass(handle);
-    if (!attributes) return pass(attributes);
-    if (!mark || mark->node_id == 0) {
-      if (S_ISDIR(attributes->st_mode)) unnumbered_[handle->ino] = {*handle, std::move(place)};
-      return {};
-    }
-    if (mark->state == CopyMark::State::kUnreadable) return {};
-    const uint64_t id = mark->node_id;
-    tier_.store->saw_id(id);
-    const KeptCtime kept = is_file ? adopted_ctime(handle->ino) : adopt_ctime(fd, *attributes, true);
-    show_ctime(kept, *attributes);
-    Marked& marked = marked_[id];
-    if (marked.places.empty()) {
-      marked.handle = *handle;
-      marked.mark = std::move(*mark);
-      marked.is_file = is_file;
-      marked.attributes = *attributes;
-      marked.plain = is_file && !has_other_xattrs(fd);
-    }
-    marked.places.push_back(std::move(place));
-    if (is_file) return {};
-    ids_[handle->ino] = id;
-    tier_.names.known(handle->ino, id, -1, kept);
-    return {};
-  }
-
   void claim() {
     for (auto at = marked_.begin(); at != marked_.end();) {
       count_step();
-      const Marked& marked = at->second;
+      const MarkedTree::Node& marked = at->second;
       const bool claimed = !marked.is_file || marked.is_dirty() || tier_.store->claim(marked.mark.content);
       at = claimed ? std::next(at) : marked_.erase(at);  // discard_lost() discards a cold one
     }
@@ -208,8 +147,9 @@ class Recovery::Reconciler final : public CatalogVisitor {
   }
 
   // Keeps the names in the catalog that the dirty file still has, and claims its content. False: none stays.
-  bool keep_older(Marked& marked, std::span<const CatalogName> names, const CatalogContent& content) {
-    const auto there = names_of(marked);
+  bool keep_older(MarkedTree::Node& marked, std::span<const CatalogName> names,
+                  const CatalogContent& content) {
+    const auto there = tree_.names_of(marked);
     marked.emptied = content.version < marked.mark.first_version;
     const bool is_kept = !marked.emptied || std::ranges::any_of(names, [&](const CatalogName& name) {
       return there.contains(place_of(name));
@@ -225,7 +165,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     const bool held = kept != kept_.end();
     bool claimed = held;
     for (const auto& place : stray.names) {
-      if (is_replaced(place) && (claimed || (claimed = tier_.store->claim(stray.content)))) {
+      if (tree_.is_replaced(place) && (claimed || (claimed = tier_.store->claim(stray.content)))) {
         tier_.names.known_shadowed(place);
         if (held) kept->second.is_named = true;
       } else {
@@ -237,32 +177,10 @@ class Recovery::Reconciler final : public CatalogVisitor {
 
   // The same for a file that has other names in the tree: it stays with all of its content.
   void keep_or_drop(const CatalogNames::Place& place) {
-    if (is_replaced(place))
+    if (tree_.is_replaced(place))
       tier_.names.known_shadowed(place);
     else
       drop(place);
-  }
-
-  // True if a regular file has the name in the tree that the catalog does not have, or not by this name.
-  bool is_replaced(const CatalogNames::Place& place) {
-    count_step();
-    const auto directory = marked_.find(place.first);
-    UniqueFd parent;
-    if (place.first != kCatalogRoot) {
-      if (directory == marked_.end() || directory->second.is_file) return false;
-      auto opened = pool_.arena_.open(directory->second.handle, O_RDONLY | O_DIRECTORY);
-      if (!opened) return false;
-      parent = std::move(*opened);
-    }
-    const int parent_fd = parent ? parent.get() : pool_.arena_.tree_fd();
-    const auto file = sys::open_at(parent_fd, place.second.c_str(), kReadForFacts);
-    if (!file) return false;
-    const auto attributes = sys::stat_of(file->get());
-    if (!attributes || !S_ISREG(attributes->st_mode)) return false;
-    const auto mark = copy_mark_of(file->get());
-    const auto its = mark ? marked_.find(mark->node_id) : marked_.end();
-    if (its == marked_.end() || !its->second.is_file) return true;
-    return its->second.is_dirty() && (!its->second.seen || its->second.emptied);
   }
 
   // Discards cold entries of which no copy was found.
@@ -287,77 +205,17 @@ class Recovery::Reconciler final : public CatalogVisitor {
     }
   }
 
-  std::set<CatalogNames::Place> names_of(const Marked& marked) {
-    std::set<CatalogNames::Place> result;
-    for (const Place& place : marked.places)
-      if (const uint64_t parent = id_of_directory(place.parent_ino); parent != 0)
-        result.emplace(parent, place.name);
-    return result;
-  }
-
-  // The catalog's number of a directory; 0: the directory cannot be looked at. A directory that was made
-  // while the disk was away (tier/disk/away_disk.h), and that has something of the catalog in it, gets a
-  // number now, as do all above it.
-  uint64_t id_of_directory(uint64_t ino) {
-    std::vector<uint64_t> way;  // those without a number, from the directory upwards
-    for (; !ids_.contains(ino) && unnumbered_.contains(ino); ino = unnumbered_.at(ino).place.parent_ino)
-      way.push_back(ino);
-    const auto known = ids_.find(ino);
-    uint64_t id = known == ids_.end() ? 0 : known->second;
-    for (; !way.empty() && id != 0; way.pop_back()) id = number(way.back(), id);
-    return id;
-  }
-
-  uint64_t number(uint64_t ino, uint64_t parent_id) {
-    const Unnumbered& directory = unnumbered_.at(ino);
-    auto fd = pool_.arena_.open(directory.handle, O_RDONLY | O_DIRECTORY);
-    if (!fd) return 0;
-    const uint64_t id = tier_.store->new_id();
-    const auto attributes = sys::stat_of(fd->get());
-    if (!attributes) return 0;
-    KeptCtime kept;
-    keep_ctime(kept, fd->get(), true);
-    auto node = describe_inode(fd->get(), *attributes, id, false);
-    if (!node) return 0;
-    changes_.push_back(PutNode{std::move(*node)});
-    changes_.push_back(PutName{parent_id, directory.place.name, id});
-    tier_.names.known(ino, id, fd->get(), kept);
-    ids_[ino] = id;
-    return id;
-  }
-
   // Tells the catalog of a node that it was about to hear of.
-  void introduce(uint64_t id, const Marked& marked) {
+  void introduce(uint64_t id, const MarkedTree::Node& marked) {
     count_step();
-    auto now = described(id, marked);
+    auto now = tree_.describe(id, marked);
     if (!now) return;
     changes_.push_back(PutNode{std::move(*now)});
-    for (const auto& [parent, name] : names_of(marked)) changes_.push_back(PutName{parent, name, id});
+    for (const auto& [parent, name] : tree_.names_of(marked)) changes_.push_back(PutName{parent, name, id});
     if (marked.is_file) changes_.push_back(PutContent{id, marked.mark.content});
   }
 
-  Result<CatalogNode> described(uint64_t id, const Marked& marked) {
-    if (marked.plain) return describe_attributes(marked.attributes, id, is_pinned(marked));
-    auto fd = pool_.arena_.open(marked.handle, O_PATH | O_NOFOLLOW);
-    if (!fd) return pass(fd);
-    return describe_inode(fd->get(), marked.attributes, id, is_pinned(marked));
-  }
-
-  KeptCtime adopted_ctime(uint64_t ino) {
-    EntryTable::Shard& shard = pool_.entries_.shard(ino);
-    MutexLock lock(shard.mutex);
-    const Entry* const entry = shard.find(ino);
-    return entry == nullptr ? KeptCtime() : entry->kept;
-  }
-
-  bool is_pinned(const Marked& marked) {
-    EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
-    MutexLock lock(shard.mutex);
-    const Entry* const entry = shard.find(marked.handle.ino);
-    return entry != nullptr && entry->pinned;
-  }
-
-  void apply(uint64_t id, Marked& marked) {
+  void apply(uint64_t id, MarkedTree::Node& marked) {
     count_step();
     EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
     MutexLock lock(shard.mutex);
@@ -404,15 +262,9 @@ class Recovery::Reconciler final : public CatalogVisitor {
   std::vector<Stray> strays_;
   std::vector<CatalogNames::Place> lost_names_;  // the tree has their files by other names
   std::vector<CatalogChange> dropped_;
-  std::unordered_map<uint64_t, Marked> marked_;  // by the catalog's number
-  std::unordered_map<uint64_t, Kept> kept_;      // by the catalog's number
-  std::unordered_map<uint64_t, uint64_t> ids_;   // directories' numbers, by inode number
-  struct Unnumbered {
-    sys::Handle handle;
-    Place place;
-  };
-  // Directories that the catalog does not have, by inode number.
-  std::unordered_map<uint64_t, Unnumbered> unnumbered_;
+  MarkedTree tree_;
+  MarkedTree::Nodes& marked_ = tree_.nodes();
+  std::unordered_map<uint64_t, Kept> kept_;  // by the catalog's number
   std::vector<CatalogChange> changes_;
   uint64_t lost_ = 0;
 };
