@@ -44,7 +44,7 @@ class MountHelperTest : public ::testing::Test {
     if (work_dir_.empty()) return;
     end_daemon();
     EXPECT_TRUE(mounts_below(work_dir_).empty());
-    for (const MountEntry& left : mounts_below(work_dir_)) ::umount2(left.mount_point.c_str(), MNT_DETACH);
+    for (const MountPoint& left : mounts_below(work_dir_)) ::umount2(left.directory.c_str(), MNT_DETACH);
     std::filesystem::remove_all(work_dir_);
   }
 
@@ -66,9 +66,9 @@ class MountHelperTest : public ::testing::Test {
     return run(command(pool, where, options));
   }
 
-  std::vector<MountEntry> mounts_at(const std::string& where) {
-    std::vector<MountEntry> found = mounts_below(where);
-    std::erase_if(found, [&](const MountEntry& entry) { return entry.mount_point != where; });
+  std::vector<MountPoint> mounts_at(const std::string& where) {
+    std::vector<MountPoint> found = mounts_below(where);
+    std::erase_if(found, [&](const MountPoint& mount) { return mount.directory != where; });
     return found;
   }
   pid_t daemon_pid() {
@@ -117,7 +117,7 @@ TEST_F(MountHelperTest, StartsADaemonAndBindsThePool) {
   const Outcome outcome = mount_pool("llama", directory("a"), "size=64M,policy=lfu,mode=0750,nofail,_netdev");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
   ASSERT_EQ(mounts_at(directory("a")).size(), 1u);
-  EXPECT_EQ(mounts_at(directory("a")).front().file_system, "fuse.kvcachefs");
+  EXPECT_EQ(mounts_at(directory("a")).front().type, "fuse.kvcachefs");
   EXPECT_EQ(list(base()), std::vector<std::string>{"llama"});
   EXPECT_EQ(read_file(control("llama", "policy")), "lfu\n");
   struct statvfs usage {};

@@ -46,7 +46,7 @@ TEST_F(PoolsTest, RootListsThePoolsAlone) {
 TEST_F(PoolsTest, MountInfoNamesUs) {
   const auto entries = mounts_below(mount().root());
   ASSERT_EQ(entries.size(), 1u);
-  EXPECT_EQ(entries[0].file_system, "fuse.kvcachefs");
+  EXPECT_EQ(entries[0].type, "fuse.kvcachefs");
   EXPECT_EQ(entries[0].source, "kvcachefs");
   EXPECT_NE(entries[0].options.find("nosuid"), std::string::npos) << entries[0].options;
   EXPECT_NE(entries[0].options.find("nodev"), std::string::npos) << entries[0].options;

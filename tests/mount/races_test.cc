@@ -210,8 +210,8 @@ TEST_F(RacesTest, TruncatingWritersLeaveNoStaleViews) {
   ASSERT_EQ(memory.size(), 1u);
   ASSERT_FALSE(list(mount().path()).empty());
   for (const std::string& name : list(mount().path())) {
-    const auto backing = find_below(memory[0].mount_point, name);
-    ASSERT_FALSE(backing.empty()) << name << " is not below " << memory[0].mount_point;
+    const auto backing = find_below(memory[0].directory, name);
+    ASSERT_FALSE(backing.empty()) << name << " is not below " << memory[0].directory;
     const std::string seen = read_file(path(name));  // the read brings it back to memory
     EXPECT_EQ(seen, read_file(backing)) << name;
   }

@@ -185,7 +185,7 @@ TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
 // An Obstacle covers a pool's memory with another mount, so that no successor can adopt the pool.
 class Obstacle {
  public:
-  explicit Obstacle(const Mount& mount) : path_(mounts_below(mount.runtime_dir()).at(0).mount_point) {
+  explicit Obstacle(const Mount& mount) : path_(mounts_below(mount.runtime_dir()).at(0).directory) {
     EXPECT_EQ(::mount("none", path_.c_str(), "tmpfs", 0, nullptr), 0);
     write_file(path_ + "/tree", "no directory");
   }

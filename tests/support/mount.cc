@@ -5,7 +5,6 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,12 +13,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <sstream>
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/program.h"
 #include "tests/support/sanitizer_reports.h"
 
 namespace kvcachefs::test {
@@ -35,54 +34,21 @@ constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
 
 const bool watching = (watch_for_sanitizer_reports(), true);
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-bool kernel_at_least(int major, int minor) {
-  utsname name{};
-  ::uname(&name);
-  int have_major = 0;
-  int have_minor = 0;
-  std::sscanf(name.release, "%d.%d", &have_major, &have_minor);
-  return std::pair(have_major, have_minor) >= std::pair(major, minor);
-}
-
-std::string daemon_program() {
-  const std::string folder = environment("KVCACHEFS_BIN_DIR");
-  return (folder.empty() ? std::string(KVCACHEFS_BIN_DIR) : folder) + "/kvcachefsd";
-}
-
-// mountinfo writes space, tab, newline and backslash as `\` and three octal digits.
-std::string unescape(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      out += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 void unmount_below(const std::string& prefix) {
-  std::vector<MountEntry> entries = mounts_below(prefix);
+  std::vector<MountPoint> mounts = mounts_below(prefix);
   // The last mount goes first, so that a mount goes before the one that it covers.
-  std::reverse(entries.begin(), entries.end());
-  for (const MountEntry& entry : entries) ::umount2(entry.mount_point.c_str(), MNT_FORCE | MNT_DETACH);
+  std::ranges::reverse(mounts);
+  for (const MountPoint& mount : mounts) ::umount2(mount.directory.c_str(), MNT_FORCE | MNT_DETACH);
 }
 
 // clean_up_after_the_dead() removes the mounts that a killed test program left behind: its daemons die with
 // it, their mounts do not.
 void clean_up_after_the_dead() {
-  for (const MountEntry& entry : mounts_below("/tmp")) {
-    if (!entry.mount_point.starts_with(kWorkPrefix)) continue;
-    const pid_t owner = std::atoi(entry.mount_point.c_str() + kWorkPrefix.size());
+  for (const MountPoint& mount : mounts_below("/tmp")) {
+    if (!mount.directory.starts_with(kWorkPrefix)) continue;
+    const pid_t owner = std::atoi(mount.directory.c_str() + kWorkPrefix.size());
     if (owner <= 0 || exists("/proc/" + std::to_string(owner))) continue;
-    ::umount2(entry.mount_point.c_str(), MNT_FORCE | MNT_DETACH);
+    ::umount2(mount.directory.c_str(), MNT_FORCE | MNT_DETACH);
   }
 }
 
@@ -113,49 +79,6 @@ int exit_code(int status) {
 }
 
 }  // namespace
-
-Mode mode() {
-  const std::string name = environment("KVCACHEFS_TEST_MODE");
-  if (name.empty() || name == "passthrough") return Mode::kPassthrough;
-  if (name == "daemon_io") return Mode::kDaemonIo;
-  if (name == "io_uring") return Mode::kIoUring;
-  if (name == "tmpfs") return Mode::kTmpfs;
-  throw MountError("KVCACHEFS_TEST_MODE=" + name + " is none of passthrough, daemon_io, io_uring, tmpfs");
-}
-
-std::string_view mode_name() {
-  constexpr std::string_view kNames[] = {"passthrough", "daemon_io", "io_uring", "tmpfs"};
-  return kNames[static_cast<int>(mode())];
-}
-
-bool everything_required() {
-  return environment("KVCACHEFS_REQUIRE") == "all";
-}
-
-bool every_pool_spills() {
-  return environment("KVCACHEFS_TEST_SPILL") == "1";
-}
-
-bool servers_are_killed() {
-  return environment("KVCACHEFS_TEST_KILL") == "1";
-}
-
-std::string missing_capability() {
-  if (::geteuid() != 0) return "root (mounting, passthrough)";
-  if (mode() == Mode::kTmpfs) return "";
-  if (!exists("/dev/fuse")) return "/dev/fuse";
-  if (mode() != Mode::kDaemonIo && !kernel_at_least(6, 9)) return "FUSE passthrough (kernel 6.9)";
-  if (mode() == Mode::kIoUring) {
-    const std::string parameter = "/sys/module/fuse/parameters/enable_uring";
-    if (!exists(parameter)) return "FUSE over io_uring (kernel 6.14)";
-    if (!read_file(parameter).starts_with("Y")) return "Y in " + parameter;
-  }
-  return "";
-}
-
-std::string missing_daemon() {
-  return mode() == Mode::kTmpfs ? "a daemon (this is the tmpfs mode)" : missing_capability();
-}
 
 Mount::Mount(MountOptions options) : options_(std::move(options)), work_dir_(make_work_dir()) {
   root_ = options_.mount_point.empty() ? work_dir_ + "/mnt" : options_.mount_point;
@@ -193,7 +116,7 @@ void Mount::start_tmpfs() {
 }
 
 void Mount::start_daemon() {
-  std::vector<std::string> words = {daemon_program()};
+  std::vector<std::string> words = {program_path("kvcachefsd")};
   for (const std::string& pool : options_.pools) words.insert(words.end(), {"--pool", with_disk_tier(pool)});
   words.insert(words.end(), {"-o", "runtime_dir=" + runtime_dir_});
   if (mode() == Mode::kDaemonIo) words.insert(words.end(), {"-o", "no_passthrough"});
@@ -301,12 +224,11 @@ void Mount::wait_until_serving() {
       [&] {
         code = wait_for_exit(std::chrono::milliseconds(0));
         if (code != -1) return true;
-        for (const MountEntry& entry : mounts_below(root_)) {
-          if (entry.mount_point == root_ && entry.file_system == "fuse.kvcachefs") {
-            // The daemon answers before its log and its statistics say in which mode it serves.
-            serves = exists(root_ + "/.kvcachefs/version") && log().find(" serves ") != std::string::npos;
-          }
-        }
+        const std::vector<MountPoint> mounts = mount_table();
+        const MountPoint* const mounted = find_mount(mounts, root_);
+        // The daemon answers before its log and its statistics say in which mode it serves.
+        serves = mounted != nullptr && mounted->type == kFileSystemType &&
+                 exists(root_ + "/.kvcachefs/version") && log().find(" serves ") != std::string::npos;
         return serves;
       },
       kStartDeadline);
@@ -339,8 +261,8 @@ void Mount::stop() {
     ADD_FAILURE() << "kvcachefsd ended with " << code << "\n" << log();
   }
   if (code != -1) {
-    for (const MountEntry& entry : mounts_below(work_dir_)) {
-      ADD_FAILURE() << "left mounted: " << entry.mount_point << " (" << entry.file_system << ")\n" << log();
+    for (const MountPoint& left : mounts_below(work_dir_)) {
+      ADD_FAILURE() << "left mounted: " << left.directory << " (" << left.type << ")\n" << log();
     }
   }
   clean_up();
@@ -416,31 +338,16 @@ void report_daemon_log(const Mount& mount) {
   std::fprintf(stderr, "--- log of kvcachefsd (%s) ---\n%s---\n", mode_name().data(), tail.c_str());
 }
 
-std::vector<MountEntry> mount_entries() {
-  std::vector<MountEntry> entries;
-  std::ifstream file("/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    // A line: 36 35 98:0 /root /mount/point options optional-fields… - type source options
-    std::istringstream words(line);
-    std::string word;
-    MountEntry entry;
-    for (int i = 0; i < 4; ++i) words >> word;
-    words >> entry.mount_point >> entry.options;
-    while (words >> word && word != "-") {
-    }
-    words >> entry.file_system >> entry.source >> entry.super_options;
-    entry.mount_point = unescape(entry.mount_point);
-    entries.push_back(entry);
-  }
-  return entries;
+std::vector<MountPoint> mount_table() {
+  return parse_mountinfo(read_file("/proc/self/mountinfo"));
 }
 
-std::vector<MountEntry> mounts_below(const std::string& prefix) {
-  std::vector<MountEntry> found;
-  for (MountEntry& entry : mount_entries()) {
-    if (entry.mount_point == prefix || entry.mount_point.starts_with(prefix + "/")) found.push_back(entry);
-  }
-  return found;
+std::vector<MountPoint> mounts_below(const std::string& prefix) {
+  std::vector<MountPoint> mounts = mount_table();
+  std::erase_if(mounts, [&](const MountPoint& mount) {
+    return mount.directory != prefix && !mount.directory.starts_with(prefix + "/");
+  });
+  return mounts;
 }
 
 }  // namespace kvcachefs::test

@@ -1,14 +1,6 @@
 // The harness of the mount tests. A Mount starts the real kvcachefsd on a mount point, in the mode that the
 // environment names, and removes all traces at its end.
 //
-// Environment: KVCACHEFS_TEST_MODE is passthrough (default), daemon_io, io_uring, or tmpfs (no daemon: each
-// pool is a plain tmpfs, which proves the parity tests against themselves). KVCACHEFS_REQUIRE=all makes a
-// missing capability a failure. KVCACHEFS_DAEMON_ARGS adds arguments to every daemon. KVCACHEFS_TEST_SPILL=1
-// gives a disk tier to each pool that names none, and orders its entries out of memory all the time: tests
-// written without a disk tier then prove that a client does not notice one. KVCACHEFS_TEST_KILL=1 kills the
-// serving process of every daemon all the time: tests written without such deaths then prove that a client
-// does not notice them.
-//
 // Threads: a Mount belongs to the thread that made it; any thread may use path() and the free functions.
 // Failure: the constructor throws MountError with the daemon's log (GoogleTest reports that as a failure);
 // stop() records GoogleTest failures and always cleans up.
@@ -26,35 +18,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mountinfo.h"
 #include "gtest/gtest.h"
 #include "tests/support/disks.h"
+#include "tests/support/mode.h"
 
 namespace kvcachefs::test {
-
-enum class Mode { kPassthrough, kDaemonIo, kIoUring, kTmpfs };
-
-Mode mode();
-std::string_view mode_name();
-
-// Why this mode cannot run on this machine; empty if it can.
-std::string missing_capability();
-// The same for tests that need a daemon (control files, eviction): the tmpfs mode is also a reason.
-std::string missing_daemon();
-bool everything_required();
-bool every_pool_spills();   // KVCACHEFS_TEST_SPILL=1
-bool servers_are_killed();  // KVCACHEFS_TEST_KILL=1
-
-// The first line of a test or of SetUp() that cannot run if `reason` says that something is missing.
-#define KVCACHEFS_SKIP_IF(reason)                                                         \
-  do {                                                                                    \
-    if (const std::string skip_reason = (reason); !skip_reason.empty()) {                 \
-      if (::kvcachefs::test::everything_required()) FAIL() << "missing: " << skip_reason; \
-      GTEST_SKIP() << skip_reason;                                                        \
-    }                                                                                     \
-  } while (false)
-
-#define KVCACHEFS_NEED_MOUNT() KVCACHEFS_SKIP_IF(::kvcachefs::test::missing_capability())
-#define KVCACHEFS_NEED_DAEMON() KVCACHEFS_SKIP_IF(::kvcachefs::test::missing_daemon())
 
 struct MountError : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -209,16 +178,8 @@ void SharedMount<Suite>::TearDown() {
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds deadline = std::chrono::seconds(10));
 
-struct MountEntry {
-  std::string mount_point;
-  std::string file_system;
-  std::string source;
-  std::string options;        // of the mount
-  std::string super_options;  // of the file system
-};
-// The lines of /proc/self/mountinfo at this moment; names are unescaped.
-std::vector<MountEntry> mount_entries();
+std::vector<MountPoint> mount_table();  // at this moment
 // The mounts at `prefix` or below it.
-std::vector<MountEntry> mounts_below(const std::string& prefix);
+std::vector<MountPoint> mounts_below(const std::string& prefix);
 
 }  // namespace kvcachefs::test

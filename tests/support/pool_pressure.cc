@@ -56,9 +56,9 @@ int check_whole(const std::vector<std::string>& names) {
 
 uint64_t tmpfs_used_bytes(const Mount& mount) {
   uint64_t used = 0;
-  for (const MountEntry& entry : mounts_below(mount.runtime_dir())) {
+  for (const MountPoint& memory : mounts_below(mount.runtime_dir())) {
     struct statvfs status {};
-    if (entry.file_system != "tmpfs" || ::statvfs(entry.mount_point.c_str(), &status) != 0) continue;
+    if (memory.type != "tmpfs" || ::statvfs(memory.directory.c_str(), &status) != 0) continue;
     used += (status.f_blocks - status.f_bfree) * status.f_frsize;
   }
   return used;

@@ -6,22 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <stdexcept>
 
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
 namespace kvcachefs::test {
-namespace {
 
 std::string program_path(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
-  const char* folder = std::getenv("KVCACHEFS_BIN_DIR");
-  return std::string(folder == nullptr ? KVCACHEFS_BIN_DIR : folder) + "/" + name;
+  const std::string folder = environment("KVCACHEFS_BIN_DIR");
+  return (folder.empty() ? KVCACHEFS_BIN_DIR : folder) + "/" + name;
 }
-
-}  // namespace
 
 Program::Program(const std::vector<std::string>& command) : files_("/tmp/kv-program-XXXXXX") {
   const int marker = ::mkstemp(files_.data());

@@ -17,7 +17,9 @@ struct Outcome {
   std::string error;
 };
 
-// A name without a slash is a program of this build.
+// The path of a program of this build; a name with a slash is a path already.
+std::string program_path(const std::string& name);
+
 class Program {
  public:
   explicit Program(const std::vector<std::string>& command);

@@ -40,8 +40,8 @@ class AttackerTest : public ::testing::Test {
 
   // Only the mounts of this test are counted, because other tests mount and unmount at the same time.
   size_t own_mounts() const {
-    return std::ranges::count_if(mount_entries(), [this](const MountEntry& entry) {
-      return entry.source == "container" || entry.mount_point.starts_with(pool_->path());
+    return std::ranges::count_if(mount_table(), [this](const MountPoint& mount) {
+      return mount.source == "container" || mount.directory.starts_with(pool_->path());
     });
   }
   int as(Attacker attacker, const std::function<int(const std::string&)>& attack,
