@@ -284,8 +284,7 @@ TEST_F(GivenTierTest, IsFinishedByASuccessor) {
     EXPECT_FALSE(exists(path("own")));
     ASSERT_EQ(error_name(store(path("own"), pattern(7, kMiB))), "ok");
     EXPECT_TRUE(becomes("dirty_entries", 0));
-    const File directory(path("."), O_RDONLY | O_DIRECTORY);
-    EXPECT_EQ(::fsync(directory.fd()), 0);
+    EXPECT_EQ(sync_directory(), 0);
     if (HasFailure()) return;
     kill();
     start();

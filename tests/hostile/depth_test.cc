@@ -119,9 +119,7 @@ TEST_F(DepthTest, ARestartRestoresTheCatalog) {
   set("durability", "writeback");
   // The file in the last directory has no path that the kernel could return, and stays in memory.
   EXPECT_TRUE(becomes("dirty_entries", 1));
-  stop();
-  const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
-  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
+  stop_and_check();
   start({.size = "128M"});
   EXPECT_EQ(difference(1, read_file(path("t/shallow"))), "");
   EXPECT_EQ(depth_of(path("t")), kLevels);

@@ -11,14 +11,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
-#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -35,24 +33,14 @@ int make_all(const std::string& directory) {
   return ::mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST ? 0 : errno;
 }
 
-class DirectoriesTest : public DiskTierTest {
+class DirectoriesTest : public FaultedTierTest {
  protected:
   void SetUp() override {
-    DiskTierTest::SetUp();
-    fault_file_ = disk() / "fault";
-    ::setenv("KVCACHEFS_FAULT_FILE", fault_file_.c_str(), 1);
+    FaultedTierTest::SetUp();
     a_minute_is(1);
   }
-  void TearDown() override {
-    ::unsetenv("KVCACHEFS_FAULT_FILE");
-    DiskTierTest::TearDown();
-  }
 
-  void a_minute_is(int milliseconds) {
-    const std::string next = fault_file_ + ".next";
-    write_file(next, "failing directory rest " + std::to_string(milliseconds) + "\n");
-    ASSERT_EQ(::rename(next.c_str(), fault_file_.c_str()), 0);
-  }
+  void a_minute_is(int milliseconds) { arm("failing directory rest " + std::to_string(milliseconds) + "\n"); }
   // The path of a block as vLLM names it.
   std::string leaf(const std::string& top, int block) {
     return path(top + "_r0/" + std::to_string(block % 64) + "/" + std::to_string(block) + "_g0");
@@ -75,18 +63,8 @@ class DirectoriesTest : public DiskTierTest {
     EXPECT_EQ(::statvfs(mount().path().c_str(), &status), 0);
     return status.f_ffree;
   }
-  void kill_server() {
-    const pid_t serving = mount().serving_pid();
-    ASSERT_GT(serving, 0);
-    ASSERT_EQ(::kill(serving, SIGKILL), 0);
-    EXPECT_TRUE(exists(mount().control("stats")));  // the next serving process answers this
-    EXPECT_NE(mount().serving_pid(), serving);
-  }
   // count_in() lists a directory without a lookup of its names, so that the question changes nothing.
   size_t count_in(const std::string& directory) { return list(directory).size(); }
-
- private:
-  std::string fault_file_;
 };
 
 TEST_F(DirectoriesTest, ABlockOfItsOwnDirectoryIsStoredForEver) {
@@ -273,7 +251,7 @@ TEST_F(DirectoriesTest, ASuccessorGoesOn) {
   start_pool(kSmallPool);
   store_blocks("model", 2000);
   const File open(leaf("model", 1), O_RDONLY | O_DIRECTORY);
-  kill_server();
+  replace_server();
   order(mount(), "100%");
   store_blocks("more", kMoreThanFit);
   EXPECT_GT(stat("directories_reclaimed"), 1000);
@@ -289,7 +267,7 @@ TEST_F(DirectoriesTest, DeathAtAnyStepCostsNothing) {
   for (const std::string place : {"directory found empty", "directory reclaimed"}) {
     crowd(place.substr(place.rfind(' ') + 1), 4000);
     const pid_t serving = mount().serving_pid();
-    write_file(disk() / "fault", place + "\nfailing directory rest 1\n");
+    arm(place + "\nfailing directory rest 1\n");
     crowd("more of " + place, 4000);
     EXPECT_TRUE(eventually([&] { return mount().serving_pid() != serving; })) << place;
     a_minute_is(1);
@@ -301,11 +279,6 @@ class DirectoriesOnDiskTest : public DirectoriesTest {
  protected:
   // The pool has 4,864 inodes, and entries leave its disk, too.
   void start_with_disk() { start({.size = "1M", .spill_size = "16M"}); }
-  void stop_and_check() {
-    stop();
-    const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
-  }
 };
 
 TEST_F(DirectoriesOnDiskTest, TheCatalogForgetsThemToo) {
@@ -330,13 +303,13 @@ TEST_F(DirectoriesOnDiskTest, ASuccessorKnowsTheCatalogsDirectories) {
   start_with_disk();
   store_blocks("model", 500);
   crowd("d", 2000);
-  kill_server();
+  replace_server();
   crowd("e", 5000);
   EXPECT_GT(stat("directories_reclaimed"), 1000);
   EXPECT_FALSE(exists(path("d0")));
   // The serving process dies when a directory has gone that the catalog still has.
   const pid_t serving = mount().serving_pid();
-  write_file(disk() / "fault", "directory reclaimed\nfailing directory rest 1\n");
+  arm("directory reclaimed\nfailing directory rest 1\n");
   crowd("f", 3000);
   EXPECT_NE(mount().serving_pid(), serving);
   stop_and_check();

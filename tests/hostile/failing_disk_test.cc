@@ -38,10 +38,6 @@ class FailingDiskTest : public DiskTierTest {
     ASSERT_TRUE(eventually([&] { return progress()["state"] != "running"; }, std::chrono::seconds(60)));
   }
   std::map<std::string, std::string> progress() { return parse_stats(read_file(mount().control("scrub"))); }
-  int sync_pool() {
-    const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
-    return error_of(::fsync(directory.fd()));
-  }
   // The number of lines in the daemon's log that contain `what`.
   size_t lines_about(std::string_view what) {
     const std::string log = mount().log();
@@ -59,7 +55,7 @@ class FailingDiskTest : public DiskTierTest {
 TEST_F(FailingDiskTest, AScrubMeanwhileCostsNothing) {
   start({.size = "64M"});
   fill_pool("e", kEntries, 300'000);
-  ASSERT_EQ(sync_pool(), 0);
+  ASSERT_EQ(sync_directory(), 0);
   make_all_cold();
   fail("read", EIO);
   scrub();
@@ -87,7 +83,7 @@ TEST_F(FailingDiskTest, AScrubMeanwhileCostsNothing) {
 TEST_F(FailingDiskTest, OpensMeanwhileFailAndCostNothing) {
   start({.size = "64M"});
   fill_pool("e", kEntries, 300'000);
-  ASSERT_EQ(sync_pool(), 0);
+  ASSERT_EQ(sync_directory(), 0);
   make_all_cold();
   for (const int code : {EIO, ETIMEDOUT, EREMOTEIO, ENODATA, ENODEV}) {
     fail("read", code);
@@ -107,7 +103,7 @@ TEST_F(FailingDiskTest, OpensMeanwhileFailAndCostNothing) {
   EXPECT_EQ(stat("discards"), 0);
   mend();
   EXPECT_EQ(check_whole(names("e", kEntries)), kEntries - 1);
-  ASSERT_EQ(sync_pool(), 0);
+  ASSERT_EQ(sync_directory(), 0);
   kill();
   start({.size = "64M"});
   EXPECT_EQ(check_whole(names("e", kEntries)), kEntries - 1);
@@ -133,7 +129,7 @@ TEST_F(FailingDiskTest, AReaderServedFromTheDiskGoesOnAfterwards) {
 TEST_F(FailingDiskTest, CheckKeepsWhatCannotBeRead) {
   start();
   fill_pool("e", 5, 300'000);
-  ASSERT_EQ(sync_pool(), 0);
+  ASSERT_EQ(sync_directory(), 0);
   stop();
   fail("read", EIO);
   const Outcome found = run({"kvcachefs", "check", "p", "--spill", spill_file(), "--data", "--repair"});
@@ -172,7 +168,7 @@ TEST_F(FailingDiskTest, WhatCannotBeWrittenIsKept) {
   EXPECT_EQ(stored, kStored);
   EXPECT_TRUE(becomes("dirty_entries", 0));
   EXPECT_EQ(stat("spills"), stored);
-  EXPECT_EQ(error_name(sync_pool()), "ok");
+  EXPECT_EQ(error_name(sync_directory()), "ok");
   fill_pool("more", 60);
   EXPECT_EQ(stat("discards"), 0);
   kill();
@@ -209,7 +205,7 @@ TEST_F(FailingDiskTest, OneErrorHoldsUpNobody) {
 TEST_F(FailingDiskTest, AFlushThatFailsCostsNoEntry) {
   start({.size = "32M", .more = "durability=writeback"});
   fill_pool("before", 4);
-  ASSERT_EQ(sync_pool(), 0);
+  ASSERT_EQ(sync_directory(), 0);
   write_file(fault_file(), "fail disk flush 5\n");
   fill_pool("e", 4);
   EXPECT_TRUE(becomes("disk_failed", 1));

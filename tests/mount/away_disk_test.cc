@@ -6,16 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 #include "tests/support/programs.h"
@@ -25,18 +21,7 @@ namespace {
 
 constexpr size_t kBytes = 256 << 10;
 
-double seconds_of(const std::function<void()>& act) {
-  const auto begun = std::chrono::steady_clock::now();
-  act();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-}
-
-int open_error(const std::string& name) {
-  std::string content;
-  return load(name, &content);
-}
-
-class AwayDiskTest : public DiskTierTest {
+class AwayDiskTest : public FaultedTierTest {
  protected:
   // start_with_entries() makes entries cold-0.. and clean-0.. in a pool that spills to a file.
   void start_with_entries(const std::string& more = "") {
@@ -48,17 +33,7 @@ class AwayDiskTest : public DiskTierTest {
     make_all_cold();
     fill_pool("clean", 4, kBytes);
     EXPECT_TRUE(becomes("dirty_entries", 0));
-    EXPECT_EQ(error_name(sync_pool()), "ok");
-  }
-  int sync_pool() {
-    const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
-    return error_of(::fsync(directory.fd()));
-  }
-  void kill_server() {
-    const pid_t serving = mount().serving_pid();
-    ASSERT_GT(serving, 0);
-    ASSERT_EQ(::kill(serving, SIGKILL), 0);
-    ASSERT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != serving; }));
+    EXPECT_EQ(error_name(sync_directory()), "ok");
   }
   std::string named(const std::string& name, int i) { return path(name + "-" + std::to_string(i)); }
   void expect_in_memory(const std::string& name, int count) {
@@ -70,7 +45,7 @@ class AwayDiskTest : public DiskTierTest {
     EXPECT_EQ(stat("cold_entries"), count);
     for (int i = 0; i < count; ++i) {
       EXPECT_TRUE(exists(named("cold", i)));
-      EXPECT_EQ(error_name(open_error(named("cold", i))), "EIO");
+      EXPECT_EQ(error_name(load(named("cold", i))), "EIO");
       EXPECT_EQ(error_of(::truncate(named("cold", i).c_str(), 10)), EIO);
     }
   }
@@ -80,11 +55,9 @@ class AwayDiskTest : public DiskTierTest {
     expect_in_memory("clean", 4);
     EXPECT_EQ(stat("discards") + stat("checksum_errors") + stat("promote_errors"), 0);
   }
-  void expect_sound_disk(const std::string& spill) {
+  void expect_sound_disk() {
     EXPECT_TRUE(becomes("dirty_entries", 0));
-    stop();
-    const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
+    stop_and_check();
   }
   std::string hidden() const { return spill_file() + ".away"; }
   void hide() { ASSERT_EQ(::rename(spill_file().c_str(), hidden().c_str()), 0); }
@@ -99,10 +72,10 @@ TEST_F(AwayDiskTest, AFileThatIsGoneIsMissedByColdEntriesAlone) {
   EXPECT_EQ(error_name(store(path("new"), pattern(7, kBytes))), "ok");
   EXPECT_EQ(difference(7, read_file(path("new"))), "");
   // The first open of a cold entry waits a little for the disk.
-  const double waited = seconds_of([&] { EXPECT_EQ(error_name(open_error(named("cold", 0))), "EIO"); });
+  const double waited = seconds_of([&] { EXPECT_EQ(error_name(load(named("cold", 0))), "EIO"); });
   EXPECT_LT(waited, 8);
   EXPECT_LT(seconds_of([&] { expect_away(8); }), 2);
-  EXPECT_EQ(error_name(sync_pool()), "EIO") << "not durable, and said to be";
+  EXPECT_EQ(error_name(sync_directory()), "EIO") << "not durable, and said to be";
   // Entries that leave memory meanwhile are none that the disk has or is to have.
   order(mount(), "100%");
   expect_in_memory("clean", 4);
@@ -145,25 +118,22 @@ TEST_F(AwayDiskTest, AFileThatIsGoneIsMissedByColdEntriesAlone) {
     EXPECT_EQ(stat("checksum_errors") + stat("discards"), 0);
   };
   expect_changes();
-  expect_sound_disk(spill_file());
+  expect_sound_disk();
   start();
   expect_changes();
 }
 
 TEST_F(AwayDiskTest, AnOpenWaitsForALockThatIsHeldStill) {
-  const std::string faults = disk() / "fault";
-  ::setenv("KVCACHEFS_FAULT_FILE", faults.c_str(), 1);
   start_with_entries();
-  ::unsetenv("KVCACHEFS_FAULT_FILE");
   for (const std::string& held : {spill_file(), spill_file() + ".catalog/lock"}) {
     SCOPED_TRACE(held);
     ASSERT_TRUE(exists(held));
     make_all_cold();
-    ASSERT_EQ(store(faults, "hang taken over\n"), 0);
+    arm("hang taken over\n");
     kill_server();
     // The test takes the lock before the next serving process does.
     File lock(held, O_RDWR);
-    ASSERT_TRUE(eventually([&] { return !exists(faults); }));
+    ASSERT_TRUE(fired("hang taken over"));
     ASSERT_TRUE(eventually([&] { return ::flock(lock.fd(), LOCK_EX | LOCK_NB) == 0; }));
     ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
     EXPECT_TRUE(becomes("disk_away", 1));
@@ -190,7 +160,7 @@ TEST_F(AwayDiskTest, AnOpenWaitsForALockThatIsHeldStill) {
     EXPECT_EQ(error_name(WEXITSTATUS(status)), "ok");
     expect_back();
   }
-  expect_sound_disk(spill_file());
+  expect_sound_disk();
 }
 
 TEST_F(AwayDiskTest, ADeviceThatFails) {
@@ -263,22 +233,18 @@ TEST_F(AwayDiskTest, DeathsWhileItIsAway) {
   show();
   expect_back();
   expect_in_memory("new", 12);
-  expect_sound_disk(spill_file());
+  expect_sound_disk();
 }
 
 TEST_F(AwayDiskTest, DeathsAtEachPlace) {
-  const std::string faults = disk() / "fault";
-  ::setenv("KVCACHEFS_FAULT_FILE", faults.c_str(), 1);
   start_with_entries();
-  ::unsetenv("KVCACHEFS_FAULT_FILE");
-  const auto fired = [&] { return eventually([&] { return !exists(faults); }); };
   for (const char* place :
        {"taken over", "adopted the tree", "without its disk", "pools adopted", "resumed"}) {
     SCOPED_TRACE(place);
     if (!exists(hidden())) hide();
-    ASSERT_EQ(store(faults, std::string(place) + "\n"), 0);
+    arm(place);
     kill_server();
-    EXPECT_TRUE(fired());
+    EXPECT_TRUE(fired(place));
     EXPECT_EQ(stat("disk_away"), 1);
     expect_in_memory("clean", 4);
   }
@@ -291,9 +257,9 @@ TEST_F(AwayDiskTest, DeathsAtEachPlace) {
     }
     EXPECT_TRUE(becomes("disk_away", 1));
     ASSERT_EQ(::rename(named("cold", 0).c_str(), path("other").c_str()), 0);
-    ASSERT_EQ(store(faults, std::string(places) + "\n"), 0);
+    arm(places);
     show();
-    EXPECT_TRUE(fired());
+    EXPECT_TRUE(fired(places));
     EXPECT_TRUE(becomes("disk_away", 0));
     ASSERT_EQ(::rename(path("other").c_str(), named("cold", 0).c_str()), 0);
     expect_back();
@@ -301,7 +267,7 @@ TEST_F(AwayDiskTest, DeathsAtEachPlace) {
     make_all_cold();
     EXPECT_EQ(check_whole({named("clean", 0), named("clean", 1), named("clean", 2), named("clean", 3)}), 4);
   }
-  expect_sound_disk(spill_file());
+  expect_sound_disk();
 }
 
 TEST_F(AwayDiskTest, APowerCutLosesNothingThatWasCommitted) {
@@ -409,8 +375,7 @@ TEST_F(AwayDiskTest, OtherPoolsAreNotDisturbed) {
       return both.stat_value("cold_entries", pool) == 8;
     }));
   hide();
-  const pid_t serving = both.serving_pid();
-  ASSERT_EQ(::kill(serving, SIGKILL), 0);
+  ASSERT_EQ(::kill(both.serving_pid(), SIGKILL), 0);
   // The other pools answer at once: no pool waits for another pool's disk.
   EXPECT_LT(seconds_of([&] {
               for (const char* pool : {"q", "r"})

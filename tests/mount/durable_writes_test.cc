@@ -133,10 +133,7 @@ TEST_F(DurableWritesTest, OfAllOfAPoolByItsRoot) {
   int seed = 0;
   for (const char* name : {"a", "d/b", "d/d/c"})
     ASSERT_EQ(error_name(store(path(name), pattern(++seed, 50'000))), "ok");
-  {
-    const File root(mount().path(), O_RDONLY | O_DIRECTORY);
-    ASSERT_EQ(error_name(error_of(::fsync(root.fd()))), "ok");
-  }
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   lose_memory();
   seed = 0;
   for (const char* name : {"a", "d/b", "d/d/c"})

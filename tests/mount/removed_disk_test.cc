@@ -200,11 +200,6 @@ void RemovedDiskTest::write_in_full_removed_pool(bool with_disk) {
   const std::string block(kMiB, 'x');
   for (int i = 0; i < 64; ++i)
     if (::pwrite(files[0].fd(), block.data(), block.size(), i * kMiB) < 0) break;
-  const auto seconds_of = [](auto act) {
-    const auto begun = std::chrono::steady_clock::now();
-    act();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  };
   const double before = seconds_of([&] { (void)!::pwrite(files[1].fd(), block.data(), block.size(), 0); });
   for (int i = 0; i < kThreads; ++i) ASSERT_EQ(::unlink(extra("f" + std::to_string(i)).c_str()), 0);
   ASSERT_EQ(error_name(remove_pool()), "ok");

@@ -67,10 +67,6 @@ class SparseTest : public DiskTierTest {
     for (int i = 0; i < count; ++i) names.push_back(path("e-" + std::to_string(i)));
     EXPECT_EQ(check_whole(names), count);
   }
-  void check_disk() {
-    const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
-    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
-  }
   void take_over() {
     const pid_t before = mount().serving_pid();
     ASSERT_EQ(::kill(before, SIGKILL), 0);
@@ -106,8 +102,7 @@ TEST_F(SparseTest, AHundredGigabytesForAFewPages) {
     EXPECT_EQ(tier_of(name), "cold") << "whatever has no pages there";
     EXPECT_LT(stat("cold_bytes"), 10 * static_cast<int64_t>(kMiB));
     expect_pieces(name, size, pieces);
-    stop();
-    check_disk();
+    stop_and_check();
     start();
     name = path("sparse");
     EXPECT_EQ(tier_of(name), "cold");
@@ -127,8 +122,7 @@ TEST_F(SparseTest, AHoleCostsOthersNothing) {
   ASSERT_EQ(error_name(sync(largest)), "ok");
   make_all_cold();
   expect_pieces(name, 900 * static_cast<off_t>(kMiB), {});
-  stop();
-  check_disk();
+  stop_and_check();
   start({.size = "32M", .spill_size = "64M", .more = "durability=writeback"});
   expect_pieces(path("hole"), 900 * static_cast<off_t>(kMiB), {});
   expect_pieces(path("largest"), INT64_MAX, {{0, 100}});
@@ -151,8 +145,7 @@ TEST_F(SparseTest, ManyHoles) {
     expect_pieces(name, size, pieces);
     take_over();
   }
-  stop();
-  check_disk();
+  stop_and_check();
 }
 
 // Holes written as zeros would take many times the space of the data, and so the file does not go to the

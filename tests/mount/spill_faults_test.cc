@@ -25,10 +25,6 @@ class SpillFaultsTest : public DiskTierTest {
     for (int i = 0; i < count; ++i) names.push_back(path(name + "-" + std::to_string(i)));
     return names;
   }
-  int sync_pool() {
-    const File directory(mount().path(), O_RDONLY | O_DIRECTORY);
-    return error_of(::fsync(directory.fd()));
-  }
 };
 
 TEST_F(SpillFaultsTest, WithoutDurabilityASlowDiskStopsNobody) {
@@ -148,12 +144,12 @@ TEST_F(SpillFaultsTest, AFullStateDirectoryLosesNothing) {
     ASSERT_EQ(set_xattr(name, "user.note", std::string(16'000, 'x')), 0) << name;
   EXPECT_TRUE(rises_to("catalog_errors", 1));
   EXPECT_NE(mount().log().find("stays in memory until the catalog can be written again"), std::string::npos);
-  EXPECT_NE(error_name(sync_pool()), "ok") << "not durable, and said to be";
+  EXPECT_NE(error_name(sync_directory()), "ok") << "not durable, and said to be";
   const auto more = fill_pool("f", 60, 300'000);
   EXPECT_EQ(check_whole(names), 60);
   EXPECT_EQ(check_whole(more), 60);
   ASSERT_EQ(::mount("none", state.path().c_str(), nullptr, MS_REMOUNT, "size=64M"), 0);
-  EXPECT_TRUE(eventually([&] { return sync_pool() == 0; }));
+  EXPECT_TRUE(eventually([&] { return sync_directory() == 0; }));
   EXPECT_NE(mount().log().find("the catalog is written again"), std::string::npos);
   kill();
   start_pool(pool);
@@ -170,7 +166,7 @@ TEST_F(SpillFaultsTest, AFullDiskWaitsForItsCatalog) {
   const PlainTmpfs state("size=4M");
   start_pool("p:size=96M,spill_size=64M,spill=" + spill_file() + ",catalog=" + state.path() + "/catalog");
   const auto names = fill_pool("e", 40);
-  ASSERT_EQ(error_name(sync_pool()), "ok");
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   {
     const File filler(state.path() + "/filler", O_CREAT | O_WRONLY);
     const std::string page(4096, 'x');
@@ -193,7 +189,7 @@ TEST_F(SpillFaultsTest, AFullDiskWaitsForItsCatalog) {
   EXPECT_EQ(stat("dirty_entries"), dirty);
   ASSERT_EQ(::unlink((state.path() + "/filler").c_str()), 0);
   ASSERT_EQ(::mount("none", state.path().c_str(), nullptr, MS_REMOUNT, "size=64M"), 0);
-  EXPECT_TRUE(eventually([&] { return sync_pool() == 0; }));
+  EXPECT_TRUE(eventually([&] { return sync_directory() == 0; }));
   ordered.get();
   EXPECT_EQ(stat("discards"), 0);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(difference(100 + i, read_file(names[i])), "");
@@ -208,7 +204,7 @@ TEST_F(SpillFaultsTest, CheckFindsAndDiscardsWhatIsDamaged) {
   };
   start();
   fill_pool("e", 5, 300'000);
-  ASSERT_EQ(error_name(sync_pool()), "ok");
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   EXPECT_NE(check({}).exit_code, 0) << "a pool that serves is left alone";
   kill();
   EXPECT_EQ(check({}).exit_code, 0) << "after a kill";

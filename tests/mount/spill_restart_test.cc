@@ -22,10 +22,6 @@ class SpillRestartTest : public DiskTierTest {
     EXPECT_EQ(::lstat(path(name).c_str(), &status), 0) << name;
     return status;
   }
-  void sync_directory(const std::string& name) {
-    const File directory(path(name), O_RDONLY | O_DIRECTORY);
-    ASSERT_EQ(error_name(error_of(::fsync(directory.fd()))), "ok") << name;
-  }
   // make_tree() makes a tree with names, modes, owners, times, links, xattrs and pins.
   void make_tree();
   void expect_tree();
@@ -122,7 +118,8 @@ TEST_F(SpillRestartTest, KilledAfterItWasSynced) {
     SCOPED_TRACE(durability);
     start({.more = std::string("durability=") + durability});
     make_tree();
-    for (const char* directory : {"", "d", "d/inner"}) sync_directory(directory);
+    for (const char* directory : {"", "d", "d/inner"})
+      ASSERT_EQ(error_name(sync_directory(directory)), "ok") << directory;
     kill();
     start();
     expect_tree();
@@ -162,7 +159,7 @@ TEST_F(SpillRestartTest, SyncedBeforeItHadAName) {
     ASSERT_EQ(error_name(error_of(::fsync(file.fd()))), "ok");
     const std::string its_path = "/proc/self/fd/" + std::to_string(file.fd());
     ASSERT_EQ(::linkat(AT_FDCWD, its_path.c_str(), AT_FDCWD, path("named").c_str(), AT_SYMLINK_FOLLOW), 0);
-    sync_directory("");
+    ASSERT_EQ(error_name(sync_directory()), "ok");
     kill();
     start();
     EXPECT_EQ(difference(5, read_file(path("named"))), "");
@@ -177,15 +174,15 @@ TEST_F(SpillRestartTest, TheNewNameOfAFileWhoseOldOneWasReplaced) {
   const std::string content = pattern(1, 300'000);
   ASSERT_EQ(error_name(store(path("old"), content)), "ok");
   ASSERT_EQ(error_name(store(path("other"), pattern(2, 300'000))), "ok");
-  sync_directory("");
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   {
     const File file(path("old"), O_WRONLY | O_TRUNC);
     ASSERT_EQ(::link(path("old").c_str(), path("new").c_str()), 0);
     ASSERT_EQ(::rename(path("other").c_str(), path("old").c_str()), 0);
-    sync_directory("");
+    ASSERT_EQ(error_name(sync_directory()), "ok");
     ASSERT_EQ(::write(file.fd(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
   }
-  sync_directory("");
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   // The entries stored next would overwrite its place on the disk if that had been given away.
   EXPECT_EQ(check_whole(fill_pool("e", 40, 300'000)), 40);
   make_all_cold();
@@ -200,12 +197,12 @@ TEST_F(SpillRestartTest, TheNewNameOfAFileWhoseOldOneWasReplaced) {
 TEST_F(SpillRestartTest, RemovedAndReplacedStaySo) {
   start();
   const auto names = fill_pool("e", 6);
-  sync_directory("");
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   ASSERT_EQ(::unlink(names[0].c_str()), 0);
   ASSERT_EQ(error_name(store(names[1], "newer")), "ok");
   ASSERT_EQ(::rename(names[2].c_str(), names[3].c_str()), 0);
   ASSERT_EQ(::truncate(names[4].c_str(), 10), 0);
-  sync_directory("");
+  ASSERT_EQ(error_name(sync_directory()), "ok");
   kill();
   start();
   EXPECT_EQ(list(mount().path()), (std::vector<std::string>{"e-1", "e-3", "e-4", "e-5"}));

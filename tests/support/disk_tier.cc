@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "tests/support/files.h"
+#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -64,6 +65,12 @@ void DiskTierTest::kill() {
   mount_.reset();
 }
 
+void DiskTierTest::stop_and_check() {
+  stop();
+  const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
+}
+
 std::vector<std::string> DiskTierTest::fill_pool(const std::string& name, int count, size_t bytes) {
   return fill(mount_->path(), name, count, bytes);
 }
@@ -84,6 +91,11 @@ std::vector<std::string> DiskTierTest::fill_pool(const std::string& name, int co
 
 void DiskTierTest::set(std::string_view file, std::string_view value) {
   ASSERT_EQ(error_name(write_once(mount_->place_to_write(file), value)), "ok") << file << " = " << value;
+}
+
+int DiskTierTest::sync_directory(const std::string& name) {
+  const File directory(path(name), O_RDONLY | O_DIRECTORY);
+  return error_of(::fsync(directory.fd()));
 }
 
 void DiskTierTest::make_all_cold() {

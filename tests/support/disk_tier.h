@@ -35,6 +35,8 @@ class DiskTierTest : public ::testing::Test {
   void start_pool(const std::string& pool);  // `pool`: a whole --pool value of a pool p
   void stop();
   void kill();  // kills the daemon and removes the stale mount
+  // stop_and_check() expects that `kvcachefs check` finds nothing wrong with what the stopped daemon left.
+  void stop_and_check();
 
   Mount& mount() { return *mount_; }
   std::string path(std::string_view name) { return mount_->path() + "/" + std::string(name); }
@@ -48,6 +50,8 @@ class DiskTierTest : public ::testing::Test {
   ::testing::AssertionResult becomes(std::string_view name, int64_t value);
   ::testing::AssertionResult rises_to(std::string_view name, int64_t least);
   void set(std::string_view file, std::string_view value);
+  // fsync(2) of a directory of the pool, by default its root; returns 0 or the errno.
+  int sync_directory(const std::string& name = "");
   // make_all_cold() orders evictions until every entry is only on the disk; each entry has to be closed.
   void make_all_cold();
   std::string tier_of(const std::string& name);

@@ -9,7 +9,6 @@
 
 #include "base/sys_process.h"
 #include "tests/support/files.h"
-#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 
@@ -81,9 +80,7 @@ void FaultedTierTest::expect_whole() {
 void FaultedTierTest::check_all() {
   expect_whole();
   EXPECT_TRUE(becomes("dirty_entries", 0));
-  stop();
-  const Outcome checked = run({"kvcachefs", "check", "p", "--data", "--spill", spill_file()});
-  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.error;
+  stop_and_check();
   start();
   expect_whole();
 }

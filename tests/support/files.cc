@@ -126,14 +126,14 @@ int store(const std::string& path, std::string_view content) {
 int load(const std::string& path, std::string* content) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno;
-  content->clear();
+  if (content != nullptr) content->clear();
   std::string piece(size_t{1} << 18, '\0');
   int error = 0;
   for (;;) {
     const ssize_t got = ::read(fd, piece.data(), piece.size());
     if (got < 0) error = errno;
     if (got <= 0) break;
-    content->append(piece, 0, got);
+    if (content != nullptr) content->append(piece, 0, got);
   }
   ::close(fd);
   return error;
@@ -176,6 +176,12 @@ std::map<std::string, std::string> parse_stats(std::string_view text) {
     if (space != std::string::npos) values[line.substr(0, space)] = line.substr(space + 1);
   }
   return values;
+}
+
+double seconds_of(const std::function<void()>& act) {
+  const auto begun = std::chrono::steady_clock::now();
+  act();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
 uint64_t Random::next() {

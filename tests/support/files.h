@@ -63,8 +63,9 @@ void write_file(const std::string& path, std::string_view content, mode_t mode =
 int write_once(const std::string& path, std::string_view content);
 // store() stores a file as clients do: PATH.tmp, write, close, rename. Returns 0 or the first errno.
 int store(const std::string& path, std::string_view content);
-// load() returns 0 and sets the content, or returns the errno of open or read.
-int load(const std::string& path, std::string* content);
+// load() reads all of a file; returns 0 and sets the content, if it is asked for, or the errno of open or
+// read.
+int load(const std::string& path, std::string* content = nullptr);
 
 bool exists(const std::string& path);
 void make_directory(const std::string& path, mode_t mode = 0755);
@@ -84,6 +85,8 @@ std::string difference(uint64_t seed, std::string_view content);
 int in_child(const std::function<int()>& body, std::chrono::milliseconds deadline = std::chrono::seconds(60));
 // The same as user `uid` with group `gid` and no other groups.
 int as_user(uid_t uid, gid_t gid, const std::function<int()>& body);
+
+double seconds_of(const std::function<void()>& act);
 
 // Seeded numbers that are the same on every machine, unlike those of std::uniform_int_distribution.
 class Random {
