@@ -1,5 +1,5 @@
-// Calls that promise durability: after the answer both processes are killed and the memory is gone, and the
-// content that comes back from the disk is complete.
+// Calls that promise durability: after the answer both processes are killed and the memory is gone, perhaps
+// after a takeover, and the content that comes back from the disk is complete.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
 
 namespace kvcachefs::test {
 namespace {
 
-class DurableWritesTest : public DiskTierTest {
+class DurableWritesTest : public FaultedTierTest {
  protected:
   // A pool of which no entry is spilled in the background.
   void start_lazy() { start({.size = "64M", .more = "durability=none"}); }
@@ -139,6 +139,127 @@ TEST_F(DurableWritesTest, OfAllOfAPoolByItsRoot) {
   for (const char* name : {"a", "d/b", "d/d/c"})
     EXPECT_EQ(difference(++seed, read_file(path(name))), "") << name;
   EXPECT_TRUE(exists(path("empty")));
+}
+
+// The promise was made before a takeover, and the catalog's older content stays true until something replaces
+// it.
+class DurableTakeoverTest : public DurableWritesTest {
+ protected:
+  static void write(const File& file, uint64_t seed) {
+    const std::string content = pattern(seed, kMiB);
+    ASSERT_EQ(::pwrite(file.fd(), content.data(), content.size(), 0), static_cast<ssize_t>(kMiB));
+  }
+  void store_synced(const std::string& name, uint64_t seed) {
+    const File file(path(name), O_RDWR | O_CREAT);
+    write(file, seed);
+    ASSERT_EQ(::fsync(file.fd()), 0);
+  }
+};
+
+TEST_F(DurableTakeoverTest, WhatIsOpenForWriting) {
+  start_lazy();
+  store_synced("opened", 1);
+  store_synced("written", 2);
+  store_synced("unlinked", 3);
+  store_synced("renamed", 4);
+  store_synced("linked", 5);
+  {
+    std::vector<File> files;
+    for (const char* name : {"opened", "written", "unlinked", "renamed", "linked"})
+      files.emplace_back(path(name), O_RDWR);
+    files.emplace_back(path("new"), O_RDWR | O_CREAT);
+    write(files.back(), 6);
+    ASSERT_EQ(::fsync(files.back().fd()), 0);
+    write(files[1], 7);
+    replace_server();
+    ASSERT_EQ(::unlink(path("unlinked").c_str()), 0);
+    ASSERT_EQ(::rename(path("renamed").c_str(), path("renamed-2").c_str()), 0);
+    ASSERT_EQ(::link(path("linked").c_str(), path("linked-2").c_str()), 0);
+    EXPECT_EQ(sync_directory(), 0);
+    lose_memory();
+  }
+  EXPECT_EQ(difference(1, read_file(path("opened"))), "");
+  EXPECT_EQ(difference(2, read_file(path("written"))), "");
+  EXPECT_EQ(difference(6, read_file(path("new"))), "");
+  EXPECT_FALSE(exists(path("unlinked")));
+  EXPECT_FALSE(exists(path("renamed")));
+  EXPECT_EQ(difference(4, read_file(path("renamed-2"))), "");
+  EXPECT_EQ(difference(5, read_file(path("linked"))), "");
+  EXPECT_EQ(difference(5, read_file(path("linked-2"))), "");
+  EXPECT_EQ(list(mount().path()).size(), 6u);
+}
+
+TEST_F(DurableTakeoverTest, WhatANewerOneHasReplaced) {
+  start_lazy();
+  store_synced("e", 1);
+  store_synced("f", 2);
+  ASSERT_EQ(error_name(store(path("e"), pattern(3, kMiB))), "ok");
+  ASSERT_EQ(error_name(store(path("f"), pattern(4, kMiB))), "ok");
+  replace_server();
+  {
+    const File newer(path("f"), O_RDWR);
+    ASSERT_EQ(::fsync(newer.fd()), 0);
+  }
+  replace_server();
+  lose_memory();
+  EXPECT_EQ(difference(1, read_file(path("e"))), "") << "the older one is whole until the newer is durable";
+  EXPECT_EQ(difference(4, read_file(path("f"))), "");
+  const int64_t used = stat("spill_used_bytes");
+  ASSERT_EQ(error_name(store(path("e"), pattern(5, kMiB))), "ok");
+  replace_server();
+  const File newer(path("e"), O_RDWR);
+  ASSERT_EQ(::fsync(newer.fd()), 0);
+  EXPECT_TRUE(becomes("spill_used_bytes", used)) << "the older one's space is free again";
+}
+
+// A file that got a name after it was cut to nothing never shows its older content under that name.
+TEST_F(DurableTakeoverTest, WhatWasCutToNothing) {
+  start_lazy();
+  for (const char* name : {"kept", "renamed", "rewritten"}) store_synced(name, 1);
+  const File rewritten(path("rewritten"), O_RDWR | O_TRUNC);
+  write(rewritten, 2);
+  for (const char* name : {"kept", "renamed"}) ASSERT_EQ(::truncate(path(name).c_str(), 0), 0);
+  replace_server();
+  ASSERT_EQ(::rename(path("renamed").c_str(), path("other").c_str()), 0);
+  EXPECT_EQ(sync_directory(), 0);
+  ASSERT_EQ(::rename(path("rewritten").c_str(), path("named").c_str()), 0);
+  replace_server();
+  ASSERT_EQ(::fsync(rewritten.fd()), 0);
+  lose_memory();
+  EXPECT_FALSE(exists(path("renamed")));
+  EXPECT_FALSE(exists(path("rewritten")));
+  EXPECT_EQ(difference(2, read_file(path("named"))), "");
+  EXPECT_NE(difference(1, read_file(path("other")) + "?"), "");
+  const std::string kept = read_file(path("kept"));
+  EXPECT_TRUE(kept.empty() || difference(1, kept).empty());
+}
+
+TEST_F(DurableTakeoverTest, ACutOfAColdOne) {
+  start_lazy();
+  for (const char* place : {"cold one cut", "marked dirty"}) {
+    SCOPED_TRACE(place);
+    store_synced("e", 1);
+    make_all_cold();
+    die_at(place, [&] { EXPECT_EQ(::truncate(path("e").c_str(), 0), 0); });
+    EXPECT_EQ(read_file(path("e")), "");
+    lose_memory();
+    const std::string left = read_file(path("e"));
+    EXPECT_TRUE(left.empty() || difference(1, left).empty());
+  }
+}
+
+TEST_F(DurableTakeoverTest, WhatHadNoName) {
+  start_lazy();
+  const File nameless(::open(mount().path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
+  write(nameless, 1);
+  ASSERT_EQ(::fsync(nameless.fd()), 0);
+  replace_server();
+  ASSERT_EQ(::linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(nameless.fd())).c_str(), AT_FDCWD,
+                     path("named").c_str(), AT_SYMLINK_FOLLOW),
+            0);
+  EXPECT_EQ(sync_directory(), 0);
+  lose_memory();
+  EXPECT_EQ(difference(1, read_file(path("named"))), "");
 }
 
 }  // namespace
