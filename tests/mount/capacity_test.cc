@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "tests/support/disks.h"
-#include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -359,45 +357,6 @@ TEST(HugePages, LargeEntriesLieInThem) {
   EXPECT_EQ(used, static_cast<int64_t>(256 * kMiB));
   EXPECT_GE(mount.stat_value("huge_bytes"), used * 9 / 10);
   mount.stop();
-}
-
-class FullPoolTest : public FaultedTierTest {
- protected:
-  // Whether a thread of this process waits in the kernel.
-  static bool sleeps(pid_t thread) {
-    const std::string status = read_file("/proc/self/task/" + std::to_string(thread) + "/stat");
-    const char state = status[status.rfind(')') + 2];
-    return state == 'S' || state == 'D';
-  }
-};
-
-// The target of a long symbolic link takes a page of the pool, and the evictor has not yet made one free.
-TEST_F(FullPoolTest, ALongSymbolicLinkWaitsForTheEvictor) {
-  start_pool("p:size=64M");
-  fill_pool("e", 56);
-  ASSERT_TRUE(all_closed(mount()));
-  const std::string paused = fault_file() + ".paused";
-  arm("pause name discarded");
-  const File file(path("open"), O_WRONLY | O_CREAT);
-  const std::string piece = pattern(1, 64 << 10);
-  ssize_t written = 0;
-  while ((written = ::write(file.fd(), piece.data(), piece.size())) > 0) continue;
-  ASSERT_EQ(errno, ENOSPC);
-  ASSERT_TRUE(eventually([&] { return exists(paused); }));
-  const std::string target(300, 't');
-  std::atomic<pid_t> thread{0};
-  std::atomic<int> error{-1};
-  std::thread linker([&] {
-    thread = static_cast<pid_t>(::syscall(SYS_gettid));
-    error = error_of(::symlink(target.c_str(), path("link").c_str()));
-  });
-  EXPECT_TRUE(eventually([&] { return error >= 0 || (thread > 0 && sleeps(thread)); }));
-  ::unlink(paused.c_str());
-  linker.join();
-  EXPECT_EQ(error_name(error), "ok");
-  std::string read(400, '\0');
-  read.resize(std::max<ssize_t>(0, ::readlink(path("link").c_str(), read.data(), read.size())));
-  EXPECT_EQ(read, target);
 }
 
 }  // namespace
