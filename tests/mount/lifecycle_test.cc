@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -20,6 +19,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
+#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -27,11 +27,6 @@ namespace {
 class LifecycleTest : public ::testing::Test {
  protected:
   void SetUp() override { KVCACHEFS_NEED_DAEMON(); }
-};
-
-struct Outcome {
-  int code = -1;
-  std::string output;
 };
 
 // A Runner runs a daemon that is not meant to serve.
@@ -53,30 +48,13 @@ class Runner {
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
 
   Outcome run(std::vector<std::string> words) const {
-    words.insert(words.begin(), {program(), "-o", "runtime_dir=" + directory_ + "/run"});
-    Outcome outcome;
-    outcome.code = in_child(
-        [&] {
-          std::vector<char*> arguments;
-          for (std::string& word : words) arguments.push_back(word.data());
-          arguments.push_back(nullptr);
-          const File output(file("output"), O_WRONLY | O_CREAT | O_TRUNC);
-          ::dup2(output.fd(), STDOUT_FILENO);
-          ::dup2(output.fd(), STDERR_FILENO);
-          ::execv(arguments[0], arguments.data());
-          return 127;
-        },
-        std::chrono::seconds(20));
-    outcome.output = read_file(file("output"));
-    EXPECT_EQ(mounts_below(directory_).size(), 0u) << "something was mounted: " << outcome.output;
+    words.insert(words.begin(), {"kvcachefsd", "-o", "runtime_dir=" + file("run")});
+    const Outcome outcome = test::run(words);
+    EXPECT_EQ(mounts_below(directory_).size(), 0u) << "something was mounted: " << outcome.error;
     return outcome;
   }
 
  private:
-  static std::string program() {
-    const char* folder = std::getenv("KVCACHEFS_BIN_DIR");
-    return std::string(folder == nullptr ? KVCACHEFS_BIN_DIR : folder) + "/kvcachefsd";
-  }
   std::string directory_;
 };
 
@@ -104,11 +82,12 @@ TEST_F(LifecycleTest, WrongArguments) {
     const std::string what = ::testing::PrintToString(words);
     words.push_back(runner.mount_point());
     const Outcome outcome = runner.run(words);
-    EXPECT_EQ(outcome.code, 2) << what << "\n" << outcome.output;
-    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << what << "\n"
-                                                                                 << outcome.output;
+    EXPECT_EQ(outcome.exit_code, 2) << what << "\n" << outcome.error;
+    EXPECT_EQ(outcome.out, "") << what;
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << what << "\n"
+                                                                               << outcome.error;
   }
-  EXPECT_EQ(runner.run({}).code, 2) << "no mount point";
+  EXPECT_EQ(runner.run({}).exit_code, 2) << "no mount point";
 }
 
 TEST_F(LifecycleTest, WrongConfigurationNamesFileAndLine) {
@@ -122,10 +101,10 @@ TEST_F(LifecycleTest, WrongConfigurationNamesFileAndLine) {
   for (const auto& [text, line] : wrong) {
     write_file(config, text);
     const Outcome outcome = runner.run({"--config", config, runner.mount_point()});
-    EXPECT_EQ(outcome.code, 2) << text << outcome.output;
-    EXPECT_NE(outcome.output.find(config + ":" + std::to_string(line) + ": "), std::string::npos)
-        << text << outcome.output;
-    EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).code, 2) << text;
+    EXPECT_EQ(outcome.exit_code, 2) << text << outcome.error;
+    EXPECT_NE(outcome.error.find(config + ":" + std::to_string(line) + ": "), std::string::npos)
+        << text << outcome.error;
+    EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).exit_code, 2) << text;
   }
 }
 
@@ -133,26 +112,27 @@ TEST_F(LifecycleTest, ConfigurationIsCheckedAndPrinted) {
   const Runner runner;
   const std::string config = runner.file("kvcachefs.toml");
   write_file(config, "threads = 3\n[pools.llama]\nsize = \"16M\"\npolicy = \"fifo\"\n");
-  EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).code, 0);
+  EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).exit_code, 0);
   const Outcome printed = runner.run({"--print-config", "--config", config, runner.mount_point()});
-  EXPECT_EQ(printed.code, 0) << printed.output;
+  EXPECT_EQ(printed.exit_code, 0) << printed.out;
+  EXPECT_EQ(printed.error, "");
   for (const char* part : {"llama", "16M", "fifo", "threads = 3"}) {
-    EXPECT_NE(printed.output.find(part), std::string::npos) << part << "\n" << printed.output;
+    EXPECT_NE(printed.out.find(part), std::string::npos) << part << "\n" << printed.out;
   }
   // The printed text is a configuration.
-  write_file(config, printed.output);
-  EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).code, 0)
-      << printed.output;
+  write_file(config, printed.out);
+  EXPECT_EQ(runner.run({"--check-config", "--config", config, runner.mount_point()}).exit_code, 0)
+      << printed.out;
   const Outcome version = runner.run({"--version"});
-  EXPECT_EQ(version.code, 0);
-  EXPECT_NE(version.output.find(KVCACHEFS_VERSION), std::string::npos);
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_NE(version.out.find(KVCACHEFS_VERSION), std::string::npos);
 }
 
 TEST_F(LifecycleTest, MissingMountPointIsAFailure) {
   const Runner runner;
   const Outcome outcome = runner.run({"--pool", "p:size=16M", runner.file("nowhere")});
-  EXPECT_NE(outcome.code, 0) << outcome.output;
-  EXPECT_NE(outcome.code, -1) << "it still runs";
+  EXPECT_NE(outcome.exit_code, 0) << outcome.error;
+  EXPECT_NE(outcome.exit_code, 128 + SIGKILL) << "it still ran";
 }
 
 TEST_F(LifecycleTest, ConfigurationServes) {
@@ -181,9 +161,8 @@ TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
     const bool alone =
         ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
     if (!alone || ::write(ready[1], "1", 1) != 1 || ::read(go_on[0], &byte, 1) != 1) ::_exit(1);
-    std::string content;
     // The error is ENOTCONN, or ECANCELED while the rings are taken down.
-    ::_exit(load(mount.path() + "/file", &content) != 0 ? 0 : 2);
+    ::_exit(load(mount.path() + "/file") != 0 ? 0 : 2);
   }
   ::close(ready[1]);
   ::close(go_on[0]);
@@ -337,12 +316,8 @@ TEST_F(LifecycleTest, Daemonize) {
   std::vector<std::string> words = {"--daemonize", "--pool", "p:size=16M", runner.mount_point()};
   if (mode() == Mode::kDaemonIo) words.insert(words.begin(), {"-o", "no_passthrough"});
   if (mode() == Mode::kIoUring) words.insert(words.begin(), {"-o", "io_uring"});
-  words.insert(words.begin(), {KVCACHEFS_BIN_DIR "/kvcachefsd", "-o", "runtime_dir=" + runner.file("run")});
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ASSERT_EQ(in_child([&] { return ::execv(arguments[0], arguments.data()) + 1; }, std::chrono::seconds(30)),
-            0);
+  words.insert(words.begin(), {"kvcachefsd", "-o", "runtime_dir=" + runner.file("run")});
+  ASSERT_EQ(run(words).exit_code, 0);
   // Because the command returned, the daemon serves without further waiting.
   EXPECT_EQ(read_file(runner.mount_point() + "/p/.pool/size"), "16M\n");
   const pid_t pid = std::stoi(parse_stats(read_file(runner.mount_point() + "/.kvcachefs/stats")).at("pid"));
