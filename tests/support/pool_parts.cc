@@ -1,0 +1,313 @@
+#include "tests/support/pool_parts.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+
+#include "tests/support/files.h"
+
+namespace kvcachefs::test {
+
+Result<int32_t> HeldFiles::acquire(int fd, PoolInode inode) {
+  if (error != 0) return fail(error);
+  UniqueFd file(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  const int32_t backing = file.get();
+  held[backing] = {std::move(file), inode.ino};
+  return backing;
+}
+
+void PoolPartsTest::SetUp() {
+  ArenaTest::SetUp();
+  if (IsSkipped() || HasFatalFailure()) return;
+  options_.name = name_;
+  options_.size_bytes = kPoolBytes;
+  ASSERT_TRUE(arena_->resize(kPoolBytes));
+  const PoolPart part(kPool, name_, surroundings_, *arena_, entries_, counters_);
+  capacity_.emplace(options_, surroundings_, *arena_, counters_);
+  reservations_.emplace(part, *capacity_);
+  parked_.emplace(entries_);
+  disk_.emplace(part, *capacity_);
+  if (last_ >= Upto::kMarks) marks_.emplace(part, *disk_);
+  if (last_ >= Upto::kInsight) insight_.emplace(part, *capacity_, *disk_);
+  if (last_ >= Upto::kInodes) inodes_.emplace(part, *reservations_, *disk_);
+  if (last_ >= Upto::kTree) tree_.emplace(part, *capacity_, *disk_, *insight_, *parked_, *inodes_);
+  if (last_ >= Upto::kPrefetcher) prefetcher_.emplace(part, *disk_);
+  if (last_ >= Upto::kResidency)
+    residency_.emplace(part, *capacity_, *reservations_, *disk_, *marks_, *inodes_, *tree_);
+  if (last_ >= Upto::kRequests) requests_.emplace(part, *capacity_, *disk_, *marks_, *inodes_);
+  if (last_ >= Upto::kFiles)
+    files_.emplace(part, *capacity_, *reservations_, *disk_, *insight_, *marks_, *inodes_, *tree_,
+                   *prefetcher_);
+  if (last_ >= Upto::kEvictor)
+    evictor_.emplace(part, *capacity_, *reservations_, *disk_, *insight_, *marks_, *parked_, *tree_);
+  if (last_ >= Upto::kSettings)
+    settings_.emplace(part, options_, *capacity_, *disk_, *prefetcher_, *requests_, *evictor_);
+}
+
+void PoolPartsTest::TearDown() {
+  if (disk_ && disk_->tier() != nullptr) tier().close();
+  if (disk_ && disk_->away() != nullptr) disk_->away()->close();
+}
+
+void PoolPartsTest::supervise() {
+  auto made = Survivors::create();
+  ASSERT_TRUE(made) << made.error().message;
+  survivors_ = std::move(*made);
+  (void)survivors_->begin_generation();
+  surroundings_.survivors = survivors_.get();
+}
+
+void PoolPartsTest::attach_disk(Durability durability, uint64_t units) {
+  auto disk = std::make_unique<FaultyDisk>(FaultyDiskOptions{.size_bytes = units * kUnitBytes});
+  device_ = disk.get();
+  auto catalog = Catalog::open(place_ / "catalog");
+  ASSERT_TRUE(catalog) << catalog.error().message;
+  auto store = std::make_unique<SpillStore>(std::move(disk), std::move(*catalog), kUnitBytes, counters_);
+  Residency& residency = residency_ ? static_cast<Residency&>(*residency_) : idle_;
+  auto made = std::make_unique<DiskTier>(std::move(store), std::move(*device_->channel(Spiller::kDepth)),
+                                         std::move(*device_->channel(Scrubber::kDepth)), residency, *arena_,
+                                         options_, surroundings_.is_supervised());
+  made->lanes.push_back(
+      std::make_unique<PromoterLane>(made->promoter, std::move(*device_->channel(PromoterLane::kDepth))));
+  made->promoter.add(*made->lanes.back());
+  disk_->own(std::move(made));
+  (void)disk_->exchange_durability(durability);
+  disk_->use();
+}
+
+AwayDisk& PoolPartsTest::lose_disk(std::chrono::milliseconds patience) {
+  disk_->is_away(std::make_unique<AwayDisk>(patience));
+  return *disk_->away();
+}
+
+sys::Handle PoolPartsTest::handle(const std::string& name) const {
+  const auto found = sys::handle_at(root(), name.c_str());
+  EXPECT_TRUE(found) << name;
+  return found.value_or(sys::Handle{});
+}
+
+struct stat PoolPartsTest::status(const std::string& name) const {
+  struct stat found {};
+  EXPECT_EQ(::fstatat(root(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW), 0) << name;
+  return found;
+}
+
+void PoolPartsTest::write(const std::string& name, const std::string& bytes, uint64_t offset) const {
+  EXPECT_EQ(::pwrite(open(name).get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)),
+            static_cast<ssize_t>(bytes.size()))
+      << name;
+}
+
+std::string PoolPartsTest::content(const std::string& name) const {
+  const UniqueFd file = open(name, O_RDONLY);
+  return read_at(file.get(), 0, static_cast<size_t>(status(name).st_size));
+}
+
+uint64_t PoolPartsTest::fill_up() {
+  const uint64_t free_bytes = arena_->usage().free_bytes;
+  if (free_bytes == 0) return 0;
+  const UniqueFd file = open("fills the pool up", O_CREAT | O_RDWR);
+  const uint64_t end = static_cast<uint64_t>(status("fills the pool up").st_size);
+  EXPECT_TRUE(sys::allocate(file.get(), 0, end, free_bytes));
+  return free_bytes;
+}
+
+uint64_t PoolPartsTest::create(const std::string& name) {
+  (void)make(name);
+  const sys::Handle made = handle(name);
+  EntryTable::Shard& its_shard = shard(made.ino);
+  MutexLock lock(its_shard.mutex);
+  entries_.created(its_shard.find_or_make(made.ino, made.generation), true, true, true);
+  return made.ino;
+}
+
+uint64_t PoolPartsTest::store_fresh(const std::string& name, const std::string& bytes) {
+  const uint64_t made = create(name);
+  write(name, bytes);
+  close_entry(made, {.writer = true});
+  return made;
+}
+
+uint64_t PoolPartsTest::store(const std::string& name, const std::string& bytes) {
+  const uint64_t made = store_fresh(name, bytes);
+  entries_.published(entry(made));
+  return made;
+}
+
+void PoolPartsTest::close_entry(uint64_t ino, OpenMode mode) {
+  Entry& its = entry(ino);
+  if (mode.writer && entries_.writer_closed(its)) {
+    const auto file = arena_->open(handle_of(its), O_PATH);
+    const auto attributes = file ? sys::stat_of(file->get()) : fail(ESTALE);
+    EXPECT_TRUE(attributes);
+    if (attributes) entries_.stored(its, bytes_of(*attributes), capacity_->pinned_max_bytes());
+  }
+  (void)entries_.closed(its, mode.from_disk);
+}
+
+uint64_t PoolPartsTest::make_known_directory(const std::string& name) {
+  make_directory(name);
+  const sys::Handle made = handle(name);
+  {
+    EntryTable::Shard& its_shard = shard(made.ino);
+    MutexLock lock(its_shard.mutex);
+    (void)its_shard.find_or_make(made.ino, made.generation);
+  }
+  set_lookups(made.ino, 1);
+  return made.ino;
+}
+
+EntryState PoolPartsTest::state(uint64_t ino) {
+  EntryTable::Shard& its_shard = shard(ino);
+  MutexLock lock(its_shard.mutex);
+  const Entry* const its = its_shard.find(ino);
+  if (its == nullptr) return {};
+  return {.exists = true,
+          .stage = its->stage,
+          .tier = its->tier,
+          .opens = its->open_count,
+          .writers = its->writer_count,
+          .opens_from_disk = its->direct_count,
+          .lookups = its->lookup_count,
+          .reserved_end = its->reserved_end,
+          .charged_bytes = its->charged_bytes,
+          .version = its->version,
+          .first_version = its->first_version,
+          .epoch = its->content_epoch,
+          .hits = its->hits,
+          .node_id = its->node_id,
+          .removed = its->removed,
+          .parked = its->parked,
+          .pinned = its->pinned,
+          .promoting = its->promoting,
+          .spilling = its->spilling,
+          .spill_queued = its->spill_queued,
+          .spill_urgent = its->spill_urgent,
+          .synced_nameless = its->synced_nameless,
+          .emptied = its->emptied,
+          .missed_in = its->missed_in};
+}
+
+Entry& PoolPartsTest::entry(uint64_t ino) {
+  Entry* const its = shard(ino).find(ino);
+  if (its == nullptr) throw std::runtime_error("there is no such entry");
+  return *its;
+}
+
+std::optional<CatalogContent> PoolPartsTest::copy(uint64_t ino) {
+  const auto found = shard(ino).copies.find(ino);
+  return found == shard(ino).copies.end() ? std::nullopt : std::optional(found->second);
+}
+
+struct stat PoolPartsTest::shown_status(const std::string& name) {
+  struct stat shown = status(name);
+  show_ctime(entry(shown.st_ino).kept, shown);
+  return shown;
+}
+
+void PoolPartsTest::set_lookups(uint64_t ino, uint64_t lookups) {
+  entry(ino).lookup_count = lookups;
+}
+
+void PoolPartsTest::set_just_looked_up(uint64_t ino) {
+  entry(ino).looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+}
+
+void PoolPartsTest::set_adopted(uint64_t ino) {
+  entry(ino).lookups_unknown = true;
+}
+
+void PoolPartsTest::set_first_version(uint64_t ino, uint32_t version) {
+  entry(ino).first_version = version;
+}
+
+void PoolPartsTest::set_node_id(uint64_t ino, uint64_t id) {
+  entry(ino).node_id = id;
+}
+
+void PoolPartsTest::set_synced_nameless(uint64_t ino) {
+  entry(ino).synced_nameless = true;
+}
+
+CatalogContent PoolPartsTest::put(const std::string& bytes) {
+  const auto all = std::as_bytes(std::span(bytes));
+  CatalogContent made{.size_bytes = bytes.size(), .checksum = checksum_of(all), .version = 1, .extents = {}};
+  auto space = tier().store->allocate(bytes.size());
+  if (!space) throw std::runtime_error("the disk is full");
+  made.extents = std::move(*space);
+  AlignedMemory memory(kUnitBytes);
+  uint64_t at = 0;
+  for (const Extent& extent : made.extents) {
+    for (uint64_t unit = extent.start; unit < extent.end(); ++unit, at += kUnitBytes) {
+      std::ranges::fill(memory.all(), std::byte{0});
+      std::ranges::copy(all.subspan(at, std::min(kUnitBytes, bytes.size() - at)), memory.all().begin());
+      EXPECT_EQ(write_blocks(*device_, unit * kUnitBytes, memory.all()), 0);
+    }
+  }
+  return made;
+}
+
+void PoolPartsTest::make_clean(uint64_t ino) {
+  const auto file = arena_->open(handle_of(entry(ino)), O_RDONLY);
+  ASSERT_TRUE(file);
+  const auto attributes = sys::stat_of(file->get());
+  ASSERT_TRUE(attributes);
+  const CatalogContent copy = put(read_at(file->get(), 0, static_cast<size_t>(attributes->st_size)));
+  EntryTable::Shard& its_shard = shard(ino);
+  MutexLock lock(its_shard.mutex);
+  Entry& its = *its_shard.find(ino);
+  auto changes = tier().names.introduce(its, file->get());
+  ASSERT_TRUE(changes);
+  changes->push_back(PutContent{tier().names.id_of(its), copy});
+  tier().store->log().append(std::move(*changes));
+  its_shard.copies[ino] = copy;
+  if (marks_) {
+    EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kClean, &copy));
+  }
+  entries_.spilled(its);
+}
+
+void PoolPartsTest::make_cold(uint64_t ino) {
+  if (state(ino).tier == Entry::Tier::kDirty) make_clean(ino);
+  Entry& its = entry(ino);
+  const auto file = arena_->open(handle_of(its), O_RDWR);
+  ASSERT_TRUE(file);
+  const CatalogContent its_copy = *copy(ino);
+  if (marks_) {
+    EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kCold, &its_copy));
+  }
+  EXPECT_TRUE(arena_->drop_pages(file->get()));
+  entries_.evicted(its);
+}
+
+bool PoolPartsTest::work_until(const std::function<bool()>& done) {
+  constexpr auto kMoment = std::chrono::milliseconds(1);
+  return eventually([&] {
+    if (done()) return true;
+    tier().spiller.step(kMoment);
+    for (const auto& lane : tier().lanes) lane->step(kMoment);
+    commit();
+    return done();
+  });
+}
+
+std::optional<CatalogNode> PoolPartsTest::node(uint64_t id) {
+  commit();
+  auto found = tier().store->catalog().node(id);
+  EXPECT_TRUE(found);
+  return found ? *found : std::nullopt;
+}
+
+uint64_t PoolPartsTest::catalogued(const std::string& name) {
+  commit();
+  const auto found = tier().store->catalog().lookup(kCatalogRoot, name);
+  EXPECT_TRUE(found);
+  return found ? found->value_or(0) : 0;
+}
+
+Waiter PoolPartsTest::waiter() {
+  *told_ = -1;
+  return [told = told_](Result<void> outcome) { *told = outcome ? 0 : outcome.error().code; };
+}
+
+}  // namespace kvcachefs::test

@@ -1,0 +1,229 @@
+// The fixture of the unit tests of a pool's parts: a tmpfs of 16 MiB, no kernel, and the parts that
+// tier/pool/pool.h has up to the one under test. attach_disk() adds a disk tier on a disk in memory; its
+// threads are work_until() and commit(). What a test looks at of an entry, and what it changes of one without
+// a verb, goes through this file. It needs root. One thread; failures are recorded with GoogleTest.
+#pragma once
+
+#include <fcntl.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/arena_test.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/idle_residency.h"
+#include "tier/pool/disk_requests.h"
+#include "tier/pool/evictor.h"
+#include "tier/pool/inodes.h"
+#include "tier/pool/insight.h"
+#include "tier/pool/open_files.h"
+#include "tier/pool/pool_residency.h"
+#include "tier/pool/prefetcher.h"
+#include "tier/pool/settings.h"
+#include "tier/pool/tree.h"
+
+namespace kvcachefs::test {
+
+// It has a descriptor of each open file, as the kernel or daemon I/O would have.
+struct HeldFiles final : BackingStore {
+  Result<int32_t> acquire(int fd, PoolInode inode) override;
+  void giving_back(int32_t backing) override { EXPECT_TRUE(held.contains(backing)); }
+  void give_back(int32_t backing) override { EXPECT_EQ(held.erase(backing), 1u); }
+  bool needs_write_access() const override { return daemon_io; }
+
+  int error = 0;                                          // an errno: no open gets a backing
+  bool daemon_io = false;                                 // else as with passthrough
+  std::map<int32_t, std::pair<UniqueFd, uint64_t>> held;  // with the inode, by the backing
+};
+
+// It keeps what the kernel is told.
+struct Heard final : DiscardListener {
+  struct Name {
+    uint64_t parent_ino = 0;
+    uint64_t ino = 0;
+    std::string name;
+    bool operator==(const Name&) const = default;
+  };
+  void changed(uint16_t, uint64_t ino) override { changes.push_back(ino); }
+  void discarded(uint16_t, uint64_t parent_ino, uint64_t ino, std::string name) override {
+    gone.push_back({parent_ino, ino, std::move(name)});
+  }
+  void appeared(uint16_t, uint64_t parent_ino, std::string name) override {
+    come.push_back({parent_ino, 0, std::move(name)});
+  }
+  void let_go(uint16_t, std::vector<uint64_t> inodes, Told its) override {
+    to_let_go.insert(to_let_go.end(), inodes.begin(), inodes.end());
+    told = std::move(its);
+  }
+  void drop_name(uint16_t, uint64_t parent_ino, uint64_t ino, std::string name, Told its) override {
+    to_drop.push_back({parent_ino, ino, std::move(name)});
+    told = std::move(its);
+  }
+  bool can_let_go() const override { return lets_go; }
+  void wait_until_told(std::chrono::milliseconds) override { ++waits; }
+
+  std::vector<uint64_t> changes;
+  std::vector<Name> gone, come, to_drop;
+  std::vector<uint64_t> to_let_go;
+  Told told;  // of the last that asked
+  bool lets_go = true;
+  int waits = 0;
+};
+
+// What tests look at of an entry.
+struct EntryState {
+  bool exists = false;
+  Entry::Stage stage = Entry::Stage::kOther;
+  Entry::Tier tier = Entry::Tier::kDirty;
+  uint32_t opens = 0;
+  uint32_t writers = 0;
+  uint32_t opens_from_disk = 0;
+  uint64_t lookups = 0;
+  uint64_t reserved_end = 0;
+  uint64_t charged_bytes = 0;
+  uint32_t version = 0;
+  uint32_t first_version = 0;
+  uint32_t epoch = 0;
+  uint32_t hits = 0;
+  uint64_t node_id = 0;
+  bool removed = false;
+  bool parked = false;
+  bool pinned = false;
+  bool promoting = false;
+  bool spilling = false;
+  bool spill_queued = false;
+  bool spill_urgent = false;
+  bool synced_nameless = false;
+  bool emptied = false;
+  bool missed_in = false;
+};
+
+class PoolPartsTest : public ArenaTest {
+ protected:
+  static constexpr uint64_t kMiB = uint64_t{1} << 20;
+  static constexpr uint64_t kBlock = 4096;
+  static constexpr uint64_t kPoolBytes = 16 * kMiB;
+  static constexpr uint64_t kUnitBytes = 8192;  // of the disk
+  static constexpr uint16_t kPool = 3;
+
+  // The last part that is made, in the order of tier/pool/pool.h.
+  enum class Upto {
+    kDisk,
+    kMarks,
+    kInsight,
+    kInodes,
+    kTree,
+    kPrefetcher,
+    kResidency,
+    kRequests,
+    kFiles,
+    kEvictor,
+    kSettings
+  };
+  explicit PoolPartsTest(Upto last) : last_(last) {}
+  void SetUp() override;
+  void TearDown() override;
+
+  void supervise();  // a successor may come from now on; before attach_disk()
+  void attach_disk(Durability durability = Durability::kNone, uint64_t units = 64);
+  // The disk is away; a call that needs it waits as long as the patience.
+  AwayDisk& lose_disk(std::chrono::milliseconds patience);
+
+  // --- files, as clients make them past the daemon ---
+  int root() const { return arena_->tree_fd(); }
+  sys::Handle handle(const std::string& name) const;
+  uint64_t ino(const std::string& name) const { return handle(name).ino; }
+  struct stat status(const std::string& name) const;
+  bool is_there(const std::string& name) const {
+    return ::faccessat(root(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+  void write(const std::string& name, const std::string& bytes, uint64_t offset = 0) const;
+  std::string content(const std::string& name) const;
+  uint64_t fill_up();  // takes all memory that is free; answers how much
+
+  // --- entries ---
+  // The entry of a new file that a client has open for writing. The kernel does not know it.
+  uint64_t create(const std::string& name);
+  // It was closed: not renamed yet, or a candidate for eviction.
+  uint64_t store_fresh(const std::string& name, const std::string& bytes = std::string(kBlock, 'x'));
+  uint64_t store(const std::string& name, const std::string& bytes = std::string(kBlock, 'x'));
+  uint64_t make_known_directory(const std::string& name);  // the kernel knows it, by one lookup
+  EntryState state(uint64_t ino);
+  EntryTable::Shard& shard(uint64_t ino) { return entries_.shard(ino); }
+  // Nobody else uses the entries, so that no shard is locked.
+  Entry& entry(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS;
+  bool is_kept(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return shard(ino).kept.contains(ino); }
+  bool is_held(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return shard(ino).held.contains(ino); }
+  std::optional<CatalogContent> copy(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS;
+  static Entry::Tier tier_of(const Entry& entry) { return entry.tier; }
+  struct stat shown_status(const std::string& name);  // with the ctime that users see
+  void set_lookups(uint64_t ino, uint64_t lookups);
+  void set_just_looked_up(uint64_t ino);
+  void set_adopted(uint64_t ino);  // how often the kernel looked it up is not known
+  void set_first_version(uint64_t ino, uint32_t version);
+  void set_node_id(uint64_t ino, uint64_t id);
+  void set_synced_nameless(uint64_t ino);
+  // A client's open and close, as the entry sees them.
+  void open_entry(uint64_t ino, OpenMode mode = {}) {
+    entries_.opened(entry(ino), mode.writer, mode.from_disk);
+  }
+  void close_entry(uint64_t ino, OpenMode mode = {});
+
+  // --- the disk ---
+  DiskTier& tier() { return *disk_->tier(); }
+  CatalogContent put(const std::string& bytes);  // a content on the disk
+  void make_clean(uint64_t ino);
+  void make_cold(uint64_t ino);
+  // The spiller, the promoter and the catalog's log work until this is so. False: it is not to be had.
+  bool work_until(const std::function<bool()>& done);
+  void commit() { tier().store->log().step(std::chrono::milliseconds(0)); }
+  std::optional<CatalogNode> node(uint64_t id);
+  // The number that the catalog has under a name in the root, after all that it was told; 0: none.
+  uint64_t catalogued(const std::string& name);
+  // A waiter, and what it was told: 0 or an errno, -1: nothing.
+  Waiter waiter();
+  int told() const { return *told_; }
+
+  const Upto last_;
+  PoolOptions options_;  // set before SetUp()
+  HeldFiles backing_;
+  Heard heard_;
+  Wakeup wakeup_;
+  NumaTopology topology_{{{.id = 0}}, [](int) { return uint64_t{1} << 40; }};
+  std::unique_ptr<Survivors> survivors_;
+  PoolSurroundings surroundings_{.arena_path = {},
+                                 .topology = &topology_,
+                                 .backing_store = &backing_,
+                                 .listener = &heard_,
+                                 .evictor = &wakeup_};
+  PoolCounters counters_;
+  Entries entries_{"lru"};
+  const std::string name_ = "p";
+  FaultyDisk* device_ = nullptr;
+
+  std::optional<Capacity> capacity_;
+  std::optional<Reservations> reservations_;
+  std::optional<Parked> parked_;
+  std::optional<PoolDisk> disk_;
+  std::optional<CopyMarks> marks_;
+  std::optional<Insight> insight_;
+  std::optional<Inodes> inodes_;
+  std::optional<Tree> tree_;
+  std::optional<Prefetcher> prefetcher_;
+  IdleResidency idle_;  // the disk tier's, where there is no other
+  std::optional<PoolResidency> residency_;
+  std::optional<DiskRequests> requests_;
+  std::optional<OpenFiles> files_;
+  std::optional<Evictor> evictor_;
+  std::optional<Settings> settings_;
+
+ private:
+  std::shared_ptr<int> told_ = std::make_shared<int>(-1);
+};
+
+}  // namespace kvcachefs::test

@@ -1,0 +1,238 @@
+#include "tier/pool/copy_marks.h"
+
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <csignal>
+#include <cstddef>
+
+#include "tests/support/files.h"
+#include "tests/support/pool_parts.h"
+
+namespace kvcachefs {
+namespace {
+
+using State = CopyMark::State;
+
+class CopyMarksTest : public test::PoolPartsTest {
+ protected:
+  CopyMarksTest() : PoolPartsTest(Upto::kMarks) {}
+  void SetUp() override {
+    PoolPartsTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    supervise();
+    ino_ = store("f");
+    file_ = open("f", O_RDONLY);
+  }
+  Entry& it() { return entry(ino_); }
+  std::optional<CopyMark> mark() const { return copy_mark_of(file_.get()); }
+  State mark_state() const { return mark() ? mark()->state : State::kUnreadable; }
+  bool is_numbered() { return marks_->is_numbered(it(), file_.get()); }
+  Result<void> number() { return marks_->number(it(), file_.get()); }
+  static CatalogContent content(uint64_t extents) {
+    CatalogContent made{.size_bytes = 1, .checksum = {1, 2}, .version = 5, .extents = {}};
+    for (uint64_t i = 0; i < extents; ++i) made.extents.push_back({2 * i + 1, 1});
+    return made;
+  }
+
+  uint64_t ino_ = 0;
+  UniqueFd file_;
+};
+
+// An xattr has 64 KiB.
+constexpr uint64_t kTooManyExtents = 10'000;
+
+TEST_F(CopyMarksTest, AMarkSaysWhatASuccessorHasToKnow) {
+  set_node_id(ino_, 7);
+  set_first_version(ino_, 3);
+  const CatalogContent copy = content(2);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  ASSERT_TRUE(mark());
+  EXPECT_EQ(mark()->state, State::kClean);
+  EXPECT_EQ(mark()->node_id, 7u);
+  EXPECT_EQ(mark()->content.extents, copy.extents);
+  EXPECT_EQ(mark()->content.checksum, copy.checksum);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kNone, nullptr));
+  EXPECT_EQ(mark()->state, State::kNone);
+  EXPECT_EQ(mark()->node_id, 7u);
+  EXPECT_EQ(mark()->first_version, 3u);
+  EXPECT_FALSE(mark()->synced_nameless);
+}
+
+TEST_F(CopyMarksTest, UsersSeeNothingOfIt) {
+  const struct stat before = status("f");
+  const CatalogContent copy = content(1);
+  ASSERT_TRUE(test::eventually([&] {
+    EXPECT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+    return status("f").st_ctim.tv_nsec != before.st_ctim.tv_nsec;
+  }));
+  const struct stat shown = shown_status("f");
+  EXPECT_EQ(shown.st_ctim.tv_sec, before.st_ctim.tv_sec);
+  EXPECT_EQ(shown.st_ctim.tv_nsec, before.st_ctim.tv_nsec);
+  EXPECT_EQ(shown.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+}
+
+TEST_F(CopyMarksTest, WithoutASupervisorThereAreNone) {
+  surroundings_.survivors = nullptr;
+  const CatalogContent copy = content(1);
+  EXPECT_TRUE(marks_->mark_copy(it(), file_.get(), State::kCold, &copy));
+  EXPECT_TRUE(is_numbered());
+  EXPECT_TRUE(number());
+  entries_.spilled(it());
+  marks_->became_dirty(it(), file_.get());
+  EXPECT_EQ(state(ino_).tier, Entry::Tier::kDirty);
+  EXPECT_FALSE(mark());
+}
+
+TEST_F(CopyMarksTest, WhatMayBeWrittenNowIsMarkedAndDirty) {
+  const CatalogContent copy = content(1);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  entries_.spilled(it());
+  const uint32_t epoch = state(ino_).epoch;
+  marks_->became_dirty(it(), file_.get());
+  EXPECT_EQ(mark_state(), State::kNone);
+  EXPECT_EQ(state(ino_).tier, Entry::Tier::kDirty);
+  EXPECT_NE(state(ino_).epoch, epoch) << "a copy that was begun before is void";
+  EXPECT_TRUE(survivors_->children().may_succeed());
+}
+
+TEST_F(CopyMarksTest, ADirtyOneNeedsNoDescriptorToStayDirty) {
+  const uint32_t epoch = state(ino_).epoch;
+  marks_->became_dirty(it(), -1);
+  EXPECT_NE(state(ino_).epoch, epoch);
+  EXPECT_TRUE(survivors_->children().may_succeed());
+}
+
+// The process may be killed between the two. The kernel stops the thread at each change of an xattr.
+const Entry* stopped = nullptr;
+Entry::Tier tier_when_stopped = Entry::Tier::kDirty;
+
+TEST_F(CopyMarksTest, TheMarkIsWrittenBeforeTheTierChanges) {
+  const CatalogContent copy = content(1);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  entries_.spilled(it());
+  const int outcome = test::in_child([&] {
+    stopped = &it();
+    struct sigaction stops {};
+    stops.sa_flags = SA_SIGINFO;
+    stops.sa_sigaction = [](int, siginfo_t*, void*) { tier_when_stopped = tier_of(*stopped); };
+    ::sigaction(SIGSYS, &stops, nullptr);
+    std::array<sock_filter, 4> program = {{
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setxattr, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    }};
+    const sock_fprog filter{.len = program.size(), .filter = program.data()};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return 1;
+    if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) return 1;
+    marks_->became_dirty(it(), file_.get());
+    return tier_when_stopped == Entry::Tier::kClean ? 0 : 2;
+  });
+  EXPECT_EQ(outcome, 0);
+}
+
+TEST_F(CopyMarksTest, ACleanMarkThatCannotBeWrittenIsReplacedByOneThatClaimsNothing) {
+  set_node_id(ino_, 7);
+  CatalogContent copy = content(1);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  copy = content(kTooManyExtents);
+  EXPECT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  EXPECT_EQ(mark_state(), State::kNone);
+  EXPECT_EQ(mark()->node_id, 7u);
+  EXPECT_TRUE(survivors_->children().may_succeed());
+}
+
+// The pages are still there, and what the mark says is still true.
+TEST_F(CopyMarksTest, AColdMarkThatCannotBeWrittenLeavesTheOneBefore) {
+  CatalogContent copy = content(1);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  copy = content(kTooManyExtents);
+  EXPECT_FALSE(marks_->mark_copy(it(), file_.get(), State::kCold, &copy));
+  EXPECT_EQ(mark_state(), State::kClean);
+  EXPECT_TRUE(survivors_->children().may_succeed());
+}
+
+// Files of procfs have no xattrs: neither can one be written nor removed.
+TEST_F(CopyMarksTest, WhereAMarkThatWouldLieStaysNoProcessTakesOver) {
+  const UniqueFd other(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
+  const CatalogContent copy = content(1);
+  EXPECT_FALSE(marks_->mark_copy(it(), other.get(), State::kCold, &copy));
+  EXPECT_TRUE(survivors_->children().may_succeed()) << "no pages have gone";
+  entries_.spilled(it());
+  marks_->became_dirty(it(), other.get());
+  EXPECT_FALSE(survivors_->children().may_succeed());
+  EXPECT_EQ(state(ino_).tier, Entry::Tier::kDirty);
+}
+
+TEST_F(CopyMarksTest, ANumberIsGivenOnce) {
+  attach_disk();
+  EXPECT_FALSE(is_numbered());
+  ASSERT_TRUE(number());
+  EXPECT_TRUE(is_numbered());
+  const uint64_t given = mark()->node_id;
+  EXPECT_NE(given, 0u);
+  EXPECT_EQ(state(ino_).node_id, 0u) << "the catalog does not have it yet";
+  ASSERT_TRUE(number());
+  EXPECT_EQ(mark()->node_id, given);
+  EXPECT_NE(tier().store->new_id(), given);
+}
+
+TEST_F(CopyMarksTest, TheCatalogsNumberIsTheMarks) {
+  attach_disk();
+  ASSERT_TRUE(number());
+  set_node_id(ino_, mark()->node_id);
+  EXPECT_TRUE(is_numbered());
+  set_node_id(ino_, mark()->node_id + 1);
+  EXPECT_FALSE(is_numbered());
+  ASSERT_TRUE(number());
+  EXPECT_EQ(mark()->node_id, state(ino_).node_id);
+}
+
+// A successor has to know that contents of earlier versions are older than the truncation.
+TEST_F(CopyMarksTest, ATruncationMakesTheMarkOutOfDateAndKeepsItsNumber) {
+  attach_disk();
+  ASSERT_TRUE(number());
+  const uint64_t given = mark()->node_id;
+  set_first_version(ino_, 4);
+  EXPECT_FALSE(is_numbered());
+  ASSERT_TRUE(number());
+  EXPECT_TRUE(is_numbered());
+  EXPECT_EQ(mark()->node_id, given);
+  EXPECT_EQ(mark()->first_version, 4u);
+}
+
+TEST_F(CopyMarksTest, ANamelessOneThatIsSyncedIsMarkedAnew) {
+  attach_disk();
+  ASSERT_TRUE(number());
+  set_synced_nameless(ino_);
+  ASSERT_TRUE(number());
+  EXPECT_TRUE(mark()->synced_nameless);
+}
+
+TEST_F(CopyMarksTest, AMarkOfACopyIsNoNumberOfADirtyOne) {
+  attach_disk();
+  set_node_id(ino_, 7);
+  const CatalogContent copy = content(1);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  EXPECT_FALSE(is_numbered());
+}
+
+TEST_F(CopyMarksTest, NumbersAreGivenAtOpensWhereACloseIsDurableAndWritesPassTheDaemon) {
+  EXPECT_FALSE(marks_->numbers_at_open());
+  (void)disk_->exchange_durability(Durability::kSync);
+  EXPECT_FALSE(marks_->numbers_at_open()) << "no disk";
+  attach_disk(Durability::kWriteback);
+  EXPECT_FALSE(marks_->numbers_at_open());
+  (void)disk_->exchange_durability(Durability::kSync);
+  EXPECT_TRUE(marks_->numbers_at_open());
+  backing_.daemon_io = true;
+  EXPECT_FALSE(marks_->numbers_at_open());
+}
+
+}  // namespace
+}  // namespace kvcachefs
