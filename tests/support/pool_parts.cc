@@ -1,5 +1,7 @@
 #include "tests/support/pool_parts.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <span>
@@ -81,7 +83,7 @@ AwayDisk& PoolPartsTest::lose_disk(std::chrono::milliseconds patience) {
 }
 
 sys::Handle PoolPartsTest::handle(const std::string& name) const {
-  const auto found = sys::handle_at(root(), name.c_str());
+  const auto found = sys::handle_of(open(name, O_PATH | O_NOFOLLOW).get());
   EXPECT_TRUE(found) << name;
   return found.value_or(sys::Handle{});
 }
@@ -103,6 +105,17 @@ std::string PoolPartsTest::content(const std::string& name) const {
   return read_at(file.get(), 0, static_cast<size_t>(status(name).st_size));
 }
 
+void PoolPartsTest::await_later_ctime(const std::string& name) const {
+  const struct stat its = status(name);
+  const UniqueFd other(::memfd_create("clock", MFD_CLOEXEC));
+  EXPECT_TRUE(eventually([&] {
+    struct stat now {};
+    return ::fchmod(other.get(), 0600) == 0 && ::fstat(other.get(), &now) == 0 &&
+           std::pair(now.st_ctim.tv_sec, now.st_ctim.tv_nsec) >
+               std::pair(its.st_ctim.tv_sec, its.st_ctim.tv_nsec);
+  }));
+}
+
 uint64_t PoolPartsTest::fill_up() {
   const uint64_t free_bytes = arena_->usage().free_bytes;
   if (free_bytes == 0) return 0;
@@ -119,6 +132,19 @@ uint64_t PoolPartsTest::create(const std::string& name) {
   MutexLock lock(its_shard.mutex);
   entries_.created(its_shard.find_or_make(made.ino, made.generation), true, true, true);
   return made.ino;
+}
+
+PoolPartsTest::Nameless PoolPartsTest::create_nameless() {
+  Nameless made{.file = open(".", O_TMPFILE | O_RDWR)};
+  const auto its = sys::handle_of(made.file.get());
+  EXPECT_TRUE(its);
+  made.ino = its ? its->ino : 0;
+  EntryTable::Shard& its_shard = shard(made.ino);
+  MutexLock lock(its_shard.mutex);
+  entries_.created(its_shard.find_or_make(made.ino, its ? its->generation : 0), false, true, true);
+  its_shard.kept[made.ino] =
+      KeptByDescriptor(open("/proc/self/fd/" + std::to_string(made.file.get()), O_PATH), nullptr, 0, {});
+  return made;
 }
 
 uint64_t PoolPartsTest::store_fresh(const std::string& name, const std::string& bytes) {
@@ -185,7 +211,8 @@ EntryState PoolPartsTest::state(uint64_t ino) {
           .spill_urgent = its->spill_urgent,
           .synced_nameless = its->synced_nameless,
           .emptied = its->emptied,
-          .missed_in = its->missed_in};
+          .missed_in = its->missed_in,
+          .sought = its->sought};
 }
 
 Entry& PoolPartsTest::entry(uint64_t ino) {
@@ -227,6 +254,21 @@ void PoolPartsTest::set_node_id(uint64_t ino, uint64_t id) {
 
 void PoolPartsTest::set_synced_nameless(uint64_t ino) {
   entry(ino).synced_nameless = true;
+}
+
+void PoolPartsTest::set_wants_memory(uint64_t ino) {
+  entry(ino).wants_memory = true;
+}
+
+void PoolPartsTest::set_flushed(uint64_t ino) {
+  entry(ino).flushed = true;
+}
+
+void PoolPartsTest::keep_ctime_of(uint64_t ino) {
+  Entry& its = entry(ino);
+  const auto file = arena_->open(handle_of(its), O_PATH);
+  ASSERT_TRUE(file);
+  keep_ctime(its.kept, file->get(), surroundings_.is_supervised());
 }
 
 CatalogContent PoolPartsTest::put(const std::string& bytes) {

@@ -101,7 +101,14 @@ struct EntryState {
   bool synced_nameless = false;
   bool emptied = false;
   bool missed_in = false;
+  bool sought = false;
 };
+
+// The errno of a call that failed; 0: it did not.
+template <class T>
+int code_of(const Result<T>& result) {
+  return result ? 0 : result.error().code;
+}
 
 class PoolPartsTest : public ArenaTest {
  protected:
@@ -144,11 +151,18 @@ class PoolPartsTest : public ArenaTest {
   }
   void write(const std::string& name, const std::string& bytes, uint64_t offset = 0) const;
   std::string content(const std::string& name) const;
-  uint64_t fill_up();  // takes all memory that is free; answers how much
+  void await_later_ctime(const std::string& name) const;  // until a change now has a later one than the file
+  uint64_t fill_up();                                     // takes all memory that is free; answers how much
 
   // --- entries ---
   // The entry of a new file that a client has open for writing. The kernel does not know it.
   uint64_t create(const std::string& name);
+  // The same with no name (O_TMPFILE), as long as the descriptor is open.
+  struct Nameless {
+    uint64_t ino = 0;
+    UniqueFd file;
+  };
+  Nameless create_nameless();
   // It was closed: not renamed yet, or a candidate for eviction.
   uint64_t store_fresh(const std::string& name, const std::string& bytes = std::string(kBlock, 'x'));
   uint64_t store(const std::string& name, const std::string& bytes = std::string(kBlock, 'x'));
@@ -168,6 +182,9 @@ class PoolPartsTest : public ArenaTest {
   void set_first_version(uint64_t ino, uint32_t version);
   void set_node_id(uint64_t ino, uint64_t id);
   void set_synced_nameless(uint64_t ino);
+  void set_wants_memory(uint64_t ino);
+  void set_flushed(uint64_t ino);
+  void keep_ctime_of(uint64_t ino);  // as before a change of the daemon's own
   // A client's open and close, as the entry sees them.
   void open_entry(uint64_t ino, OpenMode mode = {}) {
     entries_.opened(entry(ino), mode.writer, mode.from_disk);
