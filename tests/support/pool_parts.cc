@@ -212,7 +212,8 @@ EntryState PoolPartsTest::state(uint64_t ino) {
           .synced_nameless = its->synced_nameless,
           .emptied = its->emptied,
           .missed_in = its->missed_in,
-          .sought = its->sought};
+          .sought = its->sought,
+          .prefetched = its->prefetched};
 }
 
 Entry& PoolPartsTest::entry(uint64_t ino) {

@@ -102,6 +102,7 @@ struct EntryState {
   bool emptied = false;
   bool missed_in = false;
   bool sought = false;
+  bool prefetched = false;
 };
 
 // The errno of a call that failed; 0: it did not.

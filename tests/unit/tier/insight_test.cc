@@ -1,0 +1,163 @@
+#include "tier/pool/insight.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "tests/support/pool_parts.h"
+
+namespace kvcachefs {
+namespace {
+
+class InsightTest : public test::PoolPartsTest {
+ protected:
+  InsightTest() : PoolPartsTest(Upto::kInsight) {}
+  std::vector<EntryListing> list_all() {
+    std::vector<EntryListing> all;
+    for (size_t shard = 0; shard < Insight::kListingShards; ++shard)
+      for (EntryListing& listing : insight_->list_entries(shard)) all.push_back(std::move(listing));
+    return all;
+  }
+};
+
+TEST_F(InsightTest, UsageIsTheSumOfTheEntries) {
+  const uint64_t f = store("f", std::string(3 * kBlock, 'x'));
+  const uint64_t g = store("g");
+  open_entry(store("open"));
+  ASSERT_TRUE(entries_.pinned(entry(g), kBlock, UINT64_MAX));
+  const PoolUsage usage = insight_->usage();
+  EXPECT_EQ(usage.size_bytes, kPoolBytes);
+  EXPECT_EQ(usage.used_bytes, 5 * kBlock);
+  EXPECT_EQ(usage.free_bytes, kPoolBytes - 5 * kBlock);
+  EXPECT_EQ(usage.evictable_bytes, 3 * kBlock) << "one is open, one pinned";
+  EXPECT_EQ(usage.pinned_bytes, kBlock);
+  EXPECT_EQ(usage.pinned_max_bytes, kPoolBytes / 2);
+  EXPECT_EQ(usage.entries, 3u);
+  EXPECT_EQ(usage.open_entries, 1u);
+  open_entry(f);
+  EXPECT_EQ(insight_->usage().evictable_bytes, 0u);
+}
+
+// An entry's memory is what it was at its last close.
+TEST_F(InsightTest, NoMoreIsEvictableThanIsUsed) {
+  (void)store("f", std::string(3 * kBlock, 'x'));
+  ASSERT_TRUE(sys::truncate(open("f").get(), 0));
+  EXPECT_EQ(insight_->usage().evictable_bytes, 0u);
+}
+
+TEST_F(InsightTest, WhileTheDiskIsAwayWhatItHasOrIsToHaveStays) {
+  (void)store("f", std::string(3 * kBlock, 'x'));
+  const uint64_t g = store("g");
+  entries_.spilled(entry(g));
+  (void)lose_disk(std::chrono::hours(1));
+  EXPECT_EQ(insight_->usage().evictable_bytes, 3 * kBlock);
+  EXPECT_TRUE(insight_->spill_usage().away);
+  (void)disk_->exchange_durability(Durability::kWriteback);
+  EXPECT_EQ(insight_->usage().evictable_bytes, 0u);
+}
+
+TEST_F(InsightTest, SpillUsageIsTheSumByTier) {
+  SpillUsage usage = insight_->spill_usage();
+  EXPECT_EQ(usage.size_bytes, 0u) << "no disk";
+  EXPECT_FALSE(usage.away);
+  attach_disk(Durability::kNone, 64);
+  (void)store("dirty", std::string(3 * kBlock, 'x'));
+  make_clean(store("clean", std::string(4 * kBlock, 'x')));
+  make_cold(store("cold", std::string(5 * kBlock, 'x')));
+  (void)create("not stored");
+  usage = insight_->spill_usage();
+  EXPECT_EQ(usage.dirty_entries, 1u);
+  EXPECT_EQ(usage.dirty_bytes, 3 * kBlock);
+  EXPECT_EQ(usage.clean_entries, 1u);
+  EXPECT_EQ(usage.clean_bytes, 4 * kBlock);
+  EXPECT_EQ(usage.cold_entries, 1u);
+  EXPECT_EQ(usage.cold_bytes, 5 * kBlock);
+  EXPECT_EQ(insight_->cold_bytes(), 5 * kBlock);
+  EXPECT_EQ(usage.size_bytes, 64 * kUnitBytes);
+  EXPECT_EQ(usage.used_bytes, (1 + 2 + 3) * kUnitBytes) << "with the superblock's";
+  EXPECT_EQ(usage.free_bytes, 58 * kUnitBytes);
+  EXPECT_EQ(usage.largest_free_run_bytes, 58 * kUnitBytes);
+  EXPECT_FALSE(usage.failed);
+}
+
+TEST_F(InsightTest, ADiskThatCannotFlushHasFailed) {
+  attach_disk();
+  make_clean(store("f"));
+  device_->fail_flushes(1);
+  commit();
+  EXPECT_TRUE(insight_->spill_usage().failed);
+}
+
+TEST_F(InsightTest, EachEntryIsListedOnce) {
+  attach_disk();
+  make_directory("d");
+  const uint64_t f = store("d/f", std::string(100, 'x'));
+  open_entry(f);
+  close_entry(f);
+  entries_.reprioritised(entry(f), 7);
+  make_cold(f);
+  const uint64_t g = create("g");
+  ASSERT_TRUE(entries_.pinned(entry(g), kBlock, UINT64_MAX));
+  (void)make_known_directory("e");
+  const Nameless nameless = create_nameless();
+  const uint64_t gone = store("gone");
+  const UniqueFd holder = open("gone");
+  ASSERT_EQ(::unlinkat(root(), "gone", 0), 0);
+  auto all = list_all();
+  ASSERT_EQ(all.size(), 2u);
+  if (all[0].name == "g") std::swap(all[0], all[1]);
+  EXPECT_EQ(all[0].name, "d/f");
+  EXPECT_EQ(all[0].size_bytes, 100u);
+  EXPECT_EQ(all[0].tier, Entry::Tier::kCold);
+  EXPECT_EQ(all[0].hits, 1u);
+  EXPECT_EQ(all[0].priority, 7);
+  EXPECT_LT(all[0].age_s, 60u);
+  EXPECT_FALSE(all[0].pinned);
+  EXPECT_EQ(all[1].name, "g");
+  EXPECT_EQ(all[1].tier, Entry::Tier::kDirty);
+  EXPECT_TRUE(all[1].pinned);
+  EXPECT_TRUE(insight_->list_entries(Insight::kListingShards).empty());
+  EXPECT_TRUE(state(gone).exists && state(nameless.ino).exists);
+}
+
+TEST_F(InsightTest, TheFactsOfAnEntry) {
+  attach_disk();
+  const uint64_t f = store("f");
+  auto facts = insight_->facts(f);
+  ASSERT_TRUE(facts);
+  EXPECT_TRUE(facts->is_file);
+  EXPECT_EQ(facts->tier, "dirty");
+  EXPECT_EQ(facts->checksum, "");
+  EXPECT_EQ(facts->version, 1u);
+  make_clean(f);
+  facts = insight_->facts(f);
+  EXPECT_EQ(facts->tier, "clean");
+  const Checksum checksum = copy(f)->checksum;
+  EXPECT_EQ(facts->checksum, fmt::format("{:016x}{:016x}", checksum.high, checksum.low));
+  entries_.dirtied(entry(f));
+  EXPECT_EQ(insight_->facts(f)->checksum, "") << "the disk has an older content";
+  EXPECT_FALSE(insight_->facts(make_known_directory("d"))->is_file);
+  facts = insight_->facts(arena_->tree().ino);
+  EXPECT_TRUE(facts && !facts->is_file) << "also where the kernel does not know the root";
+  EXPECT_EQ(test::code_of(insight_->facts(4711)), ESTALE);
+}
+
+TEST_F(InsightTest, AFullPoolIsReported) {
+  insight_->report_full(true);
+  insight_->report_full(false);
+  EXPECT_EQ(counters_.no_space_errors, 2u);
+}
+
+TEST_F(InsightTest, TheSurveyCountsTheMemoryOfEachNode) {
+  (void)store("f", std::string(3 * kBlock, 'x'));
+  (void)store("g");
+  uint64_t bytes = 0;
+  for (const NodeUsage& node : insight_->numa_survey().recent()) bytes += node.bytes;
+  EXPECT_EQ(bytes, 4 * kBlock);
+}
+
+}  // namespace
+}  // namespace kvcachefs
