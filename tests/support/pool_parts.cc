@@ -1,8 +1,11 @@
 #include "tests/support/pool_parts.h"
 
+#include <linux/capability.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <span>
 
@@ -16,6 +19,27 @@ Result<int32_t> HeldFiles::acquire(int fd, PoolInode inode) {
   const int32_t backing = file.get();
   held[backing] = {std::move(file), inode.ino};
   return backing;
+}
+
+namespace {
+
+void switch_capability(bool on) {
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  std::array<__user_cap_data_struct, 2> data{};
+  EXPECT_EQ(::syscall(SYS_capget, &header, data.data()), 0);
+  constexpr uint32_t kBit = 1u << CAP_SYS_ADMIN;
+  data[0].effective = on ? data[0].effective | kBit : data[0].effective & ~kBit;
+  EXPECT_EQ(::syscall(SYS_capset, &header, data.data()), 0);
+}
+
+}  // namespace
+
+NoMarks::NoMarks() {
+  switch_capability(false);
+}
+
+NoMarks::~NoMarks() {
+  switch_capability(true);
 }
 
 void PoolPartsTest::SetUp() {
@@ -323,6 +347,14 @@ void PoolPartsTest::make_cold(uint64_t ino) {
   entries_.evicted(its);
 }
 
+void PoolPartsTest::hold_on_disk(uint64_t ino) {
+  EntryTable::Shard& its_shard = shard(ino);
+  MutexLock lock(its_shard.mutex);
+  const CatalogContent& its = its_shard.copies.at(ino);
+  its_shard.held[ino] = its;
+  tier().store->hold(its);
+}
+
 bool PoolPartsTest::work_until(const std::function<bool()>& done) {
   constexpr auto kMoment = std::chrono::milliseconds(1);
   return eventually([&] {
@@ -349,7 +381,7 @@ uint64_t PoolPartsTest::catalogued(const std::string& name) {
 }
 
 Waiter PoolPartsTest::waiter() {
-  *told_ = -1;
+  told_ = std::make_shared<int>(kToldNothing);
   return [told = told_](Result<void> outcome) { *told = outcome ? 0 : outcome.error().code; };
 }
 

@@ -75,6 +75,15 @@ struct Heard final : DiscardListener {
   int waits = 0;
 };
 
+// While it lives, this thread cannot write or remove a mark: it has not the capability for trusted xattrs.
+class NoMarks {
+ public:
+  NoMarks();
+  ~NoMarks();
+  NoMarks(const NoMarks&) = delete;
+  NoMarks& operator=(const NoMarks&) = delete;
+};
+
 // What tests look at of an entry.
 struct EntryState {
   bool exists = false;
@@ -196,6 +205,7 @@ class PoolPartsTest : public ArenaTest {
   DiskTier& tier() { return *disk_->tier(); }
   CatalogContent put(const std::string& bytes);  // a content on the disk
   void make_clean(uint64_t ino);
+  void hold_on_disk(uint64_t ino);  // as for the first open that is served from there
   void make_cold(uint64_t ino);
   // The spiller, the promoter and the catalog's log work until this is so. False: it is not to be had.
   bool work_until(const std::function<bool()>& done);
@@ -203,7 +213,8 @@ class PoolPartsTest : public ArenaTest {
   std::optional<CatalogNode> node(uint64_t id);
   // The number that the catalog has under a name in the root, after all that it was told; 0: none.
   uint64_t catalogued(const std::string& name);
-  // A waiter, and what it was told: 0 or an errno, -1: nothing.
+  // What the last waiter was told, if not an errno.
+  static constexpr int kToldWell = 0, kToldNothing = -1;
   Waiter waiter();
   int told() const { return *told_; }
 
@@ -241,7 +252,7 @@ class PoolPartsTest : public ArenaTest {
   std::optional<Settings> settings_;
 
  private:
-  std::shared_ptr<int> told_ = std::make_shared<int>(-1);
+  std::shared_ptr<int> told_ = std::make_shared<int>(kToldNothing);
 };
 
 }  // namespace kvcachefs::test
