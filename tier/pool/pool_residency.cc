@@ -39,10 +39,11 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
   const bool proven = leased || (daemon_writes && settled);
   if (!proven && !urgent) return std::unexpected(Refusal::kLater);
-  // A write past the daemon may hold the inode's lock now and as long as a user likes, so no mark can be
-  // written.
-  const bool numbered = proven || (daemon_writes ? marks_.number(*entry, fd->get()).has_value()
-                                                 : marks_.is_numbered(*entry, fd->get()));
+  // The copy of a file that is not settled is a snapshot, which the entry's mark has to number. A write past
+  // the daemon may hold the inode's lock now and as long as a user likes, so no mark can be written then.
+  const bool snapshot = !proven || !settled;
+  const bool numbered = !snapshot || (proven || daemon_writes ? marks_.number(*entry, fd->get()).has_value()
+                                                              : marks_.is_numbered(*entry, fd->get()));
   if (!numbered) return std::unexpected(Refusal::kLater);
   entries_.spill_begun(*entry);
   const auto size = static_cast<uint64_t>(attributes->st_size);
@@ -52,8 +53,8 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
                  .size_bytes = size,
                  .version = entry->version,
                  .content_epoch = entry->disk.content_epoch,
-                 .proven = proven && settled,
-                 .mappable = proven && settled && whole,
+                 .proven = !snapshot,
+                 .mappable = !snapshot && whole,
                  .before = {}};
   if (auto found = shard.copies.find(ino); found != shard.copies.end()) task.before = found->second;
   return task;

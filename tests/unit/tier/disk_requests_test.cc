@@ -332,6 +332,23 @@ TEST_F(DiskRequestsTest, ADirectorysSyncIsForWhatIsClosedInIt) {
   EXPECT_TRUE(tier().store->catalog().lookup(its_id, "below").value());
 }
 
+// The kernel tells of it some time after the close.
+TEST_F(DiskRequestsTest, ADirectorysSyncDoesNotWaitForALastClose) {
+  supervise();
+  attach_disk();
+  const uint64_t d = make_known_directory("d");
+  const uint64_t f = create("d/f");
+  write("d/f", pattern(1, kBlock));
+  set_flushed(f);
+  requests_->sync_directory(d, waiter());
+  EXPECT_EQ(outcome(), kToldWell);
+  EXPECT_EQ(state(f).tier, Entry::Tier::kDirty);
+  EXPECT_TRUE(tier().store->catalog().content(state(f).node_id).value());
+  const auto mark = copy_mark_of(open("d/f").get());
+  ASSERT_TRUE(mark);
+  EXPECT_EQ(mark->node_id, state(f).node_id) << "or a successor would drop it";
+}
+
 TEST_F(DiskRequestsTest, AnEmptyDirectorysSyncIsForItself) {
   attach_disk();
   requests_->sync_directory(make_known_directory("d"), waiter());
