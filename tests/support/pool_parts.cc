@@ -218,26 +218,26 @@ EntryState PoolPartsTest::state(uint64_t ino) {
           .opens = its->open_count,
           .writers = its->writer_count,
           .opens_from_disk = its->direct_count,
-          .lookups = its->lookup_count,
-          .reserved_end = its->reserved_end,
-          .charged_bytes = its->charged_bytes,
+          .lookups = its->kernel.lookup_count,
+          .reserved_end = its->memory.reserved_end,
+          .charged_bytes = its->memory.charged_bytes,
           .version = its->version,
-          .first_version = its->first_version,
-          .epoch = its->content_epoch,
+          .first_version = its->disk.first_version,
+          .epoch = its->disk.content_epoch,
           .hits = its->hits,
-          .node_id = its->node_id,
+          .node_id = its->disk.node_id,
           .removed = its->removed,
           .parked = its->parked,
           .pinned = its->pinned,
-          .promoting = its->promoting,
-          .spilling = its->spilling,
-          .spill_queued = its->spill_queued,
-          .spill_urgent = its->spill_urgent,
-          .synced_nameless = its->synced_nameless,
-          .emptied = its->emptied,
-          .missed_in = its->missed_in,
-          .sought = its->sought,
-          .prefetched = its->prefetched};
+          .promoting = its->disk.promoting,
+          .spilling = its->disk.spilling,
+          .spill_queued = its->disk.spill_queued,
+          .spill_urgent = its->disk.spill_urgent,
+          .synced_nameless = its->disk.synced_nameless,
+          .emptied = its->disk.emptied,
+          .missed_in = its->kernel.missed_in,
+          .sought = its->kernel.sought,
+          .prefetched = its->disk.prefetched};
 }
 
 Entry& PoolPartsTest::entry(uint64_t ino) {
@@ -258,31 +258,31 @@ struct stat PoolPartsTest::shown_status(const std::string& name) {
 }
 
 void PoolPartsTest::set_lookups(uint64_t ino, uint64_t lookups) {
-  entry(ino).lookup_count = lookups;
+  entry(ino).kernel.lookup_count = lookups;
 }
 
 void PoolPartsTest::set_just_looked_up(uint64_t ino) {
-  entry(ino).looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+  entry(ino).kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
 }
 
 void PoolPartsTest::set_adopted(uint64_t ino) {
-  entry(ino).lookups_unknown = true;
+  entry(ino).kernel.lookups_unknown = true;
 }
 
 void PoolPartsTest::set_first_version(uint64_t ino, uint32_t version) {
-  entry(ino).first_version = version;
+  entry(ino).disk.first_version = version;
 }
 
 void PoolPartsTest::set_node_id(uint64_t ino, uint64_t id) {
-  entry(ino).node_id = id;
+  entry(ino).disk.node_id = id;
 }
 
 void PoolPartsTest::set_synced_nameless(uint64_t ino) {
-  entry(ino).synced_nameless = true;
+  entry(ino).disk.synced_nameless = true;
 }
 
 void PoolPartsTest::set_wants_memory(uint64_t ino) {
-  entry(ino).wants_memory = true;
+  entry(ino).memory.wants_reservation = true;
 }
 
 void PoolPartsTest::set_flushed(uint64_t ino) {
