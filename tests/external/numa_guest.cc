@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,7 +19,6 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -346,17 +344,6 @@ void check_turnover(int node) {
   check_on_node(names, node, 99, "the last 20 of them");
 }
 
-bool read_whole(const std::string& name) {
-  static std::vector<char> piece(kMiB);
-  const int fd = open((pool + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  uint64_t length = 0;
-  ssize_t count = 0;
-  while ((count = read(fd, piece.data(), piece.size())) > 0) length += static_cast<uint64_t>(count);
-  close(fd);
-  return count == 0 && length == kEntryBytes;
-}
-
 // Cold entries come back to the node on which they were stored, whichever process reads them.
 void check_promotion() {
   constexpr int kEntries = 7;
@@ -371,7 +358,7 @@ void check_promotion() {
   for (const int node : kNodes) {
     const bool read = in_process_on(1 - node, [&] {
       for (const std::string& name : names[node])
-        if (!read_whole(name)) return false;
+        if (read_all(pool + "/" + name).size() != kEntryBytes) return false;
       return true;
     });
     const std::string what = "cold entries of processor " + std::to_string(node) + ", read by the other";
