@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The rules of CONTRIBUTING.md that a machine can check. Prints FILE:LINE: what is wrong; exit 1 if anything is."""
 
+import collections
 import pathlib
 import re
 import sys
@@ -10,7 +11,12 @@ LAYERS = ["base", "alloc", "tier", "fs", "daemon"]  # each may include itself an
 # The rooms of tier/, likewise; "" is what lies in the folder itself, which all but the policies may need.
 ROOMS = ["policies", "", "survivors", "catalog", "entries", "disk", "pool", "recovery"]
 EXEMPT = ["tests", "bench"]
-LINES_SAID, LINES_MAX, FUNCTION_LINES_MAX = 400, 450, 70
+LINES_MAX, FUNCTION_LINES_MAX, PUBLIC_FUNCTIONS_MAX = 400, 70, 25
+# Classes with more public functions than that: at most how many, and why.
+CLASSES_OF_MANY_FUNCTIONS = {
+    "Entries": (45, "each event in an entry's life is a verb of its own"),
+    "Pool": (28, "half of them hand out its parts"),
+}
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
 THREAD_STARTERS = {"daemon/workers.cc", "daemon/workers.h"}
 # Where a path of several components is resolved otherwise than by sys::open_beneath, and whose it is. Those of a pool
@@ -170,28 +176,76 @@ def check_paths(path, layer, code):
             fail(path, number, "a tree is as deep as its users make it: no recursion, and one descriptor at a time")
 
 
-def check_functions(path, code):
-    """A body is a brace block opened after `)` outside any other body; namespaces and types are not bodies."""
-    stack, body_start, head, line = [], None, "", 1
+CLASS_HEAD = re.compile(
+    r"\b(class|struct|union)\s+(?:[A-Z_]+(?:\([^)]*\))?\s+)?(\w+(?:::\w+)*)(?:\s+final)?\s*(?::[^:].*)?$", re.S)
+
+
+def declarations(code):
+    """What is declared outside function bodies: (its class or "", whether it is public there, its text without bodies,
+    the first and the last line of its body or None). A body is a brace block after `)`."""
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda match: "\n" * match.group().count("\n"), code, flags=re.M)
+    scopes, head, parentheses, braces, line = [["", True]], "", 0, 0, 1
     for char in code:
-        if char == "\n":
-            line += 1
-        if char == "{":
-            scope = re.search(r"\b(namespace|class|struct|union|enum|extern)\b", head) and "(" not in head
-            stack.append(body_start is None and not scope and ")" in head)
-            if stack[-1]:
-                body_start = line
+        line += char == "\n"
+        if braces > 0:
+            braces += (char == "{") - (char == "}")
+            if braces == 0 and ")" in head:
+                yield (*scopes[-1], head, (first, line))
+                head = ""
+            continue
+        parentheses += (char == "(") - (char == ")")
+        if parentheses > 0 or char not in "{}:;":
+            head += char
+        elif char == "{":
+            type_head = CLASS_HEAD.search(head) if not re.search(r"\benum\b", head) else None
+            if type_head:
+                scopes.append([f"{scopes[-1][0]}::{type_head.group(2)}".strip(":"), type_head.group(1) != "class"])
+            elif re.search(r"\b(namespace|extern)\b", head) and ")" not in head:
+                scopes.append(["", True])
+            else:
+                first, braces = line, 1
+                continue
             head = ""
-        elif char == "}" and stack:
-            if stack.pop():
-                if line - body_start + 1 > FUNCTION_LINES_MAX:
-                    fail(path, body_start, f"function of {line - body_start + 1} lines, at most {FUNCTION_LINES_MAX}")
-                body_start = None
+        elif char == "}":
+            scopes = scopes[:-1] or scopes
             head = ""
-        elif char == ";" and body_start is None:
+        elif char == ";":
+            yield (*scopes[-1], head, None)
+            head = ""
+        elif re.fullmatch(r"\s*(public|protected|private)\s*", head):
+            scopes[-1][1] = head.strip() == "public"
             head = ""
         else:
             head += char
+
+
+def check_functions(path, declared):
+    for _, _, _, body in declared:
+        if body and body[1] - body[0] + 1 > FUNCTION_LINES_MAX:
+            fail(path, body[0], f"function of {body[1] - body[0] + 1} lines, at most {FUNCTION_LINES_MAX}")
+
+
+def is_function(text, class_name):
+    """Whether a member is a function, but no constructor, destructor or operator, and neither deleted nor defaulted."""
+    if re.search(r"\boperator\b|=\s*(delete|default)\s*$|^\s*(using|typedef|friend|static_assert)\b", text):
+        return False
+    before = None
+    while before != text:
+        before, text = text, re.sub(r"<[^<>]*>", " ", text)
+    name = re.match(r"[^=(]*?(~?\w+)\s*\((?!\*)", text)
+    # Words in capitals are annotations of data.
+    return bool(name) and not re.fullmatch(rf"~?{class_name}|[A-Z_]+|alignas", name.group(1))
+
+
+def check_public_functions(path, declared, many):
+    functions = [name for name, is_public, text, _ in declared
+                 if name and is_public and is_function(text, name.rpartition("::")[2])]
+    for name, count in collections.Counter(functions).items():
+        most, _ = CLASSES_OF_MANY_FUNCTIONS.get(name, (PUBLIC_FUNCTIONS_MAX, ""))
+        if count > most:
+            fail(path, 1, f"{name} has {count} public functions, at most {most} (CLASSES_OF_MANY_FUNCTIONS)")
+        if count > PUBLIC_FUNCTIONS_MAX:
+            many.add(name)
 
 
 def check_text(path, text):
@@ -203,11 +257,8 @@ def check_text(path, text):
             fail(path, number, "unfinished work is not marked in the text")
     if text and not text.endswith("\n"):
         fail(path, len(lines), "no newline at the end")
-    if path.suffix in (".cc", ".h"):
-        if len(lines) > LINES_MAX:
-            fail(path, len(lines), f"{len(lines)} lines, at most {LINES_MAX}")
-        elif len(lines) > LINES_SAID:
-            print(f"note: {path.relative_to(ROOT)}: {len(lines)} lines")
+    if path.suffix in (".cc", ".h") and len(lines) > LINES_MAX:
+        fail(path, len(lines), f"{len(lines)} lines, at most {LINES_MAX}")
 
 
 def check_header(path, text):
@@ -230,6 +281,7 @@ def main():
     locks = (ROOT / "ARCHITECTURE.md").read_text().partition("## Locks")[2].partition("\n1. ")[2].partition("\n## ")[0]
     order = dict.fromkeys(re.findall(r"`[\w:]+`", locks), False)  # whether the code has it
     check_walks((ROOT / "ARCHITECTURE.md").read_text())
+    many = set()  # classes with more public functions than most may have
     for path in sorted(ROOT.glob("*.md")):
         check_named_paths(path, path.read_text())
     for layer in LAYERS + EXEMPT + ["docs", "packaging"]:
@@ -248,11 +300,15 @@ def main():
             check_words(path, layer, code)
             check_paths(path, layer, code)
             check_lock_order(path, layer, code, order)
+            declared = list(declarations(code)) if layer != "tests" else []
+            check_functions(path, declared)
             if path.suffix == ".h":
                 check_header(path, text)
-            elif layer != "tests":
-                check_functions(path, code)
+                if layer not in EXEMPT:
+                    check_public_functions(path, declared, many)
     check_targets()
+    for name in CLASSES_OF_MANY_FUNCTIONS.keys() - many:
+        fail(ROOT / "tests/style/style_check.py", 1, f"{name} has at most {PUBLIC_FUNCTIONS_MAX} public functions now")
     for name in [name for name, is_there in order.items() if not is_there]:
         fail(ROOT / "ARCHITECTURE.md", 1, f"there is no lock {name}")
     print("\n".join(failures + [f"{len(failures)} failures"]))
