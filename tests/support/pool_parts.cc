@@ -195,6 +195,13 @@ void PoolPartsTest::close_entry(uint64_t ino, OpenMode mode) {
   (void)entries_.closed(its, mode.from_disk);
 }
 
+void PoolPartsTest::close_with_holes(uint64_t ino) {
+  Entry& its = entry(ino);
+  EXPECT_TRUE(entries_.writer_closed(its));
+  entries_.stored(its, reservations_->settle(its), capacity_->pinned_max_bytes());
+  (void)entries_.closed(its, false);
+}
+
 uint64_t PoolPartsTest::make_known_directory(const std::string& name) {
   make_directory(name);
   const sys::Handle made = handle(name);
@@ -281,12 +288,20 @@ void PoolPartsTest::set_synced_nameless(uint64_t ino) {
   entry(ino).disk.synced_nameless = true;
 }
 
-void PoolPartsTest::set_wants_memory(uint64_t ino) {
+void PoolPartsTest::set_wants_reservation(uint64_t ino) {
   entry(ino).memory.wants_reservation = true;
 }
 
 void PoolPartsTest::set_flushed(uint64_t ino) {
   entry(ino).flushed = true;
+}
+
+void PoolPartsTest::set_emptied(uint64_t ino) {
+  entry(ino).disk.emptied = true;
+}
+
+void PoolPartsTest::set_spill_queued(uint64_t ino, bool queued) {
+  entry(ino).disk.spill_queued = queued;
 }
 
 void PoolPartsTest::keep_ctime_of(uint64_t ino) {
@@ -339,6 +354,7 @@ void PoolPartsTest::make_cold(uint64_t ino) {
   Entry& its = entry(ino);
   const auto file = arena_->open(handle_of(its), O_RDWR);
   ASSERT_TRUE(file);
+  const UnseenChange unseen(its.kept, file->get(), surroundings_.is_supervised());
   const CatalogContent its_copy = *copy(ino);
   if (marks_) {
     EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kCold, &its_copy));

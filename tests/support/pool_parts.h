@@ -192,14 +192,17 @@ class PoolPartsTest : public ArenaTest {
   void set_first_version(uint64_t ino, uint32_t version);
   void set_node_id(uint64_t ino, uint64_t id);
   void set_synced_nameless(uint64_t ino);
-  void set_wants_memory(uint64_t ino);
+  void set_wants_reservation(uint64_t ino);
   void set_flushed(uint64_t ino);
+  void set_emptied(uint64_t ino);
+  void set_spill_queued(uint64_t ino, bool queued);
   void keep_ctime_of(uint64_t ino);  // as before a change of the daemon's own
   // A client's open and close, as the entry sees them.
   void open_entry(uint64_t ino, OpenMode mode = {}) {
     entries_.opened(entry(ino), mode.writer, mode.from_disk);
   }
   void close_entry(uint64_t ino, OpenMode mode = {});
+  void close_with_holes(uint64_t ino);  // its last writer's, of a file that has got more memory than it needs
 
   // --- the disk ---
   DiskTier& tier() { return *disk_->tier(); }

@@ -206,7 +206,7 @@ TEST_F(InodesTest, AnInodeThatIsJustBeingDiscardedIsGone) {
 TEST_F(InodesTest, UsersSeeNoBlocksThatAreReservedBeyondTheEnd) {
   capacity_->set_entry_size(kMiB);
   const uint64_t f = create("f");
-  set_wants_memory(f);
+  set_wants_reservation(f);
   reservations_->begin_writing(f);
   EXPECT_EQ(blocks(f), 0u);
   write("f", std::string(kBlock + 1, 'x'));
@@ -218,7 +218,7 @@ TEST_F(InodesTest, UsersSeeNoBlocksThatAreReservedBeyondTheEnd) {
 TEST_F(InodesTest, AClientThatHasClosedItsFileSeesItsHoles) {
   capacity_->set_entry_size(kMiB);
   const uint64_t f = create("f");
-  set_wants_memory(f);
+  set_wants_reservation(f);
   reservations_->begin_writing(f);
   write("f", "x", kMiB - 1);
   EXPECT_EQ(blocks(f), kMiB);
