@@ -23,6 +23,8 @@ Result<int32_t> HeldFiles::acquire(int fd, PoolInode inode) {
 
 namespace {
 
+constexpr const char* kFiller = "fills the pool up";
+
 void switch_capability(bool on) {
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   std::array<__user_cap_data_struct, 2> data{};
@@ -143,10 +145,20 @@ void PoolPartsTest::await_later_ctime(const std::string& name) const {
 uint64_t PoolPartsTest::fill_up() {
   const uint64_t free_bytes = arena_->usage().free_bytes;
   if (free_bytes == 0) return 0;
-  const UniqueFd file = open("fills the pool up", O_CREAT | O_RDWR);
-  const uint64_t end = static_cast<uint64_t>(status("fills the pool up").st_size);
+  const UniqueFd file = open(kFiller, O_CREAT | O_RDWR);
+  const uint64_t end = static_cast<uint64_t>(status(kFiller).st_size);
   EXPECT_TRUE(sys::allocate(file.get(), 0, end, free_bytes));
   return free_bytes;
+}
+
+std::thread PoolPartsTest::answer_next(Room::Answer answer) {
+  return std::thread([this, answer] {
+    wakeup_.wait(std::chrono::minutes(1));
+    if (answer == Room::Answer::kNothingToEvict)
+      return capacity_->room().nothing_to_evict(Room::Whose::kWriter);
+    EXPECT_EQ(::unlinkat(root(), kFiller, 0), 0);
+    capacity_->room().room_made();
+  });
 }
 
 uint64_t PoolPartsTest::create(const std::string& name) {

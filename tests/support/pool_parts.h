@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -162,7 +163,10 @@ class PoolPartsTest : public ArenaTest {
   void write(const std::string& name, const std::string& bytes, uint64_t offset = 0) const;
   std::string content(const std::string& name) const;
   void await_later_ctime(const std::string& name) const;  // until a change now has a later one than the file
-  uint64_t fill_up();                                     // takes all memory that is free; answers how much
+  // In place of the evictor's thread, for the next caller that waits for room: what fill_up() has taken goes,
+  // or the caller is told that nothing can.
+  std::thread answer_next(Room::Answer answer);
+  uint64_t fill_up();  // takes all memory that is free; answers how much
 
   // --- entries ---
   // The entry of a new file that a client has open for writing. The kernel does not know it.

@@ -1,17 +1,12 @@
 #include "tier/pool/copy_marks.h"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include <array>
-#include <csignal>
-#include <cstddef>
+#include <vector>
 
-#include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
+#include "tests/support/system_calls.h"
 
 namespace kvcachefs {
 namespace {
@@ -106,33 +101,15 @@ TEST_F(CopyMarksTest, ADirtyOneNeedsNoDescriptorToStayDirty) {
   EXPECT_TRUE(survivors_->children().may_succeed());
 }
 
-// The process may be killed between the two. The kernel stops the thread at each change of an xattr.
-const Entry* stopped = nullptr;
-Entry::Tier tier_when_stopped = Entry::Tier::kDirty;
-
+// The process may be killed between the two.
 TEST_F(CopyMarksTest, TheMarkIsWrittenBeforeTheTierChanges) {
   const CatalogContent copy = content(1);
   ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
   entries_.spilled(it());
-  const int outcome = test::in_child([&] {
-    stopped = &it();
-    struct sigaction stops {};
-    stops.sa_flags = SA_SIGINFO;
-    stops.sa_sigaction = [](int, siginfo_t*, void*) { tier_when_stopped = tier_of(*stopped); };
-    ::sigaction(SIGSYS, &stops, nullptr);
-    std::array<sock_filter, 4> program = {{
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setxattr, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    }};
-    const sock_fprog filter{.len = program.size(), .filter = program.data()};
-    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return 1;
-    if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) return 1;
-    marks_->became_dirty(it(), file_.get());
-    return tier_when_stopped == Entry::Tier::kClean ? 0 : 2;
-  });
-  EXPECT_EQ(outcome, 0);
+  const auto tiers = test::at_calls(
+      {SYS_setxattr}, [&] { marks_->became_dirty(it(), file_.get()); },
+      [&] { return static_cast<int>(it().tier); });
+  EXPECT_EQ(tiers, std::vector<int>{static_cast<int>(Entry::Tier::kClean)});
 }
 
 TEST_F(CopyMarksTest, ACleanMarkThatCannotBeWrittenIsReplacedByOneThatClaimsNothing) {

@@ -94,23 +94,13 @@ TEST_F(TreeChangesTest, ManyNamesOfOneGoOneAfterTheOther) {
 }
 
 TEST_F(TreeChangesTest, ALongLinkWaitsForRoom) {
-  const auto answer = [&](bool with_room) {
-    return std::thread([this, with_room] {
-      wakeup_.wait(std::chrono::minutes(1));
-      if (with_room) ::unlinkat(root(), "fills the pool up", 0);
-      if (with_room)
-        capacity_->room().room_made();
-      else
-        capacity_->room().nothing_to_evict(Room::Whose::kWriter);
-    });
-  };
   (void)fill_up();
   EXPECT_EQ(make_symlink("short", "s"), 0) << "it takes no page";
-  std::thread evictor = answer(false);
+  std::thread evictor = answer_next(Room::Answer::kNothingToEvict);
   EXPECT_EQ(make_symlink(long_target_, "l"), ENOSPC);
   evictor.join();
   EXPECT_EQ(counters_.no_space_errors, 1u);
-  evictor = answer(true);
+  evictor = answer_next(Room::Answer::kTryAgain);
   EXPECT_EQ(make_symlink(long_target_, "l"), 0);
   evictor.join();
   EXPECT_EQ(counters_.no_space_errors, 1u);
