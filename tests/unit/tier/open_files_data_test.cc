@@ -118,11 +118,25 @@ TEST_F(OpenFilesDataTest, AWriteWaitsForRoom) {
   EXPECT_EQ(counters_.no_space_errors, 2u);
 }
 
+TEST_F(OpenFilesDataTest, AWriteIntoHolesMayEndInTheMiddle) {
+  const uint64_t f = make_open("f");
+  ASSERT_EQ(write(f, std::string(2 * kBlock, 'a'), kMiB), static_cast<int64_t>(2 * kBlock));
+  const UniqueFd last = make("the last free block");
+  ASSERT_TRUE(sys::allocate(last.get(), 0, 0, kBlock));
+  (void)fill_up();
+  ASSERT_TRUE(sys::truncate(last.get(), 0));
+  std::thread evictor = answer_next(Room::Answer::kNothingToEvict);
+  EXPECT_EQ(write(f, std::string(2 * kBlock, 'b')), static_cast<int64_t>(kBlock));
+  evictor.join();
+  EXPECT_EQ(counters_.no_space_errors, 1u);
+}
+
 TEST_F(OpenFilesDataTest, ACopyOfARangeWaitsForRoom) {
   const std::string bytes = pattern(1, 2 * kBlock);
   (void)store("from", bytes);
-  (void)make_open("to");
+  const uint64_t to = make_open("to");
   EXPECT_EQ(copy_range("from", "to", kBlock), static_cast<int64_t>(kBlock));
+  files_->end_open(to, kWriter);
   (void)fill_up();
   (void)make_open("other");
   std::thread evictor = answer_next(Room::Answer::kNothingToEvict);

@@ -89,6 +89,7 @@ TEST_F(OpenFilesTest, AFileThatCannotBeOpenedLeavesNoEntry) {
   attach_disk(Durability::kSync);
   backing_.error = ENFILE;
   EXPECT_EQ(code_of(created(make("f").get(), "f", kWriter)), ENFILE);
+  EXPECT_FALSE(state(ino("f")).exists);
   backing_.error = 0;
   {
     const test::NoMarks unprivileged;
