@@ -29,8 +29,7 @@ void Player::note(std::string line) {
   if (trace_.size() < kTraceLines) trace_.push_back(std::move(line));
 }
 
-void Player::hear() {
-  if (deaf_) return;
+void Player::hear_of_discarded() {
   for (const Discarded& discarded : world_.take_discarded()) {
     Object* const object = expectation_.by_ino(discarded.ino);
     const Object* const parent = discarded.parent_ino == world_.pool().root_ino()
@@ -48,6 +47,11 @@ void Player::hear() {
     heard_.insert(place);
     forget(*object);
   }
+}
+
+void Player::hear() {
+  if (deaf_) return;
+  hear_of_discarded();
   std::erase_if(asked_, [&](const Asked& asked) {
     if (!*asked.answer) return false;
     if (**asked.answer != 0) {
@@ -223,6 +227,7 @@ void Player::close_all() {
 }
 
 void Player::forget_life() {
+  hear_of_discarded();
   handles_.clear();
   asked_.clear();
 }

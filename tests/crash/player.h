@@ -57,6 +57,7 @@ class Player {
     std::vector<Place> places;
   };
 
+  void hear_of_discarded();
   void hear();  // hears of discards and answers
   void step(uint64_t steps_max);
 

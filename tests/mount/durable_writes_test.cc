@@ -141,6 +141,25 @@ TEST_F(DurableWritesTest, OfAllOfAPoolByItsRoot) {
   EXPECT_TRUE(exists(path("empty")));
 }
 
+// With passthrough the kernel tells of the file's close while a mapping still writes it.
+TEST_F(DurableWritesTest, OfAMappingThatOutlivesItsFileByTheRoot) {
+  start_lazy();
+  const std::string content = pattern(3, 200'000);
+  {
+    File file(path("e"), O_CREAT | O_RDWR);
+    ASSERT_EQ(::ftruncate(file.fd(), static_cast<off_t>(content.size())), 0);
+    const Mapping mapping(file.fd(), content.size(), PROT_READ | PROT_WRITE, MAP_SHARED);
+    ASSERT_TRUE(mapping.valid());
+    std::copy(content.begin(), content.end(), mapping.data());
+    file.close();
+    ASSERT_EQ(error_name(sync_directory()), "ok");
+    lose_memory();
+  }
+  if (mode() != Mode::kDaemonIo) {
+    EXPECT_EQ(difference(3, read_file(path("e"))), "");
+  }
+}
+
 // The promise was made before a takeover, and the catalog's older content stays true until something replaces
 // it.
 class DurableTakeoverTest : public DurableWritesTest {

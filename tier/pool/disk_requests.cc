@@ -95,19 +95,18 @@ std::optional<uint64_t> DiskRequests::claim_copy(Entry& entry) {
 }
 
 Result<void> DiskRequests::make_copyable(Entry& entry, bool locked) {
+  if (!entry.is_file() || (entry.tier != Entry::Tier::kDirty && !entry.removed)) return {};
   auto fd = arena_.open(handle_of(entry), O_PATH);
   if (!fd) return pass(fd);
   const bool synced_before = entry.disk.synced_nameless;
   if (entry.removed) entry.disk.synced_nameless = true;
   if (entry.tier != Entry::Tier::kDirty) return {};
-  if (locked) {
+  if (locked || surroundings_.backing_store->needs_write_access()) {
     auto numbered = marks_.number(entry, fd->get());
     if (!numbered) entry.disk.synced_nameless = synced_before;
     return numbered;
   }
-  if (entry.removed || surroundings_.backing_store->needs_write_access() ||
-      marks_.is_numbered(entry, fd->get()))
-    return {};
+  if (entry.removed || marks_.is_numbered(entry, fd->get())) return {};
   return fail(EIO, fmt::format("pool {}: inode {} was opened for writing before durability was sync, or "
                                "while the disk was away, so that its close is not durable: fsync is",
                                name_, entry.policy.ino));
@@ -122,7 +121,7 @@ void DiskRequests::sync(uint64_t ino, Waiter waiter, bool locked) {
   {
     MutexLock lock(shard.mutex);
     Entry* const entry = shard.find(ino);
-    if (entry != nullptr && entry->is_file()) copyable = make_copyable(*entry, locked);
+    if (entry != nullptr) copyable = make_copyable(*entry, locked);
     if (copyable && entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
   if (!copyable) return waiter(std::move(copyable));
@@ -152,11 +151,15 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
   });
   // A file that is still being written is left to its own fsync and close. A close of which the daemon has
   // heard may have been of a copy of the descriptor, as a fork makes one, and a stalled write would hold the
-  // spiller up.
-  const auto claim = [this](Entry& entry) {
+  // spiller up. Once it is closed no write can be under way, but a writer may come before its copy is made.
+  const auto claim = [&](Entry& entry) -> std::optional<uint64_t> {
     const bool past = entry.writer_count > 0 && !surroundings_.backing_store->needs_write_access();
     const bool closed = entry.may_be_closed() && !(past && inodes_.may_be_written_past(entry));
-    return closed || entry.disk.synced_nameless ? claim_copy(entry) : std::nullopt;
+    if (!closed && !entry.disk.synced_nameless) return std::nullopt;
+    auto copyable = make_copyable(entry, closed);
+    if (copyable) return claim_copy(entry);
+    together->ended(std::move(copyable));
+    return std::nullopt;
   };
   const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
     disk_.tier()->spiller.request(inode, dirty_bytes, true,

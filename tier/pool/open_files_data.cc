@@ -121,12 +121,14 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
       if (auto done = sys::truncate(fd->get(), 0); !done) return pass(done);
     fault_point("cold one cut");
     ++entry->version;
+    // A copy that was asked for while the mark numbers the entry is made after this too.
+    const bool numbered =
+        entry->disk.node_id != 0 || marks_.numbers_at_open() || marks_.is_numbered(*entry, fd->get());
     if (size_bytes == 0) {
       entry->memory.wants_reservation = true;
       entry->disk.emptied = entry->disk.node_id != 0;
       entry->disk.first_version = entry->version;
-      if (entry->tier == Entry::Tier::kDirty && (entry->disk.node_id != 0 || marks_.numbers_at_open()))
-        (void)marks_.number(*entry, fd->get());
+      if (entry->tier == Entry::Tier::kDirty && numbered) (void)marks_.number(*entry, fd->get());
     }
     marks_.became_dirty(*entry, fd->get());
     fault_point("marked dirty");

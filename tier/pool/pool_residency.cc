@@ -39,12 +39,11 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
   const bool proven = leased || (daemon_writes && settled);
   if (!proven && !urgent) return std::unexpected(Refusal::kLater);
-  // The copy of a file that is not settled is a snapshot, which the entry's mark has to number. A write past
-  // the daemon may hold the inode's lock now and as long as a user likes, so no mark can be written then.
+  // The copy of a file that is not settled is a snapshot, which the entry's mark has to number. That was done
+  // when the copy was asked for (tier/pool/disk_requests.cc): now a write past the daemon may hold the
+  // inode's lock as long as a user likes, so that no mark can be written.
   const bool snapshot = !proven || !settled;
-  const bool numbered = !snapshot || (proven || daemon_writes ? marks_.number(*entry, fd->get()).has_value()
-                                                              : marks_.is_numbered(*entry, fd->get()));
-  if (!numbered) return std::unexpected(Refusal::kLater);
+  if (snapshot && !marks_.is_numbered(*entry, fd->get())) return std::unexpected(Refusal::kLater);
   entries_.spill_begun(*entry);
   const auto size = static_cast<uint64_t>(attributes->st_size);
   const bool whole = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes >= size;
@@ -114,8 +113,9 @@ bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const Spil
   CatalogContent& copy = shard.copies[task.ino];
   if (written) disk_.tier()->store->expect_back(copy.extents);
   copy = std::move(content);
-  // The catalog has the copy that was found to be still true; putting it again would free its extents.
-  if (written) changes->push_back(PutContent{entry.disk.node_id, copy});
+  // A copy that was found to be still true is put with its extents again, for its version: to a successor
+  // that of before a truncation says that the content is older than the truncation.
+  changes->push_back(PutContent{entry.disk.node_id, copy});
   // The mark came before the commit: a successor drops a node of the catalog that no file's mark names.
   disk_.tier()->store->log().append(std::move(*changes));
   if (!task.proven) return true;

@@ -241,6 +241,31 @@ TEST_F(DiskRequestsTest, ADirectorysSyncDoesNotWaitForALastClose) {
   EXPECT_EQ(mark->node_id, state(f).node_id) << "or a successor would drop it";
 }
 
+// A mapping may write it for as long as its user likes, and is not to hold up others' syncs.
+TEST_F(DiskRequestsTest, ADirectorysSyncCopiesWhatAMappingMayWrite) {
+  supervise();
+  attach_disk();
+  const uint64_t d = make_known_directory("d");
+  const uint64_t f = store("d/f");
+  const UniqueFd mapped = open("d/f");
+  requests_->sync_directory(d, waiter());
+  EXPECT_EQ(outcome(), kToldWell);
+  EXPECT_EQ(state(f).tier, Entry::Tier::kDirty);
+  EXPECT_TRUE(tier().store->catalog().content(state(f).node_id).value());
+}
+
+TEST_F(DiskRequestsTest, ADirectorysSyncCopiesWhatAWriterHasOpenedMeanwhile) {
+  supervise();
+  attach_disk();
+  const uint64_t d = make_known_directory("d");
+  const uint64_t f = store("d/f");
+  requests_->sync_directory(d, waiter());
+  open_entry(f, {.writer = true});
+  const UniqueFd writer = open("d/f");
+  EXPECT_EQ(outcome(), kToldWell);
+  EXPECT_TRUE(tier().store->catalog().content(state(f).node_id).value());
+}
+
 TEST_F(DiskRequestsTest, AnEmptyDirectorysSyncIsForItself) {
   attach_disk();
   requests_->sync_directory(make_known_directory("d"), waiter());

@@ -240,6 +240,20 @@ TEST_F(OpenFilesDataTest, AnEmptiedFileThatTheCatalogHasTellsASuccessorSo) {
   EXPECT_GT(mark->first_version, 0u);
 }
 
+// Else a sync that waits for its copy would wait until its writer closes it.
+TEST_F(OpenFilesDataTest, AFileWhoseCopyWasAskedForKeepsItsNumberWhenItIsEmptied) {
+  supervise();
+  attach_disk();
+  const uint64_t f = store("f");
+  const UniqueFd file = open("f");
+  ASSERT_TRUE(marks_->number(entry(f), file.get()));
+  const uint64_t number = promised_number(copy_mark_of(file.get()));
+  (void)files_->begin_open(f, kWriter, 0);
+  EXPECT_EQ(truncate(f, 0), Presence::kHere);
+  EXPECT_TRUE(marks_->is_numbered(entry(f), file.get()));
+  EXPECT_EQ(promised_number(copy_mark_of(file.get())), number);
+}
+
 TEST_F(OpenFilesDataTest, WhatIsCutWithoutBeingOpenGoesToTheDiskAndMayLoseItsPin) {
   attach_disk(Durability::kWriteback);
   const uint64_t f = store("f");
