@@ -305,6 +305,16 @@ void PoolPartsTest::keep_ctime_of(uint64_t ino) {
   keep_ctime(its.kept, file->get(), surroundings_.is_supervised());
 }
 
+std::optional<Room::Answer> PoolPartsTest::tidy_for(Room::Whose whose) {
+  Room& room = capacity_->room();
+  const Room::Ticket before = room.ticket();
+  const Room::Demand demand(room, whose, kBlock);
+  more_to_tidy_ = evictor_->tidy();
+  const Room::Ticket now = room.ticket();
+  if (now.made == before.made && now.exhausted == before.exhausted) return std::nullopt;
+  return Room::answer(whose, before, now);
+}
+
 Waiter PoolPartsTest::waiter() {
   told_ = std::make_shared<int>(kToldNothing);
   return [told = told_](Result<void> outcome) { *told = outcome ? 0 : outcome.error().code; };

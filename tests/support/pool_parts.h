@@ -208,6 +208,11 @@ class PoolPartsTest : public ArenaTest {
   void close_entry(uint64_t ino, OpenMode mode = {});
   void close_with_holes(uint64_t ino);  // its last writer's, of a file that has got more memory than it needs
 
+  // --- the evictor ---
+  // A round for a caller that needs a block of a full pool, and what it is told, if anything.
+  std::optional<Room::Answer> tidy_for(Room::Whose whose);
+  bool more_to_tidy() const { return more_to_tidy_; }  // after the last such round
+
   // --- the disk ---
   DiskTier& tier() { return *disk_->tier(); }
   CatalogContent put(const std::string& bytes);  // a content on the disk
@@ -259,6 +264,7 @@ class PoolPartsTest : public ArenaTest {
   std::optional<Settings> settings_;
 
  private:
+  bool more_to_tidy_ = false;
   std::shared_ptr<int> told_ = std::make_shared<int>(kToldNothing);
 };
 
