@@ -79,6 +79,12 @@ TEST_F(EvictorDiskTest, WithoutItsMarkOrItsLeaseACleanEntryStays) {
   }
   EXPECT_EQ(blocks("f"), kBlock / 512);
   EXPECT_EQ(mark("f"), CopyMark::State::kClean);
+  EXPECT_TRUE(test::eventually([&] {
+    parked_->retry(false);
+    (void)evict_all();
+    return state(f).tier == Entry::Tier::kCold;
+  }));
+  EXPECT_EQ(state(g).tier, Entry::Tier::kClean) << "it is mapped";
 }
 
 TEST_F(EvictorDiskTest, ADirtyEntryGoesToTheDiskFirst) {
@@ -196,14 +202,14 @@ TEST_F(EvictorDiskTest, WhatIsReadFromTheDiskOrPromotedStaysThere) {
   entries_.promotion_begun(entry(g));
   disk_->want_room(4 * kUnitBytes);
   (void)evictor_->tidy();
-  EXPECT_TRUE(state(f).exists && state(g).exists);
+  EXPECT_TRUE(is_there("f") && is_there("g"));
   EXPECT_FALSE(state(h).exists);
   entries_.promotion_ended(entry(g));
 }
 
 TEST_F(EvictorDiskTest, IfNothingIsColdACleanEntryMakesRoomOnTheDisk) {
   attach_disk(Durability::kNone, 6);
-  const uint64_t f = store("f"), dirty = store("dirty");
+  const uint64_t dirty = store("dirty"), f = store("f");
   make_clean(f);
   commit();
   disk_->want_room(5 * kUnitBytes);
