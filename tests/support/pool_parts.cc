@@ -262,8 +262,8 @@ void PoolPartsTest::set_lookups(uint64_t ino, uint64_t lookups) {
   entry(ino).kernel.lookup_count = lookups;
 }
 
-void PoolPartsTest::set_just_looked_up(uint64_t ino) {
-  entry(ino).kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+void PoolPartsTest::set_looked_up(uint64_t ino, uint64_t ms_ago) {
+  entry(ino).kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms() - ms_ago);
 }
 
 void PoolPartsTest::set_adopted(uint64_t ino) {

@@ -191,7 +191,7 @@ class PoolPartsTest : public ArenaTest {
   static Entry::Tier tier_of(const Entry& entry) { return entry.tier; }
   struct stat shown_status(const std::string& name);  // with the ctime that users see
   void set_lookups(uint64_t ino, uint64_t lookups);
-  void set_just_looked_up(uint64_t ino);
+  void set_looked_up(uint64_t ino, uint64_t ms_ago = 0);
   void set_adopted(uint64_t ino);  // how often the kernel looked it up is not known
   void set_first_version(uint64_t ino, uint32_t version);
   void set_node_id(uint64_t ino, uint64_t id);

@@ -102,7 +102,7 @@ TEST_F(EvictorTest, WhatWasJustLookedUpLeavesIfNothingElseDoes) {
     g = store("g" + std::to_string(tries));
     (void)fill_up();
     const uint64_t begun_ms = now_coarse_ms();
-    set_just_looked_up(f);
+    set_looked_up(f);
     EXPECT_EQ(tidy_for(Whose::kWriter), Room::Answer::kTryAgain);
     return now_coarse_ms() - begun_ms < Parked::kRecentMs;
   }));
