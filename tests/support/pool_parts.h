@@ -209,6 +209,8 @@ class PoolPartsTest : public ArenaTest {
   void close_with_holes(uint64_t ino);  // its last writer's, of a file that has got more memory than it needs
 
   // --- the evictor ---
+  // One round, or several if the machine was so busy that the evictor cut the first short.
+  bool tidy();
   // A round for a caller that needs a block of a full pool, and what it is told, if anything.
   std::optional<Room::Answer> tidy_for(Room::Whose whose);
   bool more_to_tidy() const { return more_to_tidy_; }  // after the last such round

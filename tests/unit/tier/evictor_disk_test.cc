@@ -182,10 +182,10 @@ TEST_F(EvictorDiskTest, OnAFullDiskTheColdestIsDiscarded) {
   for (const uint64_t its : {f, g, h}) make_cold(its);
   commit();
   ASSERT_EQ(tier().store->space().free_units(), 2u);
-  EXPECT_FALSE(evictor_->tidy());
+  EXPECT_FALSE(tidy());
   EXPECT_TRUE(state(f).exists);
   disk_->want_room(3 * kUnitBytes);
-  (void)evictor_->tidy();
+  tidy();
   EXPECT_FALSE(state(f).exists);
   EXPECT_FALSE(is_there("f"));
   EXPECT_TRUE(state(g).exists && state(h).exists);
@@ -201,7 +201,7 @@ TEST_F(EvictorDiskTest, WhatIsReadFromTheDiskOrPromotedStaysThere) {
   open_entry(f, {.from_disk = true});
   entries_.promotion_begun(entry(g));
   disk_->want_room(4 * kUnitBytes);
-  (void)evictor_->tidy();
+  tidy();
   EXPECT_TRUE(is_there("f") && is_there("g"));
   EXPECT_FALSE(state(h).exists);
   entries_.promotion_ended(entry(g));
@@ -213,7 +213,7 @@ TEST_F(EvictorDiskTest, IfNothingIsColdACleanEntryMakesRoomOnTheDisk) {
   make_clean(f);
   commit();
   disk_->want_room(5 * kUnitBytes);
-  (void)evictor_->tidy();
+  tidy();
   EXPECT_FALSE(state(f).exists);
   EXPECT_TRUE(state(dirty).exists);
   EXPECT_FALSE(state(dirty).spill_queued);
