@@ -3,10 +3,9 @@
 # build/dev); modes `spill` and `spill_daemon_io` have a disk tier, whose file is $spill_file; mode `tmpfs` takes a plain tmpfs instead,
 # to prove a suite against itself. KVCACHEFS_TEST_KILL=1 kills the serving process all the time.
 
-# fresh_mount MODE SIZE [POOL...]: further pools of the same size and without a disk tier.
+# fresh_mount MODE SIZE [POOL...]: further pools of the same size, with a disk tier of their own where the mode has one.
 fresh_mount() {
   local mode=$1 size=$2 pool pools=("${@:3}") more=()
-  for pool in "${pools[@]}"; do more+=(--pool "$pool:size=$size"); done
   local daemon=${KVCACHEFSD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/build/dev/bin/kvcachefsd}
   work=$(mktemp -d /tmp/kv-external-XXXXXX)
   chmod 755 "$work"
@@ -33,10 +32,11 @@ fresh_mount() {
       return ;;
     *) echo "no such mode: $mode (passthrough, daemon_io, io_uring, spill, spill_daemon_io, tmpfs)" >&2; exit 2 ;;
   esac
+  for pool in "${pools[@]}"; do more+=(--pool "$pool:size=$size${disk:+,spill=$disk_dir/$pool,spill_size=4G}"); done
   daemon_command=("$daemon" --pool "p:size=$size$disk" "${more[@]}" -o "runtime_dir=$work/run" "${options[@]}" "$work/mnt")
   start_daemon
   if [ -n "$disk" ]; then
-    evict_all_the_time &
+    evict_all_the_time p "${pools[@]}" &
     tormentors+=($!)
   fi
   if [ "${KVCACHEFS_TEST_KILL:-}" = 1 ]; then
@@ -62,8 +62,9 @@ start_daemon() {
 tormentors=()
 
 evict_all_the_time() {
+  local pool
   while kill -0 "$daemon_pid" 2>/dev/null; do
-    echo 100% >"$mount_pool/.pool/evict" 2>/dev/null
+    for pool; do echo 100% >"$work/mnt/$pool/.pool/evict" 2>/dev/null; done
     sleep 0.1
   done
 }

@@ -67,8 +67,10 @@ bool Evictor::make_room() {
     // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
     if (effort.disk_is_busy && disk_.durability() == Durability::kNone && writer_waits)
       effort.even_unspilled = true;
-    const bool more =
-        more_to_come() || (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0);
+    // Nobody waits for a victim in use (up to 85 ms, until its last try) while a writer with passthrough may
+    // meet the end of the memory.
+    const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !capacity_.writer_outruns()) ||
+                      (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0);
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
     if (attempt == Attempt::kNothing) {

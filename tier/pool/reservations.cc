@@ -95,8 +95,9 @@ uint64_t Reservations::follow(uint64_t ino) {
   const uint64_t expected = capacity_.expected_entry_bytes();
   const uint64_t ahead = reserved + seen.promised_bytes;
   const uint64_t growth = std::min(Capacity::kGrowthBytes, capacity_.size_bytes() / kGrowthShare);
-  // A file that will end within its reservation and promise needs no more.
-  if (ahead >= growth || (size <= expected && size + ahead >= expected)) return 0;
+  // A file that will end within its reservation and promise needs no more. One that was promised its growth
+  // and has not used it since the last round may do so before the next.
+  if (ahead > growth || (size <= expected && size + ahead >= expected)) return 0;
   capacity_.writers().raise(ino, growth);
   return growth;
 }

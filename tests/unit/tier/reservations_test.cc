@@ -316,6 +316,8 @@ TEST_F(ReservationsTest, AWriterThatOutgrowsAllIsPromisedMore) {
   EXPECT_FALSE(capacity_->writer_outruns());
   ASSERT_TRUE(sys::allocate(other.get(), 0, 0, arena_->usage().used_bytes() - taken() + kBlock));
   EXPECT_TRUE(capacity_->writer_outruns()) << "it may grow by an eighth of the pool before the next round";
+  EXPECT_TRUE(reservations_->follow_writers());
+  EXPECT_TRUE(capacity_->writer_outruns()) << "it has paused, and may go on";
 }
 
 TEST_F(ReservationsTest, AWriterThatWillEndWithinItsReservationIsLeftAlone) {
