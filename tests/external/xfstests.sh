@@ -31,6 +31,7 @@ directory_of() { case $1 in kv-test) echo "$test_dir" ;; kv-scratch) echo "$scra
 TEXT
   done
   cat >>"$work/bin/mount" <<'TEXT'
+[ $# -gt 0 ] || exec "$real"
 options=() words=() type=
 while [ $# -gt 0 ]; do
   case $1 in
