@@ -96,7 +96,8 @@ bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const Spil
   fault_point("copied to the disk");
   const bool same_epoch = entry.disk.content_epoch == task.content_epoch;
   if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
-  if (entry.disk.emptied && !same_epoch) return false;  // the copy may be older than the truncation
+  // The copy may be older than a truncation, also of an entry that the catalog does not have yet.
+  if (!same_epoch && (entry.disk.emptied || task.version < entry.disk.first_version)) return false;
   // The copy was found to be the same as one that has meanwhile gone or been found damaged.
   if (auto before = shard.copies.find(task.ino);
       !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))

@@ -225,6 +225,29 @@ TEST_F(OpenFilesDataTest, AFileIsCutBeforeItIsMarkedIfItIsColdAndElseAfter) {
   EXPECT_EQ(calls(f), (std::vector<int>{SYS_ftruncate, SYS_setxattr}));
 }
 
+// Else a later rename would give another name a content that it never had.
+TEST_F(OpenFilesDataTest, ACopyFromBeforeATruncationIsVoidAlsoIfTheCatalogHasNoneYet) {
+  supervise();
+  attach_disk();
+  const uint64_t f = store("f");
+  ASSERT_TRUE(marks_->number(entry(f), open("f").get()));
+  open_entry(f, kWriter);
+  const auto snapshot = residency_->begin_spill(f, true);
+  ASSERT_TRUE(snapshot && !snapshot->proven);
+  EXPECT_EQ(truncate(f, 0), Presence::kHere);
+  CatalogContent older = put(std::string(kBlock, 'x'));
+  older.version = snapshot->version;
+  EXPECT_FALSE(residency_->end_spill(*snapshot, {.content = std::move(older)}));
+  EXPECT_FALSE(copy(f));
+  EXPECT_EQ(catalogued("f"), 0u);
+
+  const auto later = residency_->begin_spill(f, true);
+  ASSERT_TRUE(later);
+  CatalogContent empty = put("");
+  empty.version = later->version;
+  EXPECT_TRUE(residency_->end_spill(*later, {.content = std::move(empty)}));
+}
+
 TEST_F(OpenFilesDataTest, AnEmptiedFileThatTheCatalogHasTellsASuccessorSo) {
   supervise();
   attach_disk();
