@@ -269,16 +269,21 @@ TEST_F(DurableTakeoverTest, ACutOfAColdOne) {
 
 TEST_F(DurableTakeoverTest, WhatHadNoName) {
   start_lazy();
-  const File nameless(::open(mount().path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
-  write(nameless, 1);
-  ASSERT_EQ(::fsync(nameless.fd()), 0);
-  replace_server();
-  ASSERT_EQ(::linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(nameless.fd())).c_str(), AT_FDCWD,
-                     path("named").c_str(), AT_SYMLINK_FOLLOW),
-            0);
-  EXPECT_EQ(sync_directory(), 0);
-  lose_memory();
-  EXPECT_EQ(difference(1, read_file(path("named"))), "");
+  for (const bool named_before : {false, true}) {
+    SCOPED_TRACE(named_before);
+    const std::string name = named_before ? "named before" : "named after";
+    const File nameless(::open(mount().path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
+    write(nameless, 1);
+    ASSERT_EQ(::fsync(nameless.fd()), 0);
+    if (!named_before) replace_server();
+    ASSERT_EQ(::linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(nameless.fd())).c_str(), AT_FDCWD,
+                       path(name).c_str(), AT_SYMLINK_FOLLOW),
+              0);
+    if (named_before) replace_server();
+    EXPECT_EQ(sync_directory(), 0);
+    lose_memory();
+    EXPECT_EQ(difference(1, read_file(path(name))), "");
+  }
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ class Recovery::Adopter {
     const auto mark = copy_mark_of(fd);
     if (mark && mark->error != 0) note_failure({mark->error, {}});
     const bool cold = is_cold(mark, attributes, opens);
-    entry.disk.synced_nameless = nameless && mark && mark->synced_nameless;
+    entry.disk.synced_nameless = mark && mark->synced_nameless;  // the name may have come since
     if (mark && mark->state == CopyMark::State::kNone)
       entry.version = entry.disk.first_version = mark->first_version;
     if (was_cut(mark, attributes)) {

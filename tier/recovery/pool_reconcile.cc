@@ -233,6 +233,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     entry->version = std::max(marked.mark.content.version, marked.mark.first_version);
     entry->disk.first_version = marked.mark.first_version;
     entry->disk.emptied = marked.emptied;
+    entry->disk.synced_nameless = false;  // the mark may be older than the copy
     entry->disk.name_hash = name_hash_of(marked.places.front().name);
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
     if (marked.is_dirty()) return;
