@@ -253,6 +253,28 @@ TEST_F(DurableTakeoverTest, WhatWasCutToNothing) {
   EXPECT_TRUE(kept.empty() || difference(1, kept).empty());
 }
 
+// Only the disk tells which version it has.
+TEST_F(DurableTakeoverTest, WhatWasCutWhileTheDiskWasAway) {
+  start_lazy();
+  store_synced("named", 1);
+  store_synced("cut", 2);
+  for (int writers = 0; writers < 3; ++writers) write(File(path("cut"), O_RDWR), 4);
+  const File cut(path("cut"), O_RDWR);
+  ASSERT_EQ(::fsync(cut.fd()), 0);
+  const std::string hidden = spill_file() + ".away";
+  ASSERT_EQ(::rename(spill_file().c_str(), hidden.c_str()), 0);
+  replace_server();
+  ASSERT_EQ(stat("disk_away"), 1);
+  ASSERT_EQ(::ftruncate(cut.fd(), 0), 0);
+  write(cut, 3);
+  ASSERT_EQ(::rename(path("cut").c_str(), path("named").c_str()), 0);
+  ASSERT_EQ(::rename(hidden.c_str(), spill_file().c_str()), 0);
+  ASSERT_TRUE(becomes("disk_away", 0));
+  EXPECT_EQ(difference(3, read_file(path("named"))), "");
+  lose_memory();
+  EXPECT_EQ(difference(1, read_file(path("named"))), "");
+}
+
 TEST_F(DurableTakeoverTest, ACutOfAColdOne) {
   start_lazy();
   for (const char* place : {"cold one cut", "marked dirty"}) {

@@ -17,6 +17,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kBlockBytes = 4096;
+// More versions than a file gets between two truncations to 0 bytes.
+constexpr uint32_t kUnseenVersions = uint32_t{1} << 24;
 
 }  // namespace
 
@@ -57,6 +59,9 @@ void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) 
   if (entry == nullptr || entry->removed || entry->disk.node_id != 0) return;  // another name of the file
   entry->disk.node_id = mark.node_id;
   entry->disk.first_version = mark.first_version;
+  // Which version of a dirty entry the catalog has only the disk tells: a truncation to 0 bytes comes after
+  // it.
+  if (mark.state == CopyMark::State::kNone) entry->version = mark.first_version + kUnseenVersions;
   if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
   // An entry that is open otherwise than from the disk has all its pages.
   const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
