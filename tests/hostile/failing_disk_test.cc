@@ -224,5 +224,28 @@ TEST_F(FailingDiskTest, AFlushThatFailsCostsNoEntry) {
   EXPECT_EQ(check_whole(names("f", stored)), stored);
 }
 
+// A failed flush may have lost what was written before it, and the kernel tells that once. The memory has it,
+// and so must keep it until another copy is durable: neither an eviction nor the next process takes the lost
+// one for a copy.
+TEST_F(FailingDiskTest, ACopyThatAFailedFlushHasLostIsNone) {
+  start({.size = "32M", .more = "durability=writeback"});
+  write_file(fault_file(), "fail disk flush 5\n");
+  fill_pool("e", 4);
+  EXPECT_TRUE(becomes("disk_failed", 1));
+  int lost = 0;
+  for (const std::string& name : names("e", 4)) lost += damage(read_file(name)) ? 1 : 0;
+  EXPECT_GT(lost, 0);
+  (void)write_once(mount().control("evict"), "100%");
+  EXPECT_EQ(check_whole(names("e", 4)), 4);
+  EXPECT_EQ(stat("cold_entries"), 0);
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] { return stat("disk_failed") == 0; }));
+  for (const std::string& name : names("e", 4)) EXPECT_EQ(::fsync(File(name, O_RDONLY).fd()), 0);
+  make_all_cold();
+  EXPECT_EQ(check_whole(names("e", 4)), 4);
+  EXPECT_EQ(stat("checksum_errors"), 0);
+  stop_and_check();
+}
+
 }  // namespace
 }  // namespace kvcachefs::test

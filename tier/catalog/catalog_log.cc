@@ -40,13 +40,19 @@ uint64_t bytes_of(std::span<const CatalogChange> changes) {
 
 }  // namespace
 
+void CatalogLog::note_lost(const auto& changes) {
+  for (const CatalogChange& change : changes)
+    if (const auto* const put = std::get_if<PutContent>(&change)) lost_nodes_.insert(put->id);
+}
+
 void CatalogLog::append(std::vector<CatalogChange> changes) {
   if (changes.empty()) return;
   bool worth_a_step = false;
   const uint64_t bytes = bytes_of(changes);
   {
     MutexLock lock(mutex_);
-    if (frozen() || closed_) return;
+    if (frozen()) return note_lost(changes);
+    if (closed_) return;
     pending_bytes_ += bytes;
     // The first change ends the wait for work, and the last of a full batch ends the wait for more.
     worth_a_step = changes_.empty() || changes_.size() + changes.size() >= kBatchChanges;
@@ -129,11 +135,19 @@ void CatalogLog::freeze(const char* why) {
             why);
   MutexLock lock(mutex_);
   frozen_ = true;
+  std::ranges::move(batch_, std::back_inserter(changes_));
+  note_lost(changes_);
   batch_.clear();
   changes_.clear();
   ends_.clear();
   pending_bytes_ = 0;
   committed_ = taken_ = appended_;
+}
+
+bool CatalogLog::has_lost(uint64_t node_id) const {
+  if (!frozen()) return false;
+  MutexLock lock(mutex_);
+  return lost_nodes_.contains(node_id);
 }
 
 Result<void> CatalogLog::write() {

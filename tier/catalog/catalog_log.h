@@ -18,6 +18,7 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "alloc/extent.h"
@@ -55,6 +56,9 @@ class CatalogLog {
   // before it changes more.
   bool is_full() const { return pending_bytes_.load(std::memory_order_relaxed) > kFullBytes; }
   bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
+  // has_lost() is true if the log was frozen before it could commit a content of the node: the disk may not
+  // have it.
+  bool has_lost(uint64_t node_id) const EXCLUDES(mutex_);
   // close() tells remaining waiters, and later callers, ESHUTDOWN. It is called after the last step().
   void close() EXCLUDES(mutex_);
 
@@ -67,6 +71,7 @@ class CatalogLog {
   void gather() REQUIRES(mutex_);
   Result<void> write();
   void freeze(const char* why) EXCLUDES(mutex_);
+  void note_lost(const auto& changes) REQUIRES(mutex_);
   void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);
 
   BlockDevice& device_;
@@ -83,6 +88,8 @@ class CatalogLog {
   uint64_t taken_ GUARDED_BY(mutex_) = 0;
   uint64_t committed_ GUARDED_BY(mutex_) = 0;
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> lost_nodes_
+      GUARDED_BY(mutex_);  // whose contents came too late to be committed
   bool woken_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> frozen_{false};  // changes under the mutex

@@ -18,7 +18,8 @@ namespace {
 constexpr size_t kHeadBytes = 1 + sizeof(uint64_t);
 constexpr size_t kUsualBytes = 128;
 constexpr size_t kMostBytes = 64 << 10;  // XATTR_SIZE_MAX, linux/limits.h
-// A DirtyRecord follows the head of a kNone mark, which has no content.
+// A DirtyRecord follows the head of a kNone mark, which has no content, and the content of a kClean one if
+// the file was ever truncated to 0 bytes.
 struct DirtyRecord {
   uint32_t first_version;
   uint32_t synced_nameless;
@@ -32,7 +33,9 @@ Result<void> put_copy_mark(int fd, const CopyMark& mark) {
   std::memcpy(&value[1], &mark.node_id, sizeof mark.node_id);
   if (mark.state != CopyMark::State::kNone) value += records::encode_content(mark.node_id, mark.content);
   const DirtyRecord dirty{.first_version = mark.first_version, .synced_nameless = mark.synced_nameless};
-  if (mark.state == CopyMark::State::kNone) value.append(reinterpret_cast<const char*>(&dirty), sizeof dirty);
+  if (mark.state == CopyMark::State::kNone ||
+      (mark.state == CopyMark::State::kClean && mark.first_version > 0))
+    value.append(reinterpret_cast<const char*>(&dirty), sizeof dirty);
   return sys::set_xattr(fd, kCopyXattr, value, 0);
 }
 
@@ -50,16 +53,22 @@ std::optional<CopyMark> copy_mark_of(int fd) {
   CopyMark mark;
   mark.state = static_cast<CopyMark::State>(value[0]);
   std::memcpy(&mark.node_id, &value[1], sizeof mark.node_id);
-  const std::string_view record(value.data() + kHeadBytes, *size - kHeadBytes);
-  if (mark.state == CopyMark::State::kNone) {
-    DirtyRecord dirty{};  // an older version wrote no such record
-    std::memcpy(&dirty, record.data(), std::min(record.size(), sizeof dirty));
-    mark.first_version = dirty.first_version;
-    mark.synced_nameless = dirty.synced_nameless != 0;
-    return mark;
+  std::string_view record(value.data() + kHeadBytes, *size - kHeadBytes);
+  if (mark.state == CopyMark::State::kClean || mark.state == CopyMark::State::kCold) {
+    size_t content_bytes = record.size();
+    if (!records::decode_content(mark.node_id, record, mark.content)) {
+      content_bytes -= std::min(content_bytes, sizeof(DirtyRecord));
+      if (!records::decode_content(mark.node_id, record.substr(0, content_bytes), mark.content))
+        return unreadable;
+    }
+    record.remove_prefix(content_bytes);
+  } else if (mark.state != CopyMark::State::kNone) {
+    return unreadable;
   }
-  const bool copied = mark.state == CopyMark::State::kClean || mark.state == CopyMark::State::kCold;
-  if (!copied || !records::decode_content(mark.node_id, record, mark.content)) return unreadable;
+  DirtyRecord dirty{};
+  std::memcpy(&dirty, record.data(), std::min(record.size(), sizeof dirty));
+  mark.first_version = dirty.first_version;
+  mark.synced_nameless = dirty.synced_nameless != 0;
   return mark;
 }
 

@@ -23,8 +23,8 @@ struct CopyMark {
   enum class State : char { kNone = 'n', kClean = 'c', kCold = 'm', kUnreadable = '?' };
   State state = State::kNone;
   uint64_t node_id = 0;
-  uint32_t first_version = 0;    // as in Entry; in kNone marks
-  bool synced_nameless = false;  // the same
+  uint32_t first_version = 0;    // as in Entry; in kNone and kClean marks
+  bool synced_nameless = false;  // the same; in kNone marks
   CatalogContent content;        // in kClean and kCold marks
   int error = 0;                 // of the system, which could not read a kUnreadable mark; 0: it is damaged
 };

@@ -112,7 +112,8 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
     entries_.park(*entry);
     return Attempt::kBusy;
   }
-  if (keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
+  const bool lacks_copy = disk_.tier() != nullptr && disk_.tier()->store->log().has_lost(entry->disk.node_id);
+  if (lacks_copy || keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
     entries_.park(*entry);
     return Attempt::kBusy;
   }

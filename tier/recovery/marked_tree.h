@@ -27,14 +27,16 @@ class MarkedTree {
     sys::Handle handle;
     CopyMark mark;  // for a dirty file with the content that the catalog has
     bool is_file = false;
-    bool seen = false;     // the catalog has it
-    bool emptied = false;  // dirty, and truncated to 0 bytes after the catalog got its content
-    bool plain = false;    // a file that has no other xattr than the mark
+    bool seen = false;             // the catalog has it
+    bool emptied = false;          // dirty, and truncated to 0 bytes after the catalog got its content
+    uint32_t doubted_version = 0;  // of a copy that its mark tells of and the catalog does not; 0: none
+    bool plain = false;            // a file that has no other xattr than the mark
     bool pinned = false;
     struct stat attributes {};  // as its users see it
     std::vector<Place> places;
 
     bool is_dirty() const { return is_file && mark.state == CopyMark::State::kNone; }
+    bool is_clean() const { return is_file && mark.state == CopyMark::State::kClean; }
   };
   using Nodes = std::unordered_map<uint64_t, Node>;  // by the catalog's number
 

@@ -47,8 +47,10 @@ class Recovery::Reconciler final : public CatalogVisitor {
     claim_kept();
     fault_point("claimed what the disk has");
     if (auto loaded = tier_.store->catalog().load(*this); !loaded) return pass(loaded);
-    for (auto& [id, marked] : marked_)
+    for (auto& [id, marked] : marked_) {
+      if (!marked.seen && marked.is_clean()) doubt(marked);
       if (!marked.seen && !marked.is_dirty()) introduce(id, marked);
+    }
     for (const Stray& stray : strays_) keep_shadowed(stray);
     for (const auto& place : lost_names_) keep_or_drop(place);
     // Drops come first, because a dropped name may be another file's now; nodes come before their names, and
@@ -65,6 +67,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     KnownNodes known;
     for (auto& [id, marked] : marked_) {
       known.emplace(id, marked.handle);
+      if (marked.doubted_version > 0) take_for_dirty(id, marked);
       if (marked.is_file && (marked.seen || !marked.is_dirty())) apply(id, marked);
     }
     hold_kept();
@@ -87,6 +90,8 @@ class Recovery::Reconciler final : public CatalogVisitor {
       return;
     }
     MarkedTree::Node& marked = found->second;
+    if (marked.is_clean() && !(same_content(*content, marked.mark.content) && tier_.store->claim(*content)))
+      doubt(marked);
     // What the catalog has stays true until something newer is committed, or its name goes.
     if (marked.is_dirty() && !keep_older(marked, names, *content)) return drop(names);
     marked.seen = true;
@@ -116,7 +121,8 @@ class Recovery::Reconciler final : public CatalogVisitor {
     for (auto at = marked_.begin(); at != marked_.end();) {
       count_step();
       const MarkedTree::Node& marked = at->second;
-      const bool claimed = !marked.is_file || marked.is_dirty() || tier_.store->claim(marked.mark.content);
+      const bool claimed = !marked.is_file || marked.is_dirty() || marked.is_clean() ||
+                           tier_.store->claim(marked.mark.content);
       at = claimed ? std::next(at) : marked_.erase(at);  // discard_lost() discards a cold one
     }
   }
@@ -144,6 +150,28 @@ class Recovery::Reconciler final : public CatalogVisitor {
       const CatalogContent& held = shard.held.emplace(kept.ino, std::move(kept.content)).first->second;
       kept.is_named ? tier_.store->hold(held) : tier_.store->hold_dropped(held);
     }
+  }
+
+  // A copy that the catalog does not name may have been lost by a flush that failed, and a later flush does
+  // not tell of it again. The file has its bytes in memory, so it counts as dirty.
+  static void doubt(MarkedTree::Node& marked) {
+    marked.doubted_version = std::max(marked.mark.content.version, uint32_t{1});
+    marked.mark.state = CopyMark::State::kNone;
+  }
+
+  void take_for_dirty(uint64_t id, const MarkedTree::Node& marked) {
+    EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
+    MutexLock lock(shard.mutex);
+    Entry* const entry = shard.find(marked.handle.ino);
+    if (entry == nullptr || entry->removed) return;
+    entry->version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
+    entry->disk.first_version = marked.mark.first_version;
+    entry->disk.node_id = id;
+    if (const auto file = pool_.arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
+      (void)pool_.marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
+    entry->disk.node_id = 0;  // apply() sets it if the catalog has the file
+    shard.copies.erase(marked.handle.ino);
+    if (entry->tier == Entry::Tier::kClean) pool_.entries_.dirtied(*entry);
   }
 
   // Keeps the names in the catalog that the dirty file still has, and claims its content. False: none stays.
@@ -230,7 +258,8 @@ class Recovery::Reconciler final : public CatalogVisitor {
         (void)pool_.arena_.drop_pages(file->get());
       }
     entry->disk.node_id = id;
-    entry->version = std::max(marked.mark.content.version, marked.mark.first_version);
+    entry->version =
+        std::max({marked.mark.content.version, marked.doubted_version, marked.mark.first_version});
     entry->disk.first_version = marked.mark.first_version;
     entry->disk.emptied = marked.emptied;
     entry->disk.synced_nameless = false;  // the mark may be older than the copy

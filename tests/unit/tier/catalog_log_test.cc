@@ -81,6 +81,8 @@ TEST_F(CatalogLogTest, AFlushThatFailedIsTheLast) {
   // Changes do not pile up.
   for (uint64_t id = 4; id < 1000; ++id) log_->append(file(id, {{id, 1}}));
   log_->append({DropName{kRoot, "f2"}});
+  EXPECT_FALSE(log_->has_lost(2));
+  EXPECT_TRUE(log_->has_lost(3) && log_->has_lost(999)) << "whose flush failed, and what came after it";
   EXPECT_TRUE(log_->idle());
   EXPECT_EQ(told(), EIO);
   EXPECT_TRUE(has(2)) << "as it was";

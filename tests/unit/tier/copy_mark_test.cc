@@ -50,6 +50,21 @@ TEST_F(CopyMarkTest, ComesBackAsItWas) {
   EXPECT_EQ(copy_mark_of(fd_.get())->state, CopyMark::State::kNone);
 }
 
+TEST_F(CopyMarkTest, ACleanOneSaysWhenItsFileWasCutToNothing) {
+  for (const size_t extents : {size_t{0}, size_t{1}, size_t{40}}) {
+    for (const uint32_t first_version : {0u, 7u, UINT32_MAX}) {
+      ASSERT_TRUE(put_copy_mark(fd_.get(), {.state = CopyMark::State::kClean,
+                                            .node_id = 77,
+                                            .first_version = first_version,
+                                            .content = content(extents)}));
+      const auto mark = copy_mark_of(fd_.get());
+      EXPECT_EQ(mark->state, CopyMark::State::kClean);
+      EXPECT_EQ(mark->first_version, first_version);
+      EXPECT_EQ(mark->content.extents.size(), extents);
+    }
+  }
+}
+
 TEST_F(CopyMarkTest, TooManyExtentsLeaveTheOneOfBefore) {
   ASSERT_TRUE(put_copy_mark(fd_.get(), {.state = CopyMark::State::kNone, .node_id = 5, .content = {}}));
   EXPECT_FALSE(
