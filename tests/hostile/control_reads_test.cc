@@ -25,7 +25,7 @@ constexpr uid_t kNobody = 65534;
 constexpr int kServerThreads = 8;
 constexpr int kReaders = 2 * kServerThreads;
 constexpr int kLookups = 10'000;
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kPatience = std::chrono::seconds(60);
 
 class ControlReadsTest : public ::testing::Test {
  protected:

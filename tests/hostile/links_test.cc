@@ -50,7 +50,7 @@ TEST_F(LinksTest, AreNoReasonToHang) {
   // The evictor may be working on the file when an order looks for it.
   EXPECT_TRUE(eventually(
       [&] { return write_once(mount().control("evict"), "100%") == 0 && list(path("links")).empty(); },
-      std::chrono::seconds(40)));
+      std::chrono::seconds(60)));
   EXPECT_EQ(mount().serving_pid(), serving) << "whoever discards them was taken for hung";
   ::unlink(fault_file().c_str());
   EXPECT_EQ(error_name(store(path("after"), pattern(2, 8 * kMiB))), "ok");

@@ -137,7 +137,7 @@ TEST_F(PathsTest, APrefetchDoesNotWaitForTheMountItself) {
   ::unsetenv("KVCACHEFS_DAEMON_ARGS");
   ASSERT_EQ(::symlink(mount().path().c_str(), path("self").c_str()), 0);
   EXPECT_EQ(in_child([&] { return write_once(mount().control("prefetch"), "self/not-there\n"); },
-                     std::chrono::seconds(10)),
+                     std::chrono::seconds(60)),
             0);
 }
 

@@ -170,7 +170,7 @@ TEST_F(LifecycleTest, EndsThoughAnotherNamespaceHasTheMount) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1)
       << "no mount namespace of its own (in a chroot the root has to be a mount point)";
   ::kill(mount.pid(), SIGTERM);
-  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
+  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(60)), 0) << mount.log();
   EXPECT_TRUE(mounts_below(mount.root()).empty());
   EXPECT_EQ(::write(go_on[1], "1", 1), 1);
   int status = -1;
@@ -187,7 +187,7 @@ TEST_F(LifecycleTest, EndsOnSignals) {
     ASSERT_EQ(store(mount.path() + "/file", "content"), 0);
     EXPECT_FALSE(mounts_below(mount.runtime_dir()).empty());
     ::kill(mount.pid(), signal);
-    EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << signal << mount.log();
+    EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(60)), 0) << signal << mount.log();
     EXPECT_TRUE(mounts_below(mount.root()).empty());
     EXPECT_TRUE(mounts_below(mount.runtime_dir()).empty());
     EXPECT_FALSE(exists(mount.root() + "/p"));
@@ -206,7 +206,7 @@ TEST_F(LifecycleTest, EndsWithFilesOpenAndMapped) {
   mount.stop();
   // Any answer of the ended mount comes at once; mapped memory stays.
   const int fd = reader.fd();
-  EXPECT_NE(in_child([fd] { return read_at(fd, 0, 10).empty() ? 1 : 0; }, std::chrono::seconds(10)), -1);
+  EXPECT_NE(in_child([fd] { return read_at(fd, 0, 10).empty() ? 1 : 0; }, std::chrono::seconds(60)), -1);
   if (mode() != Mode::kDaemonIo) {
     EXPECT_EQ(difference(2, mapping.text()), "");
   }
@@ -254,7 +254,7 @@ TEST_F(LifecycleTest, WhatOthersMountedOverItStays) {
   ASSERT_EQ(::mount("none", bind.path().c_str(), "tmpfs", 0, "size=1M"), 0);
   write_file(bind.path() + "/precious", "bytes");
   ::kill(mount.pid(), SIGTERM);
-  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
+  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(60)), 0) << mount.log();
   EXPECT_EQ(read_file(bind.path() + "/precious"), "bytes");
   EXPECT_NE(mount.log().find("something else is mounted over it"), std::string::npos);
 }

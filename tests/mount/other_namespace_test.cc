@@ -112,7 +112,7 @@ class OtherNamespaceTest : public ::testing::Test {
   void expect_stopped(const Outcome& outcome) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
     EXPECT_EQ(outcome.out, mount().root() + ": stopped\n");
-    EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(20)), 0);
+    EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 0);
     EXPECT_TRUE(mounts_below(mount().root()).empty());
     EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
   }
@@ -229,7 +229,7 @@ TEST_F(OtherNamespaceTest, WhatTookItsPlaceStays) {
   ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
   EXPECT_EQ(difference(1, read_file(container.seen_by_it(entry()))), "");
   ASSERT_EQ(::kill(mount().pid(), SIGTERM), 0);
-  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(20)), 0);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 0);
   EXPECT_EQ(read_file(mount().root() + "/precious"), "bytes");
   EXPECT_EQ(::umount(mount().root().c_str()), 0);
 }

@@ -119,7 +119,7 @@ TEST_F(ServingTest, EndsWhenSomebodyUnmountsIt) {
   ASSERT_EQ(store(mount.path() + "/entry", "content"), 0);
   EXPECT_FALSE(mounts_below(mount.runtime_dir()).empty());
   ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
-  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(20)), 0) << mount.log();
+  EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(60)), 0) << mount.log();
   EXPECT_THAT(mount.log(), HasSubstr("unmounted from outside"));
   EXPECT_TRUE(mounts_below(mount.runtime_dir()).empty());
   EXPECT_EQ(list(mount.runtime_dir()), std::vector<std::string>());

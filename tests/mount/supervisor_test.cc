@@ -158,7 +158,7 @@ TEST_F(SupervisorTest, AChildGoesOnAlone) {
   const pid_t serving = mount().serving_pid();
   const File open(mount().path() + "/entry", O_RDWR);
   ASSERT_EQ(::kill(mount().pid(), SIGKILL), 0);
-  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(10)), 128 + SIGKILL);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 128 + SIGKILL);
   expect_entry();
   EXPECT_EQ(::pwrite(open.fd(), "still open", 10, 0), 10);
   EXPECT_EQ(store(mount().path() + "/another", pattern(2, kMiB)), 0);
@@ -175,7 +175,7 @@ TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
   for (int i = 0; i < 20; ++i) lines += "taken over\n";
   ASSERT_EQ(store(file, lines), 0);
   ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
-  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(30)), 1);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 1);
   EXPECT_TRUE(mounts_below(mount().root()).empty());
   EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
   EXPECT_NE(mount().log().find("times in a row: unmounting"), std::string::npos) << mount().log();
@@ -209,7 +209,7 @@ TEST_F(SupervisorTest, SuccessorsThatFailCostTimeAlone) {
   Obstacle obstacle(mount());
   ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
   EXPECT_TRUE(eventually([&] { return mount().log().find("11 could not take over") != std::string::npos; },
-                         std::chrono::seconds(30)))
+                         std::chrono::seconds(60)))
       << mount().log();
   obstacle.remove();
   expect_entry();
@@ -227,9 +227,9 @@ TEST_F(SupervisorTest, EndsWhenItIsAskedToWhileNobodyCanTakeOver) {
     Obstacle obstacle(mount());
     ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
     EXPECT_TRUE(eventually([&] { return mount().log().find("11 could not take over") != std::string::npos; },
-                           std::chrono::seconds(30)));
+                           std::chrono::seconds(60)));
     ASSERT_EQ(::kill(mount().pid(), SIGTERM), 0);
-    EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(10)), 1);
+    EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 1);
     EXPECT_TRUE(mounts_below(mount().root()).empty());
     EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
   }

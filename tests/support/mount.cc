@@ -26,8 +26,8 @@ namespace {
 
 // Because a daemon under a sanitizer on a busy machine needs seconds, the deadlines are long; because a
 // daemon that hangs should not cost minutes, they are not longer.
-constexpr std::chrono::seconds kStartDeadline(30);
-constexpr std::chrono::seconds kStopDeadline(30);
+constexpr std::chrono::seconds kStartDeadline(60);
+constexpr std::chrono::seconds kStopDeadline(60);
 constexpr std::chrono::seconds kKillDeadline(5);
 constexpr useconds_t kSqueezePauseUs = 2000;  // so that the tests get a processor, too
 constexpr std::string_view kWorkPrefix = "/tmp/kv-test-";
