@@ -90,7 +90,7 @@ class Run {
         random_(seed + 0x1234567) {}
 
   void rounds() {
-    takes_over_ = !setting_.rules.faulty && !setting_.rules.flush_fails;
+    takes_over_ = !setting_.rules.faulty;
     world_.start();
     for (int round = 0; round < kRounds; ++round) {
       const uint64_t ending = random_.below(6);

@@ -190,10 +190,12 @@ bool World::take_over() {
   pool_ = std::move(*adopted);
   if (auto found = Pool::adopt_files(pool_); !found)
     throw Violation("its files cannot be found: " + found.error().message);
+  disk_.set_odds({});  // an error now would leave the pool without its disk
   auto attached = pool_->recovery().attach_adopted_disk(
       std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());
   if (crashed()) throw Crash();
   if (!attached) throw Violation("the disk cannot be taken over: " + attached.error().message);
+  disk_.set_odds(options_.odds);
   return true;
 }
 
