@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/key_value.h"
 #include "base/sys.h"
 #include "base/unique_fd.h"
 
@@ -70,20 +70,6 @@ std::vector<NumaNode> system_nodes() {
 
 void NumaTopology::run_on(int node) const {
   if (node_count() > 1 && std::ranges::find(ids_, node) != ids_.end()) (void)numa_run_on_node(node);
-}
-
-int processor_of_stat_line(std::string_view line) {
-  // Field 2 is the command name in parentheses; field 39, the processor, is the 37th after it.
-  constexpr int kFieldsAfterName = 37;
-  size_t position = line.rfind(')');
-  if (position == std::string_view::npos) return -1;
-  for (int field = 0; field < kFieldsAfterName; ++field) {
-    position = line.find(' ', position + 1);
-    if (position == std::string_view::npos) return -1;
-  }
-  int processor = -1;
-  std::from_chars(line.data() + position + 1, line.data() + line.size(), processor);
-  return processor;
 }
 
 std::unique_ptr<NumaTopology> NumaTopology::detect() {
@@ -141,8 +127,9 @@ int NumaTopology::node_of_thread(pid_t tid) const {
   std::array<char, 1024> line{};
   const ssize_t length = stat ? ::read(stat.get(), line.data(), line.size()) : 0;
   if (length <= 0) return node_of_calling_thread();
-  const int cpu = processor_of_stat_line({line.data(), static_cast<size_t>(length)});
-  return cpu < 0 ? node_of_calling_thread() : node_of_cpu(cpu);
+  constexpr int kProcessorField = 39;
+  const auto cpu = number_in<int>(stat_field({line.data(), static_cast<size_t>(length)}, kProcessorField));
+  return cpu ? node_of_cpu(*cpu) : node_of_calling_thread();
 }
 
 std::span<const int> NumaTopology::nodes_by_distance(int node) const {

@@ -12,7 +12,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -81,9 +80,5 @@ class NumaTopology {
   uint64_t free_bytes_age_max_ms_;
   std::unique_ptr<Remembered[]> remembered_;
 };
-
-// The processor field of a /proc stat line; -1 if the line is malformed. The command name in the line may
-// hold any characters.
-int processor_of_stat_line(std::string_view line);
 
 }  // namespace kvcachefs

@@ -22,10 +22,6 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr std::string_view kHang = "hang ";
-constexpr std::string_view kSpin = "spin ";
-constexpr std::string_view kPause = "pause ";
-constexpr std::string_view kSlow = "slow ";
 constexpr useconds_t kLookAgainUs = 1000;
 constexpr useconds_t kSlowUs = 25'000;
 constexpr std::string_view kFail = "fail ";
@@ -79,17 +75,12 @@ void reached(const char* place, uint64_t number) {
   const auto wanted = sys::read_text(fault_file().c_str());
   if (!wanted) return;
   const size_t end = std::min(wanted->find('\n'), wanted->size());
-  const bool hangs = wanted->starts_with(kHang);
-  const bool spins = wanted->starts_with(kSpin);
-  const bool pauses = wanted->starts_with(kPause);
-  const bool slows = wanted->starts_with(kSlow);
-  const size_t begin = hangs    ? kHang.size()
-                       : spins  ? kSpin.size()
-                       : pauses ? kPause.size()
-                       : slows  ? kSlow.size()
-                                : 0;
-  const std::string line = wanted->substr(begin, end - begin);
-  if (line != (number == 0 ? std::string(place) : fmt::format("{} {}", place, number))) return;
+  const std::string here = number == 0 ? std::string(place) : fmt::format("{} {}", place, number);
+  const auto is = [&, line = std::string_view(*wanted).substr(0, end)](std::string_view kind) {
+    return line.starts_with(kind) && line.substr(kind.size()) == here;
+  };
+  const bool hangs = is("hang "), spins = is("spin "), pauses = is("pause "), slows = is("slow ");
+  if (!hangs && !spins && !pauses && !slows && !is("")) return;
   if (slows) return static_cast<void>(usleep(kSlowUs));
   if (!take_line(*wanted, end)) return;
   if (pauses) return wait_for_the_test();

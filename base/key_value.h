@@ -1,6 +1,8 @@
-// The parts of texts such as `a=b,c,d=e`. Any thread. Never fails.
+// The parts of texts such as `a=b,c,d=e`, and of the files of proc(5). Any thread. Never fails.
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <optional>
 #include <string_view>
 
@@ -23,6 +25,41 @@ inline KeyValue split_key_value(std::string_view text) {
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos) return {text, std::nullopt};
   return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+// The number that is all of the text; none: the text is something else.
+template <class Number>
+std::optional<Number> number_in(std::string_view text, int base = 10) {
+  Number number{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  if (text.empty() || code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// The next word of a line of words between blanks; it leaves the text. Empty: there is none.
+inline std::string_view take_word(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\n"), text.size()));
+  const std::string_view word = text.substr(0, text.find_first_of(" \t\n"));
+  text.remove_prefix(word.size());
+  return word;
+}
+
+// What follows `KEY:` in its line of /proc/PID/status or fdinfo; empty: there is no such line.
+inline std::string_view line_value(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    std::string_view line = take_part(text, '\n');
+    if (take_part(line, ':') == key) return line;
+  }
+  return {};
+}
+
+// A field of /proc/PID/stat by its number in proc(5), from 3 on; the second, a name, may have anything in it.
+inline std::string_view stat_field(std::string_view text, int number) {
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string_view::npos) return {};
+  text.remove_prefix(name_end + 1);
+  for (int field = 3; field < number; ++field) take_word(text);
+  return take_word(text);
 }
 
 }  // namespace kvcachefs

@@ -18,26 +18,24 @@ size_t whole_pages(uint64_t size_bytes) {
 
 }  // namespace
 
-Result<Mapping> Mapping::of_file(int fd, uint64_t size_bytes, Access access) {
+Result<Mapping> Mapping::map(int fd, uint64_t offset_bytes, uint64_t size_bytes, int protection, int flags) {
   const size_t length = whole_pages(size_bytes);
-  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* mapped = ::mmap(nullptr, length, protection, MAP_SHARED, fd, 0);
-  if (mapped == MAP_FAILED) return std::unexpected(sys::last_error("mmap of an entry"));
+  void* mapped = ::mmap(nullptr, length, protection, flags, fd, static_cast<off_t>(offset_bytes));
+  if (mapped == MAP_FAILED)
+    return std::unexpected(sys::last_error(fd < 0 ? "mmap of a buffer" : "mmap of an entry"));
   return Mapping({static_cast<std::byte*>(mapped), length});
+}
+
+Result<Mapping> Mapping::of_file(int fd, uint64_t size_bytes, Access access) {
+  return map(fd, 0, size_bytes, access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED);
 }
 
 Result<Mapping> Mapping::of_range(int fd, uint64_t offset_bytes, uint64_t size_bytes) {
-  const size_t length = whole_pages(size_bytes);
-  void* mapped = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset_bytes));
-  if (mapped == MAP_FAILED) return std::unexpected(sys::last_error("mmap of an entry"));
-  return Mapping({static_cast<std::byte*>(mapped), length});
+  return map(fd, offset_bytes, size_bytes, PROT_READ, MAP_SHARED);
 }
 
 Result<Mapping> Mapping::of_memory(uint64_t size_bytes) {
-  const size_t length = whole_pages(size_bytes);
-  void* mapped = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return std::unexpected(sys::last_error("mmap of a buffer"));
-  return Mapping({static_cast<std::byte*>(mapped), length});
+  return map(-1, 0, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
 bool Mapping::is_resident(size_t offset_bytes, size_t size_bytes) const {

@@ -45,6 +45,8 @@ class Mapping {
 
  private:
   explicit Mapping(std::span<std::byte> bytes) : bytes_(bytes) {}
+  static Result<Mapping> map(int fd, uint64_t offset_bytes, uint64_t size_bytes, int protection, int flags);
+
   std::span<std::byte> bytes_;
 };
 

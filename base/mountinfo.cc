@@ -1,9 +1,13 @@
 #include "base/mountinfo.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <set>
 
 #include "base/key_value.h"
+#include "base/sys.h"
 
 namespace kvcachefs {
 namespace {
@@ -52,6 +56,12 @@ std::vector<MountPoint> parse_mountinfo(std::string_view text) {
   return mounts;
 }
 
+Result<std::vector<MountPoint>> read_mounts(const std::string& file) {
+  auto text = sys::read_text(file.c_str());
+  if (!text) return pass(text);
+  return parse_mountinfo(*text);
+}
+
 const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_view directory) {
   const auto found = std::find_if(mounts.rbegin(), mounts.rend(),
                                   [&](const MountPoint& mount) { return mount.directory == directory; });
@@ -68,6 +78,29 @@ std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mou
     if (devices.insert(mount.device).second) roots.push_back(mount.directory);
   }
   return roots;
+}
+
+bool is_daemon_gone(int code) {
+  return code == ENOTCONN || code == ECONNABORTED || code == ECANCELED;
+}
+
+bool is_dead_mount(const std::string& directory) {
+  std::error_code error;
+  (void)std::filesystem::space(directory, error);
+  return is_daemon_gone(error.value());
+}
+
+Result<std::filesystem::path> resolve_mount_point(std::string_view text) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(text, error);
+  std::filesystem::path resolved = std::filesystem::canonical(path, error);
+  if (!error) return resolved;
+  if (is_daemon_gone(error.value())) {
+    const std::filesystem::path plain = path.has_filename() ? path : path.parent_path();
+    resolved = std::filesystem::canonical(plain.parent_path(), error);
+    if (!error) return resolved / plain.filename();
+  }
+  return fail(error.value(), fmt::format("{}: {}", text, error.message()));
 }
 
 }  // namespace kvcachefs

@@ -1,10 +1,13 @@
-// The mount table of /proc/self/mountinfo (proc(5)), for the kvcachefs tool and the mount helper. Any thread.
-// Never fails: a malformed line is left out.
+// The mount table of /proc/self/mountinfo (proc(5)), and mount points whose daemon may have died. Any thread.
+// Failure: errno and a sentence that names the file; a malformed line is left out.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/result.h"
 
 namespace kvcachefs {
 
@@ -25,6 +28,7 @@ struct MountPoint {
 
 // The mounts in the order of the table: of two mounts on one directory the later is on top.
 std::vector<MountPoint> parse_mountinfo(std::string_view text);
+Result<std::vector<MountPoint>> read_mounts(const std::string& file = "/proc/self/mountinfo");
 
 // unescape_octal() replaces `\040` and other three-digit octal escapes by the bytes they stand for.
 std::string unescape_octal(std::string_view text);
@@ -34,5 +38,15 @@ const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_
 
 // The mount points of whole kvcachefs file systems: for each file system the first one that a path leads to.
 std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mounts);
+
+// True for the errors of calls on a mount whose daemon has died: ENOTCONN, and over io_uring, while the rings
+// are taken down, also ECONNABORTED and ECANCELED.
+bool is_daemon_gone(int code);
+// Attributes are cached and outlive the daemon, but the kernel always asks for free space.
+bool is_dead_mount(const std::string& directory);
+
+// The result is absolute and without symbolic links. A directory of a dead mount cannot be resolved itself,
+// but its parent directory can.
+Result<std::filesystem::path> resolve_mount_point(std::string_view text);
 
 }  // namespace kvcachefs

@@ -38,18 +38,6 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-class SCOPED_CAPABILITY MutexLock {
- public:
-  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  MutexLock(Mutex& mutex, std::adopt_lock_t) REQUIRES(mutex) : mutex_(mutex) {}
-  ~MutexLock() RELEASE() { mutex_.unlock(); }
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
-
- private:
-  Mutex& mutex_;
-};
-
 // Readers hold it together, a writer alone.
 class CAPABILITY("shared mutex") SharedMutex {
  public:
@@ -73,16 +61,20 @@ class SCOPED_CAPABILITY ReaderLock {
   SharedMutex& mutex_;
 };
 
-class SCOPED_CAPABILITY WriterLock {
+template <class Lockable>
+class SCOPED_CAPABILITY LockOf {
  public:
-  explicit WriterLock(SharedMutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~WriterLock() RELEASE() { mutex_.unlock(); }
-  WriterLock(const WriterLock&) = delete;
-  WriterLock& operator=(const WriterLock&) = delete;
+  explicit LockOf(Lockable& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  LockOf(Lockable& mutex, std::adopt_lock_t) REQUIRES(mutex) : mutex_(mutex) {}
+  ~LockOf() RELEASE() { mutex_.unlock(); }
+  LockOf(const LockOf&) = delete;
+  LockOf& operator=(const LockOf&) = delete;
 
  private:
-  SharedMutex& mutex_;
+  Lockable& mutex_;
 };
+using MutexLock = LockOf<Mutex>;
+using WriterLock = LockOf<SharedMutex>;
 
 // A condition variable for Mutex. A wait gives the lock up and holds it again when it returns.
 class Condition {

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <charconv>
 #include <limits>
+
+#include "base/key_value.h"
 
 namespace kvcachefs {
 namespace {
@@ -33,13 +34,9 @@ uint64_t take_unit(std::string_view& text) {
 }  // namespace
 
 Result<uint64_t> parse_number(std::string_view text) {
-  uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (!all_digits(text) || stop != end || error != std::errc{}) {
-    return fail(EINVAL, fmt::format("'{}' is not a number", text));
-  }
-  return value;
+  const auto value = number_in<uint64_t>(text);
+  if (!value) return fail(EINVAL, fmt::format("'{}' is not a number", text));
+  return *value;
 }
 
 Result<uint64_t> parse_size(std::string_view text) {

@@ -8,6 +8,7 @@
 #include <sys/xattr.h>
 
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -26,12 +27,8 @@ struct RawHandle {
 };
 static_assert(sizeof(RawHandle) == sizeof(struct file_handle) + 12);
 
-std::unexpected<Error> failed() {
-  return std::unexpected<Error>(Error{errno, {}});
-}
-
 Result<void> done(int rc) {
-  if (rc != 0) return failed();
+  if (rc != 0) return fail(errno);
   return {};
 }
 
@@ -45,12 +42,27 @@ auto retried(Call call) {
 }
 
 Result<size_t> counted(ssize_t rc) {
-  if (rc < 0) return failed();
+  if (rc < 0) return fail(errno);
   return static_cast<size_t>(rc);
 }
 
+// The count is smaller at the end of the file, or if an error came after the first bytes.
+template <class Call, class Byte>
+Result<size_t> move_all(Call call, int fd, std::span<Byte> bytes, uint64_t offset) {
+  size_t total = 0;
+  while (total < bytes.size()) {
+    const ssize_t n = retried([&] {
+      return call(fd, bytes.data() + total, bytes.size() - total, static_cast<off_t>(offset + total));
+    });
+    if (n < 0 && total == 0) return fail(errno);
+    if (n <= 0) break;
+    total += static_cast<size_t>(n);
+  }
+  return total;
+}
+
 Result<UniqueFd> owned(int fd) {
-  if (fd < 0) return failed();
+  if (fd < 0) return fail(errno);
   return UniqueFd(fd);
 }
 
@@ -70,7 +82,7 @@ Result<Handle> handle_by(int directory, const char* name, int flags) {
   RawHandle raw;
   int mount_id = 0;
   if (name_to_handle_at(directory, name, reinterpret_cast<struct file_handle*>(&raw), &mount_id, flags) != 0)
-    return failed();
+    return fail(errno);
   return Handle{static_cast<uint64_t>(raw.ino_high) << 32 | raw.ino_low, raw.generation};
 }
 
@@ -107,19 +119,19 @@ Result<UniqueFd> duplicate(int fd) {
 Result<struct stat> stat_at(int directory, const char* name) {
   if (!is_one_component(directory, name)) return fail(EINVAL);
   struct stat attributes {};
-  if (fstatat(directory, name, &attributes, AT_SYMLINK_NOFOLLOW) != 0) return failed();
+  if (fstatat(directory, name, &attributes, AT_SYMLINK_NOFOLLOW) != 0) return fail(errno);
   return attributes;
 }
 
 Result<struct stat> stat_of(int fd) {
   struct stat attributes {};
-  if (fstat(fd, &attributes) != 0) return failed();
+  if (fstat(fd, &attributes) != 0) return fail(errno);
   return attributes;
 }
 
 Result<struct statfs> statfs_of(int fd) {
   struct statfs usage {};
-  if (fstatfs(fd, &usage) != 0) return failed();
+  if (fstatfs(fd, &usage) != 0) return fail(errno);
   return usage;
 }
 
@@ -170,20 +182,17 @@ Result<void> change_times(int fd, const std::array<timespec, 2>& times) {
   return done(utimensat(AT_FDCWD, ProcPath(fd).text, times.data(), 0));
 }
 
-Result<std::string> read_link(int fd) {
-  std::string target(4096, '\0');
-  const ssize_t length = readlinkat(fd, "", target.data(), target.size());
-  if (length < 0) return failed();
+Result<std::string> read_link(int directory, const char* path) {
+  std::string target(PATH_MAX, '\0');
+  const ssize_t length = readlinkat(directory, path, target.data(), target.size());
+  if (length < 0) return fail(errno);
   target.resize(static_cast<size_t>(length));
   return target;
 }
 
 Result<std::string> path_of(int fd) {
-  std::string path(4096, '\0');
-  const ssize_t length = readlink(ProcPath(fd).text, path.data(), path.size());
-  if (length < 0) return failed();
-  if (static_cast<size_t>(length) == path.size()) return fail(ENAMETOOLONG);
-  path.resize(static_cast<size_t>(length));
+  auto path = read_link(AT_FDCWD, ProcPath(fd).text);
+  if (path && path->size() == PATH_MAX) return fail(ENAMETOOLONG);
   return path;
 }
 
@@ -218,7 +227,7 @@ Result<void> allocate(int fd, int mode, uint64_t offset, uint64_t length) {
 
 Result<uint64_t> seek(int fd, uint64_t offset, int whence) {
   const off_t at = lseek(fd, static_cast<off_t>(offset), whence);
-  if (at < 0) return failed();
+  if (at < 0) return fail(errno);
   return static_cast<uint64_t>(at);
 }
 
@@ -231,7 +240,7 @@ Result<Present> present_pages(int fd, uint64_t offset, uint64_t length) {
     uint64_t cached, dirty, writeback, evicted, recently_evicted;
   } found{};
   constexpr long kCachestat = 451;
-  if (syscall(kCachestat, fd, &range, &found, 0) != 0) return failed();
+  if (syscall(kCachestat, fd, &range, &found, 0) != 0) return fail(errno);
   constexpr uint64_t kPageBytes = 4096;
   const uint64_t pages = (offset + length + kPageBytes - 1) / kPageBytes - offset / kPageBytes;
   const uint64_t present = found.cached + found.evicted;
@@ -239,40 +248,15 @@ Result<Present> present_pages(int fd, uint64_t offset, uint64_t length) {
 }
 
 Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset) {
-  size_t total = 0;
-  while (total < bytes.size()) {
-    const ssize_t n = retried([&] {
-      return pread(fd, bytes.data() + total, bytes.size() - total, static_cast<off_t>(offset + total));
-    });
-    if (n == 0) break;
-    if (n < 0) {
-      if (total > 0) break;
-      return failed();
-    }
-    total += static_cast<size_t>(n);
-  }
-  return total;
+  return move_all(pread, fd, bytes, offset);
 }
 
 Result<size_t> read_some(int fd, std::span<std::byte> bytes) {
-  const ssize_t count = ::read(fd, bytes.data(), bytes.size());
-  if (count < 0) return failed();
-  return static_cast<size_t>(count);
+  return counted(::read(fd, bytes.data(), bytes.size()));
 }
 
 Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset) {
-  size_t total = 0;
-  while (total < bytes.size()) {
-    const ssize_t n = retried([&] {
-      return pwrite(fd, bytes.data() + total, bytes.size() - total, static_cast<off_t>(offset + total));
-    });
-    if (n <= 0) {
-      if (total > 0) break;
-      return failed();
-    }
-    total += static_cast<size_t>(n);
-  }
-  return total;
+  return move_all(pwrite, fd, bytes, offset);
 }
 
 Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t length) {
@@ -326,8 +310,8 @@ Result<void> remove_directory(const char* path) {
   return done(rmdir(path));
 }
 
-Result<std::string> read_text(const char* path) {
-  auto fd = open_at(AT_FDCWD, path, O_RDONLY);
+Result<std::string> read_text(const char* path, int directory) {
+  auto fd = open_at(directory, path, O_RDONLY);
   if (!fd) return fail(fd.error().code, std::string(path) + ": " + std::strerror(fd.error().code));
   std::string text;
   char piece[4096];
@@ -341,8 +325,7 @@ Result<std::string> read_text(const char* path) {
 
 Result<int> control(int fd, unsigned long request, void* argument) {
   const int rc = ioctl(fd, request, argument);
-  if (rc < 0) return failed();
-  return rc;
+  return rc < 0 ? Result<int>(fail(errno)) : rc;
 }
 
 uint64_t memory_bytes() {

@@ -49,7 +49,7 @@ Result<void> rename_at(int old_directory, const char* old_name, int new_director
 Result<void> change_mode(int fd, mode_t mode);
 Result<void> change_owner(int fd, uid_t uid, gid_t gid);
 Result<void> change_times(int fd, const std::array<timespec, 2>& times);
-Result<std::string> read_link(int fd);
+Result<std::string> read_link(int directory, const char* path = "");
 Result<std::string> path_of(int fd);  // as /proc says; ends with " (deleted)" for a removed name
 Result<size_t> get_xattr(int fd, const char* name, std::span<char> value);
 Result<size_t> list_xattr(int fd, std::span<char> names);
@@ -82,8 +82,8 @@ Result<void> unmount(const char* target, int flags);
 Result<void> send_signal(pid_t process, int signal);
 Result<void> make_directories(const std::string& path, mode_t mode);
 Result<void> remove_directory(const char* path);
-Result<std::string> read_text(const char* path);                     // for small files of /proc and /sys
-Result<int> control(int fd, unsigned long request, void* argument);  // ioctl(2)
+Result<std::string> read_text(const char* path, int directory = AT_FDCWD);  // of /proc and /sys, whole
+Result<int> control(int fd, unsigned long request, void* argument);         // ioctl(2)
 
 uint64_t memory_bytes();  // of the machine; 0: unknown
 

@@ -14,15 +14,12 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "base/sys.h"
 
 namespace kvcachefs::sys {
 namespace {
-
-std::unexpected<Error> failed() {
-  return std::unexpected<Error>(Error{errno, {}});
-}
 
 template <class Call>
 Result<void> done(Call call) {
@@ -30,7 +27,7 @@ Result<void> done(Call call) {
   do {
     rc = call();
   } while (rc < 0 && errno == EINTR);
-  if (rc != 0) return failed();
+  if (rc != 0) return fail(errno);
   return {};
 }
 
@@ -53,8 +50,13 @@ Result<void> sync_whole(int fd) {
   return done([&] { return ::fsync(fd); });
 }
 
-Result<void> lock_whole(int fd) {
-  return done([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
+Result<void> lock_whole(int fd, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kPause(20);
+  for (auto waited = kPause * 0;; waited += kPause) {
+    auto locked = done([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
+    if (locked || locked.error().code != EWOULDBLOCK || waited >= patience) return locked;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 Result<uint64_t> device_size_bytes(int fd) {
@@ -71,7 +73,7 @@ Result<uint32_t> device_sector_bytes(int fd) {
 
 Result<UniqueFd> make_event() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-  if (!fd) return failed();
+  if (!fd) return fail(errno);
   return fd;
 }
 
@@ -89,7 +91,7 @@ void wait_readable(int fd, int at_most_ms) {
 Result<std::array<std::byte, 16>> random_uuid() {
   std::array<std::byte, 16> uuid{};
   // getrandom(2) returns up to 256 bytes whole and uninterrupted.
-  if (::getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size())) return failed();
+  if (::getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size())) return fail(errno);
   // RFC 9562: version 4, variant 10.
   uuid[6] = (uuid[6] & std::byte{0x0f}) | std::byte{0x40};
   uuid[8] = (uuid[8] & std::byte{0x3f}) | std::byte{0x80};

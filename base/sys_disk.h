@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,7 +26,8 @@ Result<DirectAlignment> direct_alignment(int fd);
 
 Result<void> sync_data(int fd);   // fdatasync
 Result<void> sync_whole(int fd);  // fsync, which a directory's new names need
-Result<void> lock_whole(int fd);  // flock, exclusive; EWOULDBLOCK if another open file has it
+// flock, exclusive, waited for as long as `patience`; EWOULDBLOCK if another open file has it then.
+Result<void> lock_whole(int fd, std::chrono::milliseconds patience = {});
 Result<uint64_t> device_size_bytes(int fd);
 Result<uint32_t> device_sector_bytes(int fd);
 

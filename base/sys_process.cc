@@ -6,9 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
-#include <climits>
+#include <filesystem>
+
+#include "base/key_value.h"
 
 namespace kvcachefs::sys {
 namespace {
@@ -16,15 +18,29 @@ namespace {
 constexpr long kPidfdSendSignal = 424;  // Linux 5.1
 constexpr long kPidfdGetfd = 438;       // Linux 5.6; the headers of Debian 11 are older
 
-std::unexpected<Error> failed() {
-  return std::unexpected<Error>(Error{errno, {}});
+}  // namespace
+
+Result<std::vector<int>> numbers_in(const std::string& directory) {
+  std::vector<int> numbers;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error))
+    if (const auto number = number_in<int>(at->path().filename().native())) numbers.push_back(*number);
+  if (error) return fail(error.value());
+  std::ranges::sort(numbers);
+  return numbers;
 }
 
-}  // namespace
+sigset_t signal_set(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  return set;
+}
 
 Result<UniqueFd> open_process(pid_t process) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
-  if (fd < 0) return failed();
+  if (fd < 0) return fail(errno);
   return UniqueFd(fd);
 }
 
@@ -32,12 +48,12 @@ Result<UniqueFd> copy_descriptor_of(pid_t process, int fd) {
   auto opened = open_process(process);
   if (!opened) return opened;
   const auto copy = static_cast<int>(syscall(kPidfdGetfd, opened->get(), fd, 0));
-  if (copy < 0) return failed();
+  if (copy < 0) return fail(errno);
   return UniqueFd(copy);
 }
 
 Result<void> send_signal_to(int process, int signal) {
-  if (syscall(kPidfdSendSignal, process, signal, nullptr, 0) != 0) return failed();
+  if (syscall(kPidfdSendSignal, process, signal, nullptr, 0) != 0) return fail(errno);
   return {};
 }
 
@@ -49,16 +65,9 @@ bool has_ended(int process) {
 Result<FileIdentity> identity_of(const std::string& path) {
   struct statx found {};
   if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_INO, &found) != 0)
-    return failed();
+    return fail(errno);
   return FileIdentity{std::to_string(found.stx_dev_major) + ":" + std::to_string(found.stx_dev_minor),
                       found.stx_ino};
-}
-
-Result<std::string> magic_text(const std::string& magic_link) {
-  std::array<char, PATH_MAX> text{};
-  const ssize_t size = readlink(magic_link.c_str(), text.data(), text.size());
-  if (size < 0) return failed();
-  return std::string(text.data(), static_cast<size_t>(size));
 }
 
 }  // namespace kvcachefs::sys

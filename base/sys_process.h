@@ -5,14 +5,21 @@
 
 #include <sys/types.h>
 
+#include <csignal>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
 
 namespace kvcachefs::sys {
 
+// The entries of a directory of /proc whose names are numbers, sorted; an error if it was not read to the
+// end.
+Result<std::vector<int>> numbers_in(const std::string& directory);
+sigset_t signal_set(std::initializer_list<int> signals);
 Result<UniqueFd> open_process(pid_t process);  // a pidfd, readable when the process has ended
 // A copy of the other process's descriptor `fd`, for the same open file.
 Result<UniqueFd> copy_descriptor_of(pid_t process, int fd);
@@ -26,7 +33,5 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 Result<FileIdentity> identity_of(const std::string& path);
-// The text of a magic link.
-Result<std::string> magic_text(const std::string& magic_link);
 
 }  // namespace kvcachefs::sys

@@ -49,12 +49,9 @@ Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigin
                                       format_size(memory_bytes)));
     }
     left_bytes -= pool.size_bytes;
-    if (Result<void> good = check_size_max(pool); !good) {
-      return fail(EINVAL, fmt::format("{}: pool {}: {}", origin, pool.name, good.error().message));
-    }
-    if (Result<void> good = check_disks(pools, pool); !good) {
-      return fail(EINVAL, fmt::format("{}: pool {}: {}", origin, pool.name, good.error().message));
-    }
+    Result<void> good = check_size_max(pool);
+    if (good) good = check_disks(pools, pool);
+    if (!good) return fail(EINVAL, fmt::format("{}: pool {}: {}", origin, pool.name, good.error().message));
   }
   return {};
 }

@@ -13,12 +13,12 @@
 #include <memory>
 
 #include "base/log.h"
+#include "base/mountinfo.h"
 #include "base/sys.h"
 #include "daemon/announcement.h"
 #include "daemon/child.h"
 #include "daemon/command_line.h"
 #include "daemon/handovers.h"
-#include "daemon/mount_point.h"
 #include "daemon/pool_list.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
@@ -32,11 +32,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr int kExitUsage = 2;
-
-// The requests in the rings of a process that died are lost, so io_uring excludes a supervisor.
-bool may_be_supervised(const Config& config) {
-  return !config.no_supervisor && !config.io_uring;
-}
 
 Result<int> serve_alone(const Config& config, ServiceManager& manager, Announcement& announcement) {
   auto runtime = RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
@@ -103,7 +98,9 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
 Result<int> serve_as_configured(const Config& config, const Succession& succession, ServiceManager& manager,
                                 std::unique_ptr<Survivors> survivors, UniqueFd lock,
                                 Announcement& announcement) {
-  if (!survivors && !may_be_supervised(config)) return serve_alone(config, manager, announcement);
+  // The requests in the rings of a process that died are lost, so io_uring excludes a supervisor.
+  if (!survivors && (config.no_supervisor || config.io_uring))
+    return serve_alone(config, manager, announcement);
   auto runtime =
       survivors ? RuntimeDir::keep(config.runtime_dir.string(), config.mountpoint.string(), lock.release())
                 : RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());

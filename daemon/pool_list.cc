@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <charconv>
-#include <sstream>
+
+#include "base/key_value.h"
 
 namespace kvcachefs {
 
@@ -24,22 +24,20 @@ std::string format_pool_list(const Pools& pools) {
 
 Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t memory_bytes) {
   std::vector<ListedPool> result;
-  std::istringstream lines{std::string(text)};
-  for (std::string line; std::getline(lines, line);) {
-    const size_t space = line.find(' ');
-    const auto broken = [&] { return fail(EINVAL, "the list of pools has a line that is none: " + line); };
-    if (space == std::string::npos) return broken();
-    const std::string key = line.substr(0, space);
-    const std::string value = line.substr(space + 1);
-    if (key == "pool") {
+  while (!text.empty()) {
+    const std::string_view line = take_part(text, '\n');
+    std::string_view value = line;
+    const std::string_view key = take_part(value, ' ');
+    const bool is_pool = key == "pool";
+    const auto number = is_pool ? number_in<uint16_t>(take_part(value, ' ')) : std::nullopt;
+    if (is_pool ? value.empty() || number.value_or(0) == 0 : result.empty() || !line.contains(' '))
+      return fail(EINVAL, fmt::format("the list of pools has a line that is none: {}", line));
+    if (is_pool) {
       ListedPool& pool = result.emplace_back();
-      const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), pool.number);
-      if (code != std::errc() || end == value.data() + value.size() || *end != ' ' || pool.number == 0)
-        return broken();
-      pool.options.name = value.substr(static_cast<size_t>(end - value.data()) + 1);
-    } else {
-      if (result.empty()) return broken();
-      if (auto set = set_pool_option(result.back().options, key, value, memory_bytes); !set) return pass(set);
+      pool.number = *number;
+      pool.options.name = value;
+    } else if (auto set = set_pool_option(result.back().options, key, value, memory_bytes); !set) {
+      return pass(set);
     }
   }
   return result;

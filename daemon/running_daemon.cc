@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <set>
 #include <string_view>
 
+#include "base/key_value.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
 #include "base/sys_process.h"
@@ -20,21 +19,11 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kDeviceFile = "/dev/fuse";
-constexpr std::string_view kConnection = "fuse_connection:\t";  // in the fdinfo of that file, since Linux 6.8
+constexpr std::string_view kConnection = "fuse_connection";  // in the fdinfo of that file, since Linux 6.8
 constexpr size_t kMostNamed = 3;
 
 std::vector<int> numbers_in(const std::string& directory) {
-  std::vector<int> numbers;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string name = at->path().filename();
-    int number = 0;
-    const auto read = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (read.ec == std::errc{} && read.ptr == name.data() + name.size()) numbers.push_back(number);
-  }
-  std::ranges::sort(numbers);
-  return numbers;
+  return sys::numbers_in(directory).value_or(std::vector<int>());
 }
 
 std::string of_process(pid_t process, std::string_view what) {
@@ -51,11 +40,9 @@ std::string command_of(pid_t process) {
 }
 
 std::string device_of_connection(pid_t process, int fd) {
-  const auto text = sys::read_text(of_process(process, fmt::format("fdinfo/{}", fd)).c_str());
-  const size_t at = text ? text->find(kConnection) : std::string::npos;
-  if (at == std::string::npos) return {};
-  const size_t begin = at + kConnection.size();
-  return "0:" + text->substr(begin, text->find('\n', begin) - begin);
+  const auto text = sys::read_text(of_process(process, fmt::format("fdinfo/{}", fd)).c_str()).value_or("");
+  std::string_view connection = line_value(text, kConnection);
+  return connection.empty() ? "" : fmt::format("0:{}", take_word(connection));
 }
 
 std::optional<RunningDaemon> daemon_in(pid_t process, const std::string& directory,
@@ -64,7 +51,7 @@ std::optional<RunningDaemon> daemon_in(pid_t process, const std::string& directo
   bool has_directory = false;
   for (const int fd : numbers_in(of_process(process, "fd"))) {
     const std::string link = of_process(process, fmt::format("fd/{}", fd));
-    const auto text = sys::magic_text(link);
+    const auto text = sys::read_link(AT_FDCWD, link.c_str());
     if (!text) continue;
     if (!has_directory && *text == directory) {
       // The identity is compared too, because another mount namespace may have a directory of the same name.
@@ -89,11 +76,6 @@ bool uses(pid_t process, const std::string& device) {
                              [&](int fd) { return leads_there(fmt::format("fd/{}", fd)); });
 }
 
-std::vector<MountPoint> mounts_of(const std::string& process) {
-  const auto text = sys::read_text(fmt::format("/proc/{}/mountinfo", process).c_str());
-  return text ? parse_mountinfo(*text) : std::vector<MountPoint>();
-}
-
 }  // namespace
 
 Result<RunningDaemon> find_daemon(const std::string& directory) {
@@ -109,18 +91,20 @@ std::vector<Holder> holders_of(const std::string& device) {
   if (device.empty()) return holders;
   // Mounts of one peer group are unmounted together, and the slaves of that group with them.
   std::set<std::string> groups;
-  for (const MountPoint& mount : mounts_of("self"))
+  for (const MountPoint& mount : read_mounts().value_or(std::vector<MountPoint>()))
     if (mount.device == device && !mount.peer_group.empty()) groups.insert(mount.peer_group);
   const auto stays = [&](const MountPoint& mount) {
     return mount.device == device && !groups.contains(mount.peer_group) &&
            !groups.contains(mount.master_group);
   };
-  std::set<std::string> seen{sys::magic_text("/proc/self/ns/mnt").value_or("")};
+  std::set<std::string> seen{sys::read_link(AT_FDCWD, "/proc/self/ns/mnt").value_or("")};
   for (const pid_t process : numbers_in("/proc")) {
-    const auto mount_namespace = sys::magic_text(of_process(process, "ns/mnt"));
+    const auto mount_namespace = sys::read_link(AT_FDCWD, of_process(process, "ns/mnt").c_str());
     if (!mount_namespace) continue;
-    const bool has_mount = seen.insert(*mount_namespace).second &&
-                           std::ranges::any_of(mounts_of(std::to_string(process)), stays);
+    const bool has_mount =
+        seen.insert(*mount_namespace).second &&
+        std::ranges::any_of(read_mounts(of_process(process, "mountinfo")).value_or(std::vector<MountPoint>()),
+                            stays);
     if (has_mount || uses(process, device)) holders.push_back({process, command_of(process)});
   }
   return holders;

@@ -1,52 +1,46 @@
 #include "daemon/runtime_dir.h"
 
-#include <sys/file.h>
+#include <fmt/format.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <ranges>
 #include <sstream>
-#include <thread>
 
 #include "base/log.h"
 #include "base/mountinfo.h"
 #include "base/progress.h"
 #include "base/sys.h"
+#include "base/sys_disk.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr auto kLockPatience = std::chrono::seconds(1);
-constexpr auto kLockPause = std::chrono::milliseconds(20);
 
 // The escape is like systemd's for paths: `/mnt/kv` is `mnt-kv`, and each byte that a name may not hold, a
 // dash included, is `\xHH`.
 std::string escape_path(const std::string& path) {
   std::string result;
-  for (const char c : path.substr(
-           path.find_first_not_of('/') == std::string::npos ? path.size() : path.find_first_not_of('/'))) {
-    if (c == '/') {
+  for (const char c : path.substr(std::min(path.find_first_not_of('/'), path.size()))) {
+    const bool stays = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (c == '/')
       result += '-';
-    } else if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-               c == '.') {
+    else if (stays || c == '_' || c == '.')
       result += c;
-    } else {
-      constexpr char kDigits[] = "0123456789abcdef";
-      const auto byte = static_cast<unsigned char>(c);
-      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
+    else
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   }
   return result.empty() ? "-" : result;
 }
 
 Result<void> unmount_below(const std::string& directory, const std::vector<std::string>& kept = {}) {
-  auto text = sys::read_text("/proc/self/mountinfo");
-  if (!text) return pass(text);
-  auto mounts = parse_mountinfo(*text);
-  std::ranges::reverse(mounts);
-  for (const MountPoint& mount : mounts) {
+  auto mounts = read_mounts();
+  if (!mounts) return pass(mounts);
+  for (const MountPoint& mount : std::views::reverse(*mounts)) {
     if (!mount.directory.starts_with(directory + "/")) continue;
     if (std::ranges::find(kept, mount.directory) != kept.end()) continue;
     count_step();
@@ -88,10 +82,8 @@ Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::
   auto lock = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return pass(lock);
   // A daemon that was killed a moment ago holds the lock until its last thread is gone.
-  for (auto waited = kLockPause * 0; flock(lock->get(), LOCK_EX | LOCK_NB) != 0; waited += kLockPause) {
-    if (waited >= kLockPatience) return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
-    std::this_thread::sleep_for(kLockPause);
-  }
+  if (!sys::lock_whole(lock->get(), kLockPatience))
+    return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
   if (auto cleaned = unmount_below(directory); !cleaned) return pass(cleaned);
   return RuntimeDir(directory, std::move(*lock));
 }

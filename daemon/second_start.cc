@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <string>
-#include <thread>
 
 #include "base/log.h"
 #include "base/mountinfo.h"
@@ -22,25 +21,13 @@ namespace kvcachefs {
 namespace {
 
 constexpr auto kLockPatience = std::chrono::seconds(10);
-constexpr auto kLockPause = std::chrono::milliseconds(20);
 
 // Starts take turns: two at a time would mount the file system twice.
 Result<UniqueFd> take_turn(const std::string& runtime_dir) {
   auto lock = sys::open_at(AT_FDCWD, runtime_dir.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return lock;
-  for (auto waited = kLockPause * 0; !sys::lock_whole(lock->get()); waited += kLockPause) {
-    if (waited >= kLockPatience) return fail(EBUSY);
-    std::this_thread::sleep_for(kLockPause);
-  }
+  if (auto locked = sys::lock_whole(lock->get(), kLockPatience); !locked) return pass(locked);
   return lock;
-}
-
-bool is_mounted(const std::string& mountpoint) {
-  const auto text = sys::read_text("/proc/self/mountinfo");
-  if (!text) return true;
-  const auto mounts = parse_mountinfo(*text);
-  const MountPoint* mount = find_mount(mounts, mountpoint);
-  return mount != nullptr && mount->type == kFileSystemType;
 }
 
 Result<void> mount_connection_of(const RunningDaemon& daemon, const std::string& mountpoint) {
@@ -62,7 +49,9 @@ Result<void> mount_again(const Config& config) {
   const auto daemon = find_daemon(RuntimeDir::directory_of(runtime_dir, mountpoint));
   if (!daemon) return fail(EBUSY, mountpoint + ": another kvcachefsd serves there, or is about to");
   const auto turn = take_turn(runtime_dir);
-  if (!turn || is_mounted(mountpoint))
+  const auto mounts = read_mounts();
+  const MountPoint* const present = mounts ? find_mount(*mounts, mountpoint) : nullptr;
+  if (!turn || !mounts || (present != nullptr && present->type == kFileSystemType))
     return fail(EBUSY,
                 fmt::format("{}: another kvcachefsd, process {}, serves there", mountpoint, daemon->pid));
   const auto holders = holders_of(daemon->device);

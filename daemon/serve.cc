@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/risky_read.h"
 #include "base/sys.h"
+#include "base/sys_process.h"
 #include "daemon/child.h"
 #include "daemon/log_file.h"
 #include "daemon/pool_list.h"
@@ -130,11 +131,7 @@ ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t g
 }  // namespace
 
 sigset_t ending_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return signals;
+  return sys::signal_set({SIGTERM, SIGINT});
 }
 
 int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors, uint32_t generation,

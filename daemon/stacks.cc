@@ -7,13 +7,13 @@
 
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <string>
 #include <thread>
 
 #include "base/log.h"
 #include "base/risky_read.h"
 #include "base/sys.h"
+#include "base/sys_process.h"
 
 namespace kvcachefs {
 namespace {
@@ -28,11 +28,9 @@ void print_own_stack(int, siginfo_t* info, void*) {
   if (info->si_code == SI_QUEUE && info->si_value.sival_int != 0) RiskyRead::note_death();
 }
 
-std::string line_of(const std::filesystem::path& file) {
-  auto text = sys::read_text(file.c_str());
-  if (!text) return "?";
-  while (!text->empty() && text->back() == '\n') text->pop_back();
-  return *text;
+std::string line_of(const std::string& file) {
+  const std::string text = sys::read_text(file.c_str()).value_or("?");
+  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -52,12 +50,11 @@ void log_stacks(pid_t process, bool reads_are_deadly) {
   order.si_signo = kStackSignal;
   order.si_code = SI_QUEUE;
   order.si_value.sival_int = reads_are_deadly ? 1 : 0;
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
-    const std::string thread = task.path().filename();
-    log_warning("thread {} ({}) waits in {}", thread, line_of(task.path() / "comm"),
-                line_of(task.path() / "wchan"));
-    (void)syscall(SYS_rt_tgsigqueueinfo, process, std::stoi(thread), kStackSignal, &order);
+  const std::string tasks = fmt::format("/proc/{}/task", process);
+  for (const int thread : sys::numbers_in(tasks).value_or(std::vector<int>())) {
+    log_warning("thread {} ({}) waits in {}", thread, line_of(fmt::format("{}/{}/comm", tasks, thread)),
+                line_of(fmt::format("{}/{}/wchan", tasks, thread)));
+    (void)syscall(SYS_rt_tgsigqueueinfo, process, thread, kStackSignal, &order);
     std::this_thread::sleep_for(kTurn);
   }
 }

@@ -66,6 +66,50 @@ std::string read_answer(int fd, UniqueFd answering) {
   return "it does not answer";
 }
 
+// A new process that shares the table of descriptors calls this: from here on it has only the standard ones.
+// Its standard error is `answering` of the process `asker`, and a first byte tells that. The new process
+// never has a copy of the serving process's descriptors. In a plain fork, an entry that is being evicted at
+// that moment would keep the evictor's lease and could not be opened (fcntl(2), EWOULDBLOCK).
+void keep_only_answer(pid_t asker, int answering) {
+  if (close_range(STDERR_FILENO + 1, UINT_MAX, CLOSE_RANGE_UNSHARE) != 0) {
+    // Before Linux 5.9, and where a filter forbids it, the table is copied.
+    if (unshare(CLONE_FILES) != 0) _exit(kNotExecuted);
+    closefrom(STDERR_FILENO + 1);
+  }
+  const int answer = ::open(fmt::format("/proc/{}/fd/{}", asker, answering).c_str(), O_WRONLY);
+  if (answer < 0 || dup2(answer, STDERR_FILENO) < 0 || write(STDERR_FILENO, "", 1) != 1) _exit(kNotExecuted);
+  ::close(answer);
+}
+
+// A child process does `in_child` and answers with its exit status; the message of a failure is what it says
+// to standard error.
+Result<void> ask(const std::function<void()>& in_child) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(sys::last_error("pipe2"));
+  const UniqueFd answer(ends[0]);
+  UniqueFd answering(ends[1]);
+  const pid_t asker = getpid();
+  const pid_t child = fork_sharing_descriptors();
+  if (child < 0) return std::unexpected(sys::last_error("fork"));
+  if (child == 0) {
+    keep_only_answer(asker, answering.get());
+    fault_point("asked whether it could succeed");
+    in_child();
+    _exit(kNotExecuted);
+  }
+  const std::string said = read_answer(answer.get(), std::move(answering));
+  (void)::kill(child, SIGKILL);
+  int status = 0;
+  // A child that waits for a disk cannot be killed; the supervisor's loop reaps it later.
+  pid_t reaped = 0;
+  for (int tries = 0; tries < kReapTries && reaped == 0; ++tries) {
+    reaped = waitpid(child, &status, WNOHANG);
+    if (reaped == 0) std::this_thread::sleep_for(kReapPause);
+  }
+  if (reaped == child && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  return fail(ENOEXEC, said.empty() ? fmt::format("it ends with status {}", status) : said);
+}
+
 }  // namespace
 
 std::optional<Inheritance> inheritance(ServiceManager& manager) {
@@ -115,54 +159,6 @@ std::string objection_to(std::string_view formats) {
   return fmt::format("formats {} (memory, disk, catalog) of what is there, this program's are {}", text,
                      own_formats());
 }
-
-namespace {
-
-// A new process that shares the table of descriptors calls this: from here on it has only the standard ones.
-// Its standard error is `answering` of the process `asker`, and a first byte tells that. The new process
-// never has a copy of the serving process's descriptors. In a plain fork, an entry that is being evicted at
-// that moment would keep the evictor's lease and could not be opened (fcntl(2), EWOULDBLOCK).
-void keep_only_answer(pid_t asker, int answering) {
-  if (close_range(STDERR_FILENO + 1, UINT_MAX, CLOSE_RANGE_UNSHARE) != 0) {
-    // Before Linux 5.9, and where a filter forbids it, the table is copied.
-    if (unshare(CLONE_FILES) != 0) _exit(kNotExecuted);
-    closefrom(STDERR_FILENO + 1);
-  }
-  const int answer = ::open(fmt::format("/proc/{}/fd/{}", asker, answering).c_str(), O_WRONLY);
-  if (answer < 0 || dup2(answer, STDERR_FILENO) < 0 || write(STDERR_FILENO, "", 1) != 1) _exit(kNotExecuted);
-  ::close(answer);
-}
-
-// A child process does `in_child` and answers with its exit status; the message of a failure is what it says
-// to standard error.
-Result<void> ask(const std::function<void()>& in_child) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(sys::last_error("pipe2"));
-  const UniqueFd answer(ends[0]);
-  UniqueFd answering(ends[1]);
-  const pid_t asker = getpid();
-  const pid_t child = fork_sharing_descriptors();
-  if (child < 0) return std::unexpected(sys::last_error("fork"));
-  if (child == 0) {
-    keep_only_answer(asker, answering.get());
-    fault_point("asked whether it could succeed");
-    in_child();
-    _exit(kNotExecuted);
-  }
-  const std::string said = read_answer(answer.get(), std::move(answering));
-  (void)::kill(child, SIGKILL);
-  int status = 0;
-  // A child that waits for a disk cannot be killed; the supervisor's loop reaps it later.
-  pid_t reaped = 0;
-  for (int tries = 0; tries < kReapTries && reaped == 0; ++tries) {
-    reaped = waitpid(child, &status, WNOHANG);
-    if (reaped == 0) std::this_thread::sleep_for(kReapPause);
-  }
-  if (reaped == child && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  return fail(ENOEXEC, said.empty() ? fmt::format("it ends with status {}", status) : said);
-}
-
-}  // namespace
 
 Result<void> Succession::check() const {
   std::vector<std::string> words = arguments_;

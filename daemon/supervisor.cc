@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/sys_process.h"
 #include "daemon/child.h"
 #include "daemon/stacks.h"
 #include "daemon/takeover_watch.h"
@@ -41,17 +42,7 @@ constexpr int kLookEvery = 100;  // ms
 constexpr int kExitGivenUp = 1;
 constexpr int kLeastFailures = 10;  // tolerated however little time successors are given
 
-const sigset_t& heeded_signals() {
-  static const sigset_t signals = [] {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    return set;
-  }();
-  return signals;
-}
+const sigset_t kHeededSignals = sys::signal_set({SIGTERM, SIGINT, SIGHUP});
 
 // A successor needs each descriptor that is written down in Survivors.
 std::set<int> needed_descriptors(Survivors& survivors) {
@@ -59,6 +50,10 @@ std::set<int> needed_descriptors(Survivors& survivors) {
   if (const auto device = survivors.connection().device_fd()) needed.insert(*device);
   for (const auto& [place, inode] : survivors.kept_inodes().list()) needed.insert(inode.fd);
   return needed;
+}
+
+uint64_t ns_of(std::chrono::nanoseconds duration) {
+  return static_cast<uint64_t>(duration.count());
 }
 
 std::string how(std::optional<int> exit_status) {
@@ -77,14 +72,13 @@ class Supervisor {
   Supervisor(Survivors& survivors, Supervision supervision)
       : survivors_(survivors),
         supervision_(std::move(supervision)),
-        signals_(signalfd(-1, &heeded_signals(), SFD_CLOEXEC | SFD_NONBLOCK)) {}
+        signals_(signalfd(-1, &kHeededSignals, SFD_CLOEXEC | SFD_NONBLOCK)) {}
   Result<int> run();
 
  private:
   std::optional<int> wait_for_end();
   void heed_signals();
   void look_after_child();
-  void look_after_takeover();
   void replace_hung_child(const char* what);
   Result<void> start_child();
   void tell_child(int signal);
@@ -226,25 +220,21 @@ void Supervisor::look_after_child() {
   if (survivors_.children().serving_since_ns() == 0) {
     if (has_served_) supervision_.gets_on();
     // A child that is ending has its own time limits.
-    if (survivors_.children().is_beginning()) look_after_takeover();
+    // A first start is not watched either: no client waits for it, and it may be stopped.
+    if (survivors_.children().is_beginning() && survivors_.connection().device_fd() &&
+        takeover_.hangs(supervision_.hang_after) && !hung_)
+      replace_hung_child("the process that takes over");
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
   const uint64_t since_ns = request_ns == 0 ? survivors_.children().last_beat_ns()
                                             : std::min(request_ns, survivors_.children().last_beat_ns());
-  const auto bound_ns = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(supervision_.hang_after).count());
+  const uint64_t bound_ns = ns_of(supervision_.hang_after);
   if (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns)
     supervision_.gets_on();
   else if (!hung_)
     replace_hung_child("the serving process");
-}
-
-// A first start is not watched: no client waits for it, and it may be stopped.
-void Supervisor::look_after_takeover() {
-  if (survivors_.connection().device_fd() && takeover_.hangs(supervision_.hang_after) && !hung_)
-    replace_hung_child("the process that takes over");
 }
 
 void Supervisor::replace_hung_child(const char* what) {
@@ -257,9 +247,7 @@ void Supervisor::replace_hung_child(const char* what) {
 }
 
 bool Supervisor::has_failed_long_enough() const {
-  const auto bound_ns = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(supervision_.give_up_after).count());
-  return now_ns() - failing_since_ns_ >= bound_ns;
+  return now_ns() - failing_since_ns_ >= ns_of(supervision_.give_up_after);
 }
 
 // Deaths count only for children that came to serve: their end was likely caused by a request. A child that
@@ -333,9 +321,8 @@ void Supervisor::upgrade() {
 
 Result<int> supervise(Survivors& survivors, Supervision supervision) {
   prctl(PR_SET_NAME, "kvcachefs-super");
-  sigprocmask(SIG_BLOCK, &heeded_signals(), nullptr);
-  (void)std::signal(SIGCHLD,
-                    SIG_DFL);  // an inherited SIG_IGN would leave nothing to wait for
+  sigprocmask(SIG_BLOCK, &kHeededSignals, nullptr);
+  (void)std::signal(SIGCHLD, SIG_DFL);  // an inherited SIG_IGN would leave nothing to wait for
   return Supervisor(survivors, std::move(supervision)).run();
 }
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
+#include "base/sys_process.h"
 #include "daemon/stacks.h"
 
 namespace kvcachefs {
@@ -54,14 +55,23 @@ void become_helper(const char* name) {
   (void)setpriority(PRIO_PROCESS, 0, kHelperNice);
 }
 
-// The main thread takes the signals, except those that a thread causes itself: a blocked fault ends the
-// process before it can be noted why (base/risky_read.h).
-sigset_t signals_of_others() {
-  sigset_t set;
-  sigfillset(&set);
-  for (const int own : {kStackSignal, SIGSEGV, SIGBUS, SIGFPE}) sigdelset(&set, own);
-  return set;
-}
+// The main thread takes the signals. Threads that start while an OthersSignals lives block all but those that
+// a thread causes itself: a blocked fault ends the process before it can be noted why (base/risky_read.h).
+class OthersSignals {
+ public:
+  OthersSignals() {
+    sigset_t set;
+    sigfillset(&set);
+    for (const int own : {kStackSignal, SIGSEGV, SIGBUS, SIGFPE}) sigdelset(&set, own);
+    pthread_sigmask(SIG_SETMASK, &set, &before_);
+  }
+  ~OthersSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  OthersSignals(const OthersSignals&) = delete;
+  OthersSignals& operator=(const OthersSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace
 
@@ -70,19 +80,15 @@ unsigned Workers::default_server_threads() {
 }
 
 void Workers::start(unsigned server_threads) {
-  const sigset_t others = signals_of_others();
-  sigset_t before;
-  pthread_sigmask(SIG_SETMASK, &others, &before);
   struct sigaction wakes {};
   wakes.sa_handler = [](int) {};
   (void)sigaction(kEndSignal, &wakes, nullptr);
   serving_ = server_threads;
+  const OthersSignals others;
   for (unsigned i = 0; i < server_threads; ++i)
     servers_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "server");
-      sigset_t wakes_it;
-      sigemptyset(&wakes_it);
-      sigaddset(&wakes_it, kEndSignal);
+      const sigset_t wakes_it = sys::signal_set({kEndSignal});
       pthread_sigmask(SIG_UNBLOCK, &wakes_it, nullptr);
       session_.serve();
       --serving_;
@@ -98,7 +104,6 @@ void Workers::start(unsigned server_threads) {
     become_helper("evictor");
     evict();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pools_.on_disk_tier([this](const std::shared_ptr<Pool>& pool) { run_disk(pool); });
 }
 
@@ -112,14 +117,11 @@ void Workers::start_reader(const char* name, void (ControlFiles::*step)(std::chr
 void Workers::watch(AwayDisks& disks) {
   if (!disks.step()) return;
   away_disks_ = &disks;
-  const sigset_t others = signals_of_others();
-  sigset_t before;
-  pthread_sigmask(SIG_SETMASK, &others, &before);
+  const OthersSignals others;
   threads_.emplace_back([this, &disks] {
     pthread_setname_np(pthread_self(), "disk watcher");
     while (!stopping_ && disks.step()) std::this_thread::sleep_for(kWatchPause);
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 template <class Step>
@@ -134,20 +136,15 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
 
 void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   DiskTier* const tier = pool->disk();
-  const sigset_t others = signals_of_others();
-  sigset_t before;
-  pthread_sigmask(SIG_SETMASK, &others, &before);
-  {
-    MutexLock lock(mutex_);
-    DiskThreads& disk = disks_.emplace_back();
-    disk.pool = pool;
-    run_thread("spiller", kSpillerNice, disk, [tier](auto at_most) { tier->spiller.step(at_most); });
-    run_thread("committer", 0, disk, [tier](auto at_most) { tier->store->log().step(at_most); });
-    for (const auto& lane : tier->lanes)
-      run_thread("promoter", 0, disk, [&lane](auto at_most) { lane->step(at_most); });
-    run_thread("scrubber", kBackgroundNice, disk, [tier](auto at_most) { tier->scrubber.step(at_most); });
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const OthersSignals others;
+  MutexLock lock(mutex_);
+  DiskThreads& disk = disks_.emplace_back();
+  disk.pool = pool;
+  run_thread("spiller", kSpillerNice, disk, [tier](auto at_most) { tier->spiller.step(at_most); });
+  run_thread("committer", 0, disk, [tier](auto at_most) { tier->store->log().step(at_most); });
+  for (const auto& lane : tier->lanes)
+    run_thread("promoter", 0, disk, [&lane](auto at_most) { lane->step(at_most); });
+  run_thread("scrubber", kBackgroundNice, disk, [tier](auto at_most) { tier->scrubber.step(at_most); });
 }
 
 void Workers::end_disks_of_removed_pools() {
@@ -243,10 +240,9 @@ void Workers::evict() {
     quiet_rounds = activity == last_activity_ ? quiet_rounds + 1 : 0;
     last_activity_ = activity;
     idle_rounds = busy ? 0 : idle_rounds + 1;
-    if (idle_rounds > kLingerRounds)
-      evictor_wakeup_.wait(kIdlePause);
-    else
-      evictor_wakeup_.wait(quiet_rounds < kQuietRounds ? kWritingPause : kLullPause);
+    evictor_wakeup_.wait(idle_rounds > kLingerRounds   ? kIdlePause
+                         : quiet_rounds < kQuietRounds ? kWritingPause
+                                                       : kLullPause);
   }
 }
 

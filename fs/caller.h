@@ -39,7 +39,6 @@ class Caller {
  private:
   Caller(UniqueFd directory, std::string status)
       : directory_(std::move(directory)), status_(std::move(status)) {}
-  std::string_view line(std::string_view key) const;  // of status_; empty if it has no such line
 
   UniqueFd directory_;  // in /proc: stays this thread's when another thread gets its number
   std::string status_;

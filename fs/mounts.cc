@@ -1,39 +1,20 @@
 #include "fs/mounts.h"
 
 #include <sys/mount.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include "base/log.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
-namespace {
-
-std::vector<MountPoint> mount_table() {
-  auto text = sys::read_text("/proc/self/mountinfo");
-  return text ? parse_mountinfo(*text) : std::vector<MountPoint>();
-}
-
-}  // namespace
-
 Result<void> clean_dead_mount(const std::string& mountpoint) {
   // Dead mounts may lie on top of each other, if several daemons have died there.
   for (int layer = 0; layer < 8; ++layer) {
-    const auto mounts = mount_table();
-    const MountPoint* mount = find_mount(mounts, mountpoint);
-    if (mount == nullptr || mount->type != kFileSystemType) return {};
-    // Attributes are cached and outlive the daemon, but the kernel always asks for free space. A dead daemon
-    // gives ENOTCONN in the end; over io_uring it gives the other two while the rings are taken down.
-    std::error_code code;
-    (void)std::filesystem::space(mountpoint, code);
-    const int error = code.value();
-    if (error != ENOTCONN && error != ECONNABORTED && error != ECANCELED)
-      return fail(EBUSY, mountpoint + ": a kvcachefs serves there already");
+    if (device_at(mountpoint).empty()) return {};
+    if (!is_dead_mount(mountpoint)) return fail(EBUSY, mountpoint + ": a kvcachefs serves there already");
     log_info("{}: cleaning up the mount of a daemon that died", mountpoint);
     if (auto done = sys::unmount(mountpoint.c_str(), MNT_DETACH); !done) return done;
   }
@@ -47,7 +28,7 @@ Result<void> mount_connection(int device_fd, const std::string& mountpoint) {
 }
 
 std::string device_at(const std::string& mountpoint) {
-  const auto mounts = mount_table();
+  const auto mounts = read_mounts().value_or(std::vector<MountPoint>());
   const MountPoint* mount = find_mount(mounts, mountpoint);
   // The file system may have been unmounted, and another one may be mounted there now.
   return mount == nullptr || mount->type != kFileSystemType ? "" : mount->device;
@@ -59,7 +40,7 @@ void unmount_everywhere(const std::string& mountpoint) {
 }
 
 std::vector<std::string> mount_points_of(const std::string& device) {
-  const auto mounts = mount_table();
+  const auto mounts = read_mounts().value_or(std::vector<MountPoint>());
   std::vector<std::string> result;
   for (const MountPoint& mount : mounts) {
     if (mount.device != device || device.empty() || mount.type != kFileSystemType) continue;

@@ -1,19 +1,17 @@
 #include "fs/thread_groups.h"
 
-#include <cstdlib>
 #include <string>
 
+#include "base/key_value.h"
 #include "base/sys.h"
 
 namespace kvcachefs {
 namespace {
 
-// The process is the number after "Tgid:\t" in proc(5)'s status.
 pid_t group_of(pid_t thread) {
-  constexpr std::string_view kKey = "\nTgid:";
-  auto status = sys::read_text(("/proc/" + std::to_string(thread) + "/status").c_str());
-  const size_t at = status ? status->find(kKey) : std::string::npos;
-  return at == std::string::npos ? thread : std::atoi(status->c_str() + at + kKey.size());
+  const auto status = sys::read_text(("/proc/" + std::to_string(thread) + "/status").c_str()).value_or("");
+  std::string_view group = line_value(status, "Tgid");
+  return number_in<pid_t>(take_word(group)).value_or(thread);
 }
 
 }  // namespace

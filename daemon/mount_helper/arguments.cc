@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "base/key_value.h"
-#include "daemon/mount_point.h"
+#include "base/mountinfo.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {

@@ -13,6 +13,7 @@
 #include <cstdio>
 
 #include "base/sys.h"
+#include "base/sys_disk.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
@@ -24,12 +25,6 @@ void say(std::string_view message) {
   fmt::print(stderr, "mount.kvcachefs: {}\n", message);
 }
 
-Result<std::vector<MountPoint>> read_mounts() {
-  Result<std::string> text = sys::read_text("/proc/self/mountinfo");
-  if (!text) return pass(text);
-  return parse_mountinfo(*text);
-}
-
 // The lock is held until the process ends. The next helper then finds the daemon, the pool and the mount as
 // this one leaves them.
 Result<UniqueFd> take_lock(const MountArguments& arguments) {
@@ -38,7 +33,7 @@ Result<UniqueFd> take_lock(const MountArguments& arguments) {
   const std::filesystem::path path = arguments.runtime_dir / "mount.lock";
   Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT, 0600);
   if (!file)
-    return fail(file.error().code, fmt::format("{}: {}", path.native(), error_text(file.error().code)));
+    return fail(file.error().code, fmt::format("{}: {}", path.native(), sys::error_text(file.error().code)));
   while (::flock(file->get(), LOCK_EX) != 0) {
     Error error = sys::last_error("lock " + path.native());
     if (error.code != EINTR) return std::unexpected(std::move(error));
@@ -83,7 +78,7 @@ Result<pid_t> start_process(const std::vector<std::string>& command, const Daemo
   const int code = ::posix_spawnp(&pid, program, &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   if (code != 0)
-    return fail(code, fmt::format("{} cannot be started: {}", command.front(), error_text(code)));
+    return fail(code, fmt::format("{} cannot be started: {}", command.front(), sys::error_text(code)));
   return pid;
 }
 
@@ -138,15 +133,9 @@ Result<void> bind_pool(const MountArguments& arguments) {
     return {};
   }
   const MountPoint* there = find_mount(*mounts, directory);
-  if (there != nullptr && there->type == kFileSystemType) {
-    std::error_code error;
-    // A mount that an earlier daemon has left here may be dead. Its attributes may still be cached, but
-    // statfs(2) never is.
-    (void)std::filesystem::space(arguments.directory, error);
-    if (is_daemon_gone(error.value())) {
-      if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
-    }
-  }
+  // A mount that an earlier daemon has left here may be dead.
+  if (there != nullptr && there->type == kFileSystemType && is_dead_mount(directory))
+    if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
   const std::filesystem::path source = arguments.base / arguments.pool;
   if (arguments.verbose) say(fmt::format("binding {} at {}", source.native(), directory));
   Result<void> bound = sys::mount(source.c_str(), directory.c_str(), "", MS_BIND, nullptr);
@@ -216,23 +205,17 @@ bool is_bound(const std::vector<MountPoint>& mounts, const MountArguments& argum
 int run_mount_helper(int argc, const char* const* argv) {
   const uint64_t memory_bytes = sys::memory_bytes();
   Result<MountArguments> arguments = parse_mount_arguments(argc, argv, memory_bytes);
-  if (!arguments) {
-    say(arguments.error().message);
-    return arguments.error().code == EINVAL ? kUsage : kMountFailed;
-  }
+  const auto failed = [](const Error& error, int exit_code) {
+    say(error.message);
+    return exit_code;
+  };
+  if (!arguments) return failed(arguments.error(), arguments.error().code == EINVAL ? kUsage : kMountFailed);
   if (arguments->fake) return kOk;
   Result<UniqueFd> lock = take_lock(*arguments);
-  if (!lock) {
-    say(lock.error().message);
-    return kSystem;
-  }
+  if (!lock) return failed(lock.error(), kSystem);
   Result<void> done = provide_pool(*arguments, memory_bytes);
   if (done) done = bind_pool(*arguments);
-  if (!done) {
-    say(done.error().message);
-    return kMountFailed;
-  }
-  return kOk;
+  return done ? static_cast<int>(kOk) : failed(done.error(), kMountFailed);
 }
 
 }  // namespace kvcachefs

@@ -17,7 +17,9 @@
 
 namespace kvcachefs {
 
-// The list is a header and one line of tab-separated fields for each entry.
+// The list is a header and one line of tab-separated fields for each entry. Control characters of a name are
+// escaped, so that any name is one field of one line, also for a reader that takes a carriage return for the
+// end of a line.
 std::string entries_header();
 std::string render_entry(const EntryListing& entry);
 
@@ -30,7 +32,6 @@ class EntriesReader final : public ControlReader {
   std::string read(uint64_t offset, size_t size) override EXCLUDES(mutex_);
 
  private:
-  void restart() REQUIRES(mutex_);
   // The result is false at the end of the list.
   bool next_chunk() REQUIRES(mutex_);
 

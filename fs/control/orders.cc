@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 
+#include "base/escape.h"
+#include "base/key_value.h"
 #include "base/size.h"
 
 namespace kvcachefs {
@@ -15,23 +16,12 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
-std::optional<int> parse_integer(std::string_view text) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (text.empty() || stop != end || error != std::errc{}) return std::nullopt;
-  return value;
-}
-
 // The character that `xHH` stands for; empty if it is no control character.
 std::optional<char> control_of(std::string_view text) {
-  unsigned value = 0;
   if (text.size() < 3 || text[0] != 'x') return std::nullopt;
-  const auto [stop, error] = std::from_chars(text.data() + 1, text.data() + 3, value, 16);
-  const char character = static_cast<char>(value);
-  if (error != std::errc{} || stop != text.data() + 3 || value == 0 || !is_control(character))
-    return std::nullopt;
-  return character;
+  const auto value = number_in<unsigned char>(text.substr(1, 2), 16);
+  if (!value || *value == 0 || !is_control(static_cast<char>(*value))) return std::nullopt;
+  return static_cast<char>(*value);
 }
 
 // A backslash that begins no escape stays as it is, because most names with a backslash were never escaped.
@@ -56,7 +46,7 @@ Result<PrefetchOrder> parse_prefetch_line(std::string_view line) {
   std::string_view name = line;
   const size_t blank = line.find_last_of(" \t");
   if (blank != std::string_view::npos && blank > 0) {
-    if (const std::optional<int> priority = parse_integer(line.substr(blank + 1))) {
+    if (const auto priority = number_in<int>(line.substr(blank + 1))) {
       if (*priority > kMaximumPrefetchPriority || *priority < -kMaximumPrefetchPriority) {
         return fail(EINVAL, fmt::format("{} is not a priority from -{} to {}", *priority,
                                         kMaximumPrefetchPriority, kMaximumPrefetchPriority));
@@ -103,9 +93,7 @@ Result<EvictOrder> parse_evict_order(std::string_view text) {
 Result<std::vector<PrefetchOrder>> parse_prefetch_orders(std::string_view text) {
   std::vector<PrefetchOrder> orders;
   while (!text.empty()) {
-    const size_t end = text.find('\n');
-    std::string_view line = text.substr(0, end);
-    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    const std::string_view line = take_part(text, '\n');
     if (line.find_first_not_of(kBlanks) == std::string_view::npos) continue;
     Result<PrefetchOrder> order = parse_prefetch_line(line);
     if (!order) return pass(order);
@@ -115,12 +103,7 @@ Result<std::vector<PrefetchOrder>> parse_prefetch_orders(std::string_view text) 
 }
 
 std::string prefetch_line(const PrefetchOrder& order) {
-  std::string line;
-  for (const char character : order.name) {
-    if (character == '\n' || character == '\t' || character == '\\') line += '\\';
-    line += character == '\n' ? 'n' : character == '\t' ? 't' : character;
-  }
-  return fmt::format("{}\t{}\n", line, order.priority);
+  return fmt::format("{}\t{}\n", escaped(order.name, "\\"), order.priority);
 }
 
 Result<ScrubOrder> parse_scrub_order(std::string_view text) {

@@ -17,10 +17,6 @@ std::string_view trimmed(std::string_view text);
 // An order is `25%` (of what is evictable), `10G`, `1000 entries` or `1000`.
 Result<EvictOrder> parse_evict_order(std::string_view text);
 
-// True for a character of a name that a listing escapes.
-inline bool is_control(char character) {
-  return static_cast<unsigned char>(character) < 0x20 || character == 0x7f;
-}
 // Each line is a name relative to the pool, as .pool/entries shows it, and perhaps, after a blank or a tab, a
 // priority. \n, \t and \\ stand for a newline, a tab and a backslash, \xHH for another control character.
 // Blank lines are passed over.

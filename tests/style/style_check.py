@@ -33,6 +33,7 @@ PATHS_OF_OTHERS = {
     "daemon/log_file.cc": "the runtime directory: root's",
     "daemon/succession.cc": "/proc",
     "daemon/mount_helper/mount_helper.cc": "what fstab or root names",
+    "daemon/running_daemon.cc": "/proc",
     "daemon/runtime_dir.cc": "the runtime directory: root's",
     "daemon/second_start.cc": "the runtime directory: root's",
     "fs/caller.cc": "/proc",

@@ -145,15 +145,5 @@ TEST(NumaTopology, AFileIsPlacedWhereTheSystemHasTheNode) {
   EXPECT_FALSE(topology.place_file(-1, 0).has_value());
 }
 
-TEST(NumaTopology, StatLinesAreReadBehindTheName) {
-  const std::string fields =
-      " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 63 "
-      "37 38";
-  EXPECT_EQ(processor_of_stat_line("42 (cat)" + fields), 63);
-  EXPECT_EQ(processor_of_stat_line("42 (a) b) 1 (c)" + fields), 63);
-  EXPECT_EQ(processor_of_stat_line("42 (cat) S 1 2"), -1);
-  EXPECT_EQ(processor_of_stat_line(""), -1);
-}
-
 }  // namespace
 }  // namespace kvcachefs

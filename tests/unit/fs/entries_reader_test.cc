@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/escape.h"
 #include "fs/control/orders.h"
 
 namespace kvcachefs {

@@ -1,4 +1,4 @@
-#include "daemon/mount_point.h"
+#include "base/mountinfo.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,0 +1,16 @@
+// Text that others choose, on one line and without effect on a terminal. Any thread. Never fails.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace kvcachefs {
+
+inline bool is_control(char character) {
+  return static_cast<unsigned char>(character) < 0x20 || character == 0x7f;
+}
+
+// \n and \t for a newline and a tab, \xHH for another control character; each of `further` gets a backslash.
+std::string escaped(std::string_view text, std::string_view further = {});
+
+}  // namespace kvcachefs
