@@ -16,8 +16,6 @@
 namespace kvcachefs {
 namespace {
 
-using Command = CliArguments::Command;
-
 constexpr double kShortestIntervalS = 0.1;
 
 struct Raw {
@@ -38,9 +36,15 @@ std::string option_of(std::string_view key) {
   return option;
 }
 
+CLI::App* on_pool(CLI::App& app, CliArguments& arguments, const char* command, const char* help,
+                  const char* pool = "NAME") {
+  CLI::App* const declared = app.add_subcommand(command, help);
+  declared->add_option(pool, arguments.pool, "The pool")->required();
+  return declared;
+}
+
 void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
-  CLI::App* create = app.add_subcommand("create", "Create a pool");
-  create->add_option("NAME", arguments.pool, "The pool")->required();
+  CLI::App* create = on_pool(app, arguments, "create", "Create a pool");
   for (const PoolSetting& setting : pool_settings()) {
     if (setting.help.empty()) continue;
     create->add_option(option_of(setting.key), raw.settings[setting.key], std::string(setting.help));
@@ -54,16 +58,14 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   status->add_option("NAME", arguments.pool, "The pool");
   status->add_flag("--json", arguments.json, "As JSON");
 
-  CLI::App* evict = app.add_subcommand("evict", "Evict entries that are not in use");
-  evict->add_option("NAME", arguments.pool, "The pool")->required();
+  CLI::App* evict = on_pool(app, arguments, "evict", "Evict entries that are not in use");
   CLI::Option_group* amount = evict->add_option_group("amount");
   amount->add_option("--percent", raw.percent, "Percent of what can be evicted");
   amount->add_option("--bytes", raw.bytes, "At least so much: 512M, 10G");
   amount->add_option("--entries", raw.entries, "So many entries");
   amount->require_option(1);
 
-  CLI::App* set = app.add_subcommand("set", "Change settings of a pool while it serves");
-  set->add_option("NAME", arguments.pool, "The pool")->required();
+  CLI::App* set = on_pool(app, arguments, "set", "Change settings of a pool while it serves");
   // CLI11 2.4 takes no `=` in an option's name.
   auto shown = pool_settings() | std::views::filter(&PoolSetting::is_shown);
   set->add_option("SETTING", raw.pairs,
@@ -71,19 +73,16 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
       ->required()
       ->type_name("KEY=VALUE");
 
-  CLI::App* remove = app.add_subcommand("delete", "Delete a pool");
-  remove->add_option("NAME", arguments.pool, "The pool")->required();
+  CLI::App* remove = on_pool(app, arguments, "delete", "Delete a pool");
   remove->add_flag("--force", arguments.force, "Remove its content first");
 }
 
 void declare_other_commands(CLI::App& app, CliArguments& arguments) {
   app.add_subcommand("policies", "List the eviction policies");
-  CLI::App* pin = app.add_subcommand("pin", "Keep entries in memory");
-  pin->add_option("PATH", arguments.paths, "Files on the mount")->required();
-  CLI::App* unpin = app.add_subcommand("unpin", "Let entries go again");
-  unpin->add_option("PATH", arguments.paths, "Files on the mount")->required();
-  CLI::App* stat = app.add_subcommand("stat", "Show what the daemon knows of entries");
-  stat->add_option("PATH", arguments.paths, "Files on the mount")->required();
+  for (CLI::App* command : {app.add_subcommand("pin", "Keep entries in memory"),
+                            app.add_subcommand("unpin", "Let entries go again"),
+                            app.add_subcommand("stat", "Show what the daemon knows of entries")})
+    command->add_option("PATH", arguments.paths, "Files on the mount")->required();
   CLI::App* top = app.add_subcommand("top", "Watch the pools live");
   top->add_option("--interval", arguments.interval_s, "Seconds between two views")->capture_default_str();
   top->add_flag("--once", arguments.once, "Show one view and exit; rates are means since the daemon's start");
@@ -99,8 +98,7 @@ void declare_other_commands(CLI::App& app, CliArguments& arguments) {
 }
 
 void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
-  CLI::App* prefetch = app.add_subcommand("prefetch", "Bring entries from disk to memory");
-  prefetch->add_option("POOL", arguments.pool, "The pool")->required();
+  CLI::App* prefetch = on_pool(app, arguments, "prefetch", "Bring entries from disk to memory", "POOL");
   prefetch
       ->add_option("NAME", arguments.paths,
                    "Entries, relative to the pool or as paths; - reads them from the input, one a line")
@@ -108,13 +106,12 @@ void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
   prefetch->add_option("--priority", arguments.priority, "Higher comes first")
       ->check(CLI::Range(-kMaximumPrefetchPriority, kMaximumPrefetchPriority));
   prefetch->add_flag("--no-wait", arguments.no_wait, "Return as soon as they are queued");
-  CLI::App* scrub = app.add_subcommand("scrub", "Read all that is on disk and check it");
-  scrub->add_option("POOL", arguments.pool, "The pool")->required();
+  CLI::App* scrub = on_pool(app, arguments, "scrub", "Read all that is on disk and check it", "POOL");
   CLI::Option* rate = scrub->add_option("--rate", raw.rate, "Bytes a second at most (200M)");
   scrub->add_flag("--stop", raw.stop, "Stop the one that runs")->excludes(rate);
 
-  CLI::App* check = app.add_subcommand("check", "Check the disk tier of a pool that no daemon serves");
-  check->add_option("POOL", arguments.pool, "The pool")->required();
+  CLI::App* check =
+      on_pool(app, arguments, "check", "Check the disk tier of a pool that no daemon serves", "POOL");
   CLI::Option_group* place = check->add_option_group("place");
   place->add_option("--config", arguments.config_file, "The daemon's configuration")->type_name("FILE");
   CLI::Option* spill =
@@ -125,17 +122,6 @@ void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
       ->needs(spill);
   check->add_flag("--data", arguments.data, "Read all entries and verify their checksums");
   check->add_flag("--repair", arguments.repair, "Discard what is damaged");
-}
-
-Command command_named(const std::string& name) {
-  static const std::map<std::string, Command> commands{
-      {"create", Command::kCreate},   {"status", Command::kStatus},     {"evict", Command::kEvict},
-      {"set", Command::kSet},         {"policies", Command::kPolicies}, {"delete", Command::kDelete},
-      {"pin", Command::kPin},         {"unpin", Command::kUnpin},       {"top", Command::kTop},
-      {"version", Command::kVersion}, {"prefetch", Command::kPrefetch}, {"scrub", Command::kScrub},
-      {"check", Command::kCheck},     {"upgrade", Command::kUpgrade},   {"stat", Command::kStat},
-      {"stop", Command::kStop}};
-  return commands.at(name);
 }
 
 // The tool checks a setting because its message names the mistake, and the daemon could only answer EINVAL.
@@ -219,21 +205,20 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
   if (!arguments.pool.empty()) {
     if (Result<void> good = check_pool_name(arguments.pool); !good) return good;
   }
-  if (arguments.command == Command::kCreate) return create_settings(raw, arguments.force, arguments.settings);
-  if (arguments.command == Command::kCheck && arguments.config_file.empty())
-    return create_settings(raw, false, arguments.settings);
-  if (arguments.command == Command::kSet) return set_settings(raw, arguments.settings);
-  if (arguments.command == Command::kEvict) {
+  if (arguments.command == "create" || (arguments.command == "check" && arguments.config_file.empty()))
+    return create_settings(raw, arguments.force, arguments.settings);
+  if (arguments.command == "set") return set_settings(raw, arguments.settings);
+  if (arguments.command == "evict") {
     Result<std::string> order = evict_order(raw);
     if (!order) return pass(order);
     arguments.evict = *order;
   }
-  if (arguments.command == Command::kScrub) {
+  if (arguments.command == "scrub") {
     Result<std::string> order = scrub_order(raw);
     if (!order) return pass(order);
     arguments.scrub = *order;
   }
-  if (arguments.command == Command::kTop && !(arguments.interval_s >= kShortestIntervalS)) {
+  if (arguments.command == "top" && !(arguments.interval_s >= kShortestIntervalS)) {
     return usage(fmt::format("--interval: at least {} seconds", kShortestIntervalS));
   }
   return {};
@@ -266,11 +251,11 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   }
   const auto chosen = app.get_subcommands();
   if (version) {
-    arguments.command = Command::kVersion;
+    arguments.command = "version";
     return arguments;
   }
   if (chosen.empty()) return usage("a command is missing (see --help)");
-  arguments.command = command_named(chosen.front()->get_name());
+  arguments.command = chosen.front()->get_name();
   if (Result<void> good = complete(raw, arguments); !good) return pass(good);
   return arguments;
 }

@@ -10,26 +10,7 @@
 namespace kvcachefs {
 
 struct CliArguments {
-  enum class Command {
-    kHelp,
-    kVersion,
-    kCreate,
-    kStatus,
-    kEvict,
-    kSet,
-    kPolicies,
-    kDelete,
-    kPin,
-    kUnpin,
-    kStat,
-    kTop,
-    kPrefetch,
-    kScrub,
-    kCheck,
-    kUpgrade,
-    kStop
-  };
-  Command command = Command::kHelp;
+  std::string command = "help";
   std::string mount;               // empty: the only kvcachefs that is mounted
   std::string pool;                // empty: all pools (status)
   GivenSettings settings;          // of create, set, check
@@ -46,7 +27,7 @@ struct CliArguments {
   bool force = false;
   bool once = false;
   double interval_s = 2;
-  std::string help;  // the text that kHelp prints
+  std::string help;  // the text that `help` prints
 };
 
 Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);

@@ -1,4 +1,4 @@
-#include "daemon/cli/check_command.h"
+#include "daemon/cli/commands.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 
 #include "base/size.h"
 #include "base/sys.h"
+#include "base/sys_disk.h"
 #include "daemon/cli/progress.h"
 #include "daemon/config.h"
 #include "tier/catalog/catalog_check.h"
@@ -62,7 +63,7 @@ struct Disk {
 
 CliResult<Disk> look_at_disk(const std::string& path) {
   const auto refuse = [&](const Error& error) {
-    return stop(kFailure, fmt::format("{}: {}", path, error_text(error.code)));
+    return stop(kFailure, fmt::format("{}: {}", path, sys::error_text(error.code)));
   };
   Result<UniqueFd> file = sys::open_at(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK);
   if (!file) return refuse(file.error());

@@ -8,17 +8,16 @@
 #include <cctype>
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <ostream>
 
 #include "base/clock.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
+#include "base/sys_disk.h"
 #include "daemon/cli/arguments.h"
-#include "daemon/cli/check_command.h"
-#include "daemon/cli/disk_commands.h"
+#include "daemon/cli/commands.h"
 #include "daemon/cli/mount_tree.h"
-#include "daemon/cli/result.h"
-#include "daemon/cli/stop_command.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
 #include "fs/virtual_xattrs.h"
@@ -28,9 +27,7 @@
 namespace kvcachefs {
 namespace {
 
-using Command = CliArguments::Command;
-
-constexpr std::string_view kSupervisorName = "kvcachefs-super";  // daemon/supervisor.cc
+constexpr std::string_view kSupervisorName = "kvcachefs-super\n";  // daemon/supervisor.cc
 constexpr double kUpgradePatienceS = 30;
 constexpr double kUpgradeLookS = 0.1;
 
@@ -45,15 +42,11 @@ std::string upper_case(std::string_view text) {
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
   std::string root = arguments.mount;
   if (root.empty()) {
-    Result<std::string> table = sys::read_text(environment.mountinfo.c_str());
-    if (!table) return failed(table);
-    const std::vector<std::string> roots = find_kvcachefs_roots(parse_mountinfo(*table));
-    if (roots.empty()) return stop(kNotMounted, "no kvcachefs is mounted");
-    if (roots.size() > 1) {
-      return stop(kUsage,
-                  fmt::format("several are mounted ({}): say which with --mount", fmt::join(roots, ", ")));
-    }
-    root = roots.front();
+    auto mounts = read_mounts(environment.mountinfo);
+    if (!mounts) return failed(mounts);
+    CliResult<std::string> only = only_root(*mounts, "no kvcachefs is mounted");
+    if (!only) return std::unexpected(only.error());
+    root = *only;
   }
   MountTree tree(root);
   if (Result<void> good = tree.check(); !good) {
@@ -84,18 +77,13 @@ CliResult<Sample> take_sample(const MountTree& tree) {
   return sample;
 }
 
-std::string without_newline(std::string text) {
-  while (text.ends_with('\n')) text.pop_back();
-  return text;
-}
-
 CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
                        const CliEnvironment& environment) {
   if (arguments.json) {
     Result<std::string> json = arguments.pool.empty() ? tree.read_daemon_file("stats.json")
                                                       : tree.read_control(arguments.pool, "stats.json");
     if (!json) return failed(json);
-    environment.out << without_newline(std::move(*json)) << '\n';
+    environment.out << *json << '\n';
     return {};
   }
   if (arguments.pool.empty()) {
@@ -109,7 +97,7 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
   PoolDetails details;
   for (const PoolSetting& setting : pool_settings())
     if (setting.is_shown())
-      details[setting.file] = without_newline(tree.read_control(arguments.pool, setting.file).value_or(""));
+      details[setting.file] = tree.read_control(arguments.pool, setting.file).value_or("");
   environment.out << pool_view({arguments.pool, std::move(*stats)}, details);
   return {};
 }
@@ -142,13 +130,25 @@ CliResult<void> evict(const MountTree& tree, const CliArguments& arguments,
     return failed(done);
   Result<std::string> report = tree.read_control(arguments.pool, "evict");
   if (!report) return failed(report);
-  environment.out << without_newline(std::move(*report)) << '\n';
+  environment.out << *report << '\n';
   return {};
 }
 
-CliResult<void> set(const MountTree& tree, const CliArguments& arguments) {
-  if (Result<void> done = tree.write_settings(arguments.pool, arguments.settings); !done) return failed(done);
+CliResult<void> outcome_of(Result<void> done) {
+  if (!done) return failed(done);
   return {};
+}
+
+CliResult<void> set(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
+  return outcome_of(tree.write_settings(arguments.pool, arguments.settings));
+}
+
+CliResult<void> create(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
+  return outcome_of(tree.create_pool(arguments.pool, arguments.settings));
+}
+
+CliResult<void> remove(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
+  return outcome_of(tree.delete_pool(arguments.pool, arguments.force));
 }
 
 // Each path is tried; the first failure decides the exit code.
@@ -160,7 +160,7 @@ CliResult<void> for_each_path(const CliArguments& arguments, const CliEnvironmen
     const Result<void> done = file ? act(file->get(), path) : Result<void>(std::unexpected(file.error()));
     if (done) continue;
     const int code = done.error().code;
-    std::string message = fmt::format("{}: {}", path, error_text(code));
+    std::string message = fmt::format("{}: {}", path, sys::error_text(code));
     if (code == ENOSPC) message += " (the pool's pinned_max is reached)";
     if (code == EOPNOTSUPP) message = fmt::format("{}: not on a kvcachefs", path);
     if (code == ENODATA) message = fmt::format("{}: no entry of a kvcachefs", path);
@@ -174,7 +174,7 @@ CliResult<void> for_each_path(const CliArguments& arguments, const CliEnvironmen
 }
 
 CliResult<void> pin(const CliArguments& arguments, const CliEnvironment& environment) {
-  const char* const wanted = arguments.command == Command::kPin ? "1" : "0";
+  const char* const wanted = arguments.command == "pin" ? "1" : "0";
   return for_each_path(arguments, environment, [wanted](int file, const std::string&) {
     return sys::set_xattr(file, "user.kvcachefs.pinned", wanted, 0);
   });
@@ -206,16 +206,24 @@ CliResult<void> show_entries(const CliArguments& arguments, const CliEnvironment
   return outcome;
 }
 
-void show_policies(const CliEnvironment& environment) {
+CliResult<void> show_policies(const CliArguments&, const CliEnvironment& environment) {
   Table table({{"POLICY", Align::kLeft}, {"WHAT LEAVES FIRST", Align::kLeft}});
   for (const PolicyInfo& info : policies())
     table.add({std::string(info.name), std::string(info.description)});
   environment.out << table.text();
+  return {};
+}
+
+CliResult<void> print_version(const MountTree& tree, const CliEnvironment& environment) {
+  Result<std::string> version = tree.read_daemon_file("version");
+  if (!version) return failed(version);
+  environment.out << tree.root().native() << ": " << *version << '\n';
+  return {};
 }
 
 // The supervisor takes the signal, asks the installed program whether it could go on, and becomes that
 // program.
-CliResult<void> upgrade(const MountTree& tree, const CliEnvironment& environment) {
+CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnvironment& environment) {
   Result<StatsReading> daemon = tree.daemon_stats();
   if (!daemon) return failed(daemon);
   const auto supervisor = static_cast<pid_t>(daemon->number("supervisor_pid"));
@@ -224,29 +232,26 @@ CliResult<void> upgrade(const MountTree& tree, const CliEnvironment& environment
   // The supervisor's number is valid in the daemon's PID namespace only, and the supervisor may have died
   // since it was read.
   const auto name = sys::read_text(fmt::format("/proc/{}/comm", supervisor).c_str());
-  if (!name || without_newline(*name) != kSupervisorName)
+  if (!name || *name != kSupervisorName)
     return stop(kFailure, fmt::format("process {} is not the daemon's supervisor here", supervisor));
-  const auto upgrades = [&]() -> Result<StatsReading> {
-    Result<std::string> text = tree.read_daemon_file("upgrades");
-    if (!text) return pass(text);
-    return StatsReading::parse(*text);
-  };
-  Result<StatsReading> before = upgrades();
+  Result<StatsReading> before = tree.daemon_stats("upgrades");
   if (!before) return failed(before);
   if (auto sent = sys::send_signal(supervisor, SIGHUP); !sent)
-    return stop(kFailure, fmt::format("process {}: {}", supervisor, error_text(sent.error().code)));
+    return stop(kFailure, fmt::format("process {}: {}", supervisor, sys::error_text(sent.error().code)));
   for (double waited_s = 0; waited_s < kUpgradePatienceS; waited_s += kUpgradeLookS) {
     if (!environment.wait(kUpgradeLookS)) break;
-    Result<StatsReading> after = upgrades();
+    Result<StatsReading> after = tree.daemon_stats("upgrades");
     if (!after) return failed(after);
     if (after->number("refused") != before->number("refused")) return stop(kFailure, after->text("reason"));
     if (after->number("done") == before->number("done")) continue;
-    Result<std::string> version = tree.read_daemon_file("version");
-    if (!version) return failed(version);
-    environment.out << tree.root().native() << ": " << without_newline(std::move(*version)) << '\n';
-    return {};
+    return print_version(tree, environment);
   }
   return stop(kFailure, fmt::format("process {} has not become another; its log may say why", supervisor));
+}
+
+CliResult<void> show_help(const CliArguments& arguments, const CliEnvironment& environment) {
+  environment.out << arguments.help;
+  return {};
 }
 
 CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment& environment) {
@@ -257,66 +262,34 @@ CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment
     if (arguments.mount.empty()) return {};
     return std::unexpected(tree.error());
   }
-  Result<std::string> version = tree->read_daemon_file("version");
-  if (!version) return failed(version);
-  environment.out << tree->root().native() << ": " << without_newline(std::move(*version)) << '\n';
-  return {};
+  return print_version(*tree, environment);
 }
 
 CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& environment) {
-  switch (arguments.command) {
-    case Command::kHelp:
-      environment.out << arguments.help;
-      return {};
-    case Command::kVersion:
-      return show_version(arguments, environment);
-    case Command::kPolicies:
-      show_policies(environment);
-      return {};
-    case Command::kPin:
-    case Command::kUnpin:
-      return pin(arguments, environment);
-    case Command::kStat:
-      return show_entries(arguments, environment);
-    case Command::kCheck:
-      return check(arguments, environment);
-    case Command::kStop:
-      return stop_daemon(arguments, environment);
-    default:
-      break;
-  }
+  using Alone = CliResult<void> (*)(const CliArguments&, const CliEnvironment&);
+  using OnMount = CliResult<void> (*)(const MountTree&, const CliArguments&, const CliEnvironment&);
+  static const std::map<std::string_view, Alone> alone{
+      {"check", check},       {"help", show_help},   {"pin", pin},   {"policies", show_policies},
+      {"stat", show_entries}, {"stop", stop_daemon}, {"unpin", pin}, {"version", show_version}};
+  static const std::map<std::string_view, OnMount> on_mount{
+      {"create", create}, {"delete", remove}, {"evict", evict}, {"prefetch", prefetch}, {"scrub", scrub},
+      {"set", set},       {"status", status}, {"top", top},     {"upgrade", upgrade}};
+  if (const auto command = alone.find(arguments.command); command != alone.end())
+    return command->second(arguments, environment);
   CliResult<MountTree> tree = find_tree(arguments, environment);
   if (!tree) return std::unexpected(tree.error());
-  Result<void> done;
-  switch (arguments.command) {
-    case Command::kStatus:
-      return status(*tree, arguments, environment);
-    case Command::kUpgrade:
-      return upgrade(*tree, environment);
-    case Command::kTop:
-      return top(*tree, arguments, environment);
-    case Command::kEvict:
-      return evict(*tree, arguments, environment);
-    case Command::kPrefetch:
-      return prefetch(*tree, arguments, environment);
-    case Command::kScrub:
-      return scrub(*tree, arguments, environment);
-    case Command::kSet:
-      return set(*tree, arguments);
-    case Command::kCreate:
-      done = tree->create_pool(arguments.pool, arguments.settings);
-      break;
-    case Command::kDelete:
-      done = tree->delete_pool(arguments.pool, arguments.force);
-      break;
-    default:
-      break;
-  }
-  if (!done) return failed(done);
-  return {};
+  return on_mount.at(arguments.command)(*tree, arguments, environment);
 }
 
 }  // namespace
+
+CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::string none) {
+  const std::vector<std::string> roots = find_kvcachefs_roots(mounts);
+  if (roots.empty()) return stop(kNotMounted, std::move(none));
+  if (roots.size() == 1) return roots.front();
+  return stop(kUsage,
+              fmt::format("several are mounted ({}): say which with --mount", fmt::join(roots, ", ")));
+}
 
 int run_cli(int argc, const char* const* argv, const CliEnvironment& environment) {
   Result<CliArguments> arguments = parse_cli_arguments(argc, argv);

@@ -1,4 +1,4 @@
-#include "daemon/cli/disk_commands.h"
+#include "daemon/cli/commands.h"
 
 #include <fmt/format.h>
 
@@ -19,12 +19,6 @@ constexpr double kLookEverySeconds = 0.2;
 // daemon's queue is bounded.
 constexpr size_t kBatchEntries = 512;
 constexpr uint64_t kMostQueued = 2 * kBatchEntries;
-
-Result<StatsReading> read_progress(const MountTree& tree, const std::string& pool, std::string_view file) {
-  Result<std::string> text = tree.read_control(pool, file);
-  if (!text) return pass(text);
-  return StatsReading::parse(*text);
-}
 
 std::string rate_of(uint64_t bytes, double seconds) {
   return seconds <= 0 ? "0" : format_size(static_cast<uint64_t>(static_cast<double>(bytes) / seconds));
@@ -70,7 +64,7 @@ struct Prefetching {
   uint64_t finished() const { return since("done") + since("failed") + since("dropped"); }
 
   Result<void> look() {
-    Result<StatsReading> read = read_progress(tree, pool, "prefetch");
+    Result<StatsReading> read = tree.pool_stats(pool, "prefetch");
     if (!read) return pass(read);
     now = std::move(*read);
     return {};
@@ -142,7 +136,7 @@ CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,
   {
     ProgressBar bar(environment);
     do {
-      Result<StatsReading> read = read_progress(tree, arguments.pool, "scrub");
+      Result<StatsReading> read = tree.pool_stats(arguments.pool, "scrub");
       if (!read) return failed(read);
       progress = std::move(*read);
       seconds = bar.seconds();

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 
+#include "base/key_value.h"
 #include "base/size.h"
 #include "base/sys.h"
+#include "base/sys_disk.h"
 #include "daemon/cli/empty_directory.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/pool_options.h"
@@ -17,13 +18,18 @@ namespace kvcachefs {
 namespace {
 
 std::unexpected<Error> failed(int code, std::string_view what) {
-  return fail(code, fmt::format("{}: {}", what, error_text(code)));
+  return fail(code, fmt::format("{}: {}", what, sys::error_text(code)));
 }
 
 Result<std::string> read_file(const std::filesystem::path& path) {
   Result<std::string> text = sys::read_text(path.c_str());
-  if (!text) return failed(text.error().code, path.native());
+  while (text && text->ends_with('\n')) text->pop_back();
   return text;
+}
+
+Result<StatsReading> parsed(Result<std::string> text) {
+  if (!text) return pass(text);
+  return StatsReading::parse(*text);
 }
 
 Result<UniqueFd> open_to_write(const std::filesystem::path& path) {
@@ -42,19 +48,13 @@ Result<void> write_file(const std::filesystem::path& path, Result<UniqueFd> file
 
 }  // namespace
 
-std::string error_text(int code) {
-  return std::generic_category().message(code);
-}
-
 StatsReading StatsReading::parse(std::string_view text) {
   StatsReading stats;
   while (!text.empty()) {
-    const size_t end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
-    const size_t space = line.find(' ');
-    if (space == std::string_view::npos) continue;
-    stats.values_[std::string(line.substr(0, space))] = line.substr(space + 1);
+    const std::string_view line = take_part(text, '\n');
+    std::string_view value = line;
+    const std::string_view name = take_part(value, ' ');
+    if (name.size() < line.size()) stats.values_[std::string(name)] = value;
   }
   return stats;
 }
@@ -120,11 +120,11 @@ Result<void> MountTree::write_control(std::string_view pool, std::string_view fi
     return fail(code,
                 fmt::format("{}: {}; it takes the pool's owner within the administrator's limits, or an "
                             "administrator: CAP_SYS_ADMIN on the host",
-                            order, error_text(code)));
+                            order, sys::error_text(code)));
   }
   // The errno cannot say everything that may be wrong with a disk.
   if (file == kSpillFile || code == EOPNOTSUPP) {
-    return fail(code, fmt::format("{}: {}; the daemon's log says more", order, error_text(code)));
+    return fail(code, fmt::format("{}: {}; the daemon's log says more", order, sys::error_text(code)));
   }
   return written;
 }
@@ -136,7 +136,7 @@ Result<std::string> MountTree::read_setting(std::string_view pool, std::string_v
   if (!text) return text;
   if (setting->file != kSpillFile) {
     // The learned size in `auto 2M` is not part of the setting.
-    return text->substr(0, text->find_first_of(" \n"));
+    return text->substr(0, text->find(' '));
   }
   PoolOptions options;
   if (Result<void> set = set_spill_order(options, *text); !set) return pass(set);
@@ -178,16 +178,12 @@ Result<void> MountTree::write_settings(std::string_view pool, const GivenSetting
   return {};
 }
 
-Result<StatsReading> MountTree::daemon_stats() const {
-  Result<std::string> text = read_daemon_file("stats");
-  if (!text) return pass(text);
-  return StatsReading::parse(*text);
+Result<StatsReading> MountTree::daemon_stats(std::string_view file) const {
+  return parsed(read_daemon_file(file));
 }
 
-Result<StatsReading> MountTree::pool_stats(std::string_view pool) const {
-  Result<std::string> text = read_control(pool, "stats");
-  if (!text) return pass(text);
-  return StatsReading::parse(*text);
+Result<StatsReading> MountTree::pool_stats(std::string_view pool, std::string_view file) const {
+  return parsed(read_control(pool, file));
 }
 
 Result<void> MountTree::make_setting(std::string_view pool, std::string_view key,

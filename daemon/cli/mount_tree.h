@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/mountinfo.h"
 #include "base/result.h"
-#include "daemon/mount_point.h"
 
 namespace kvcachefs {
 
@@ -49,11 +49,12 @@ class MountTree {
   bool has_pool(std::string_view pool) const;
   Result<std::vector<std::string>> pools() const;  // sorted
 
+  // A text is without the newline at its end.
   Result<std::string> read_daemon_file(std::string_view file) const;
   Result<std::string> read_control(std::string_view pool, std::string_view file) const;
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
-  Result<StatsReading> daemon_stats() const;
-  Result<StatsReading> pool_stats(std::string_view pool) const;
+  Result<StatsReading> daemon_stats(std::string_view file = "stats") const;
+  Result<StatsReading> pool_stats(std::string_view pool, std::string_view file = "stats") const;
   // The value of a setting that a control file shows, in the form that the key takes; `none` and the like
   // included.
   Result<std::string> read_setting(std::string_view pool, std::string_view key) const;
@@ -72,8 +73,5 @@ class MountTree {
 
   std::filesystem::path root_;
 };
-
-// The text says what an errno means, without the errno's name.
-std::string error_text(int code);
 
 }  // namespace kvcachefs

@@ -1,17 +1,14 @@
-#include "daemon/cli/stop_command.h"
+#include "daemon/cli/commands.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <csignal>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "base/mountinfo.h"
-#include "base/sys.h"
+#include "base/sys_disk.h"
 #include "base/sys_process.h"
-#include "daemon/mount_point.h"
 #include "daemon/running_daemon.h"
 
 namespace kvcachefs {
@@ -22,23 +19,16 @@ constexpr double kLookS = 0.1;
 
 // A mount that exists is not asked for anything, because its daemon may hang.
 CliResult<std::string> mount_point_of(const CliArguments& arguments, const CliEnvironment& environment) {
-  Result<std::string> table = sys::read_text(environment.mountinfo.c_str());
-  if (!table) return failed(table);
-  const std::vector<MountPoint> mounts = parse_mountinfo(*table);
-  if (!arguments.mount.empty()) {
-    const MountPoint* const mount = find_mount(mounts, arguments.mount);
-    if (mount != nullptr && mount->type == kFileSystemType) return arguments.mount;
-    Result<std::filesystem::path> path = resolve_mount_point(arguments.mount);
-    if (!path) return failed(path);
-    return path->native();
-  }
-  const std::vector<std::string> roots = find_kvcachefs_roots(mounts);
-  if (roots.size() == 1) return roots.front();
-  if (roots.empty())
-    return stop(kNotMounted,
-                "no kvcachefs is mounted: say where one was with --mount, to stop it all the same");
-  return stop(kUsage,
-              fmt::format("several are mounted ({}): say which with --mount", fmt::join(roots, ", ")));
+  auto mounts = read_mounts(environment.mountinfo);
+  if (!mounts) return failed(mounts);
+  if (arguments.mount.empty())
+    return only_root(*mounts,
+                     "no kvcachefs is mounted: say where one was with --mount, to stop it all the same");
+  const MountPoint* const mount = find_mount(*mounts, arguments.mount);
+  if (mount != nullptr && mount->type == kFileSystemType) return arguments.mount;
+  Result<std::filesystem::path> path = resolve_mount_point(arguments.mount);
+  if (!path) return failed(path);
+  return path->native();
 }
 
 // The result is false if the daemon has not ended in time.
@@ -50,7 +40,7 @@ CliResult<bool> end_daemon(const std::string& directory, pid_t pid, const CliEnv
   if (!process || !present || present->pid != pid) return true;
   const auto sent = sys::send_signal_to(process->get(), SIGTERM);
   if (!sent && sent.error().code != ESRCH)
-    return stop(kFailure, fmt::format("process {}: {}", pid, error_text(sent.error().code)));
+    return stop(kFailure, fmt::format("process {}: {}", pid, sys::error_text(sent.error().code)));
   double waited_s = 0;
   while (!sys::has_ended(process->get()) && waited_s < kPatienceS && environment.wait(kLookS))
     waited_s += kLookS;

@@ -54,8 +54,24 @@ bool any_disk(const Sample& sample) {
       sample.pools, [](const PoolSample& pool) { return pool.stats.number("spill_size_bytes") > 0; });
 }
 
-void add_cells(std::vector<std::string>& row, std::vector<std::string> cells) {
-  std::ranges::move(cells, std::back_inserter(row));
+// The cells of a pool's row, each with the title of its column.
+struct Cell {
+  Table::Column column;
+  std::string text;
+};
+using Row = std::vector<Cell>;
+
+template <class RowOf>
+std::string table_view(const Sample& sample, RowOf row_of) {
+  std::vector<Table::Column> columns;
+  for (const Cell& cell : row_of(PoolSample{})) columns.push_back(cell.column);
+  Table table(std::move(columns));
+  for (const PoolSample& pool : sample.pools) {
+    std::vector<std::string> texts;
+    for (Cell& cell : row_of(pool)) texts.push_back(std::move(cell.text));
+    table.add(std::move(texts));
+  }
+  return daemon_view(sample) + '\n' + table.text();
 }
 
 using Lines = std::vector<std::pair<const char*, std::string>>;
@@ -122,42 +138,29 @@ std::string daemon_view(const Sample& sample) {
 }
 
 std::string status_view(const Sample& sample) {
-  std::vector<Table::Column> columns = {{"POOL", Align::kLeft},
-                                        {"POLICY", Align::kLeft},
-                                        {"SIZE"},
-                                        {"USED"},
-                                        {"USE%"},
-                                        {"EVICTABLE"},
-                                        {"PINNED"},
-                                        {"ENTRIES"},
-                                        {"OPEN"},
-                                        {"HITS"},
-                                        {"MISSES"},
-                                        {"DISCARDS"}};
-  const bool with_disk = any_disk(sample);
-  if (with_disk) columns.insert(columns.end(), {{"DISK"}, {"ON DISK"}, {"DISK%"}, {"DIRTY"}, {"COLD"}});
-  Table table(std::move(columns));
-  for (const auto& [name, stats] : sample.pools) {
-    std::vector<std::string> row{name,
-                                 stats.text("policy"),
-                                 size(stats, "size_bytes"),
-                                 size(stats, "used_bytes"),
-                                 percent(stats.number("used_bytes"), stats.number("size_bytes")),
-                                 size(stats, "evictable_bytes"),
-                                 size(stats, "pinned_bytes"),
-                                 count(stats, "entries"),
-                                 count(stats, "open_entries"),
-                                 count(stats, "opens_hit"),
-                                 count(stats, "lookups_missed"),
-                                 count(stats, "discards")};
-    if (with_disk) {
-      add_cells(row, {size(stats, "spill_size_bytes"), size(stats, "spill_used_bytes"),
-                      percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
-                      size(stats, "dirty_bytes"), size(stats, "cold_bytes")});
-    }
-    table.add(std::move(row));
-  }
-  return daemon_view(sample) + '\n' + table.text();
+  return table_view(sample, [with_disk = any_disk(sample)](const PoolSample& pool) {
+    const StatsReading& stats = pool.stats;
+    Row row{{{"POOL", Align::kLeft}, pool.name},
+            {{"POLICY", Align::kLeft}, stats.text("policy")},
+            {{"SIZE"}, size(stats, "size_bytes")},
+            {{"USED"}, size(stats, "used_bytes")},
+            {{"USE%"}, percent(stats.number("used_bytes"), stats.number("size_bytes"))},
+            {{"EVICTABLE"}, size(stats, "evictable_bytes")},
+            {{"PINNED"}, size(stats, "pinned_bytes")},
+            {{"ENTRIES"}, count(stats, "entries")},
+            {{"OPEN"}, count(stats, "open_entries")},
+            {{"HITS"}, count(stats, "opens_hit")},
+            {{"MISSES"}, count(stats, "lookups_missed")},
+            {{"DISCARDS"}, count(stats, "discards")}};
+    if (with_disk)
+      row.insert(row.end(),
+                 {{{"DISK"}, size(stats, "spill_size_bytes")},
+                  {{"ON DISK"}, size(stats, "spill_used_bytes")},
+                  {{"DISK%"}, percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes"))},
+                  {{"DIRTY"}, size(stats, "dirty_bytes")},
+                  {{"COLD"}, size(stats, "cold_bytes")}});
+    return row;
+  });
 }
 
 std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
@@ -197,58 +200,41 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
 }
 
 std::string top_view(const Sample& sample, const Sample* earlier) {
-  std::vector<Table::Column> columns = {{"POOL", Align::kLeft},
-                                        {"SIZE"},
-                                        {"USED"},
-                                        {"USE%"},
-                                        {"PINNED"},
-                                        {"ENTRIES"},
-                                        {"OPEN"},
-                                        {"HITS/s"},
-                                        {"MISSES/s"},
-                                        {"HIT%"},
-                                        {"CREATES/s"},
-                                        {"REMOVES/s"},
-                                        {"EVICTIONS/s"},
-                                        {"DISCARDS/s"}};
-  const bool with_disk = any_disk(sample);
-  if (with_disk) columns.insert(columns.end(), {{"DISK%"}, {"SPILLED/s"}, {"PROMOTED/s"}});
-  Table table(std::move(columns));
   const double seconds = earlier == nullptr ? static_cast<double>(sample.daemon.number("uptime_s"))
                                             : sample.time_s - earlier->time_s;
-  for (const auto& [name, stats] : sample.pools) {
-    const StatsReading& before = stats_before(earlier, name);
-    const auto per_second = [&, &now = stats](std::string_view counter) {
-      return rate(now.number(counter), before.number(counter), seconds);
+  return table_view(sample, [&, with_disk = any_disk(sample)](const PoolSample& pool) {
+    const StatsReading& stats = pool.stats;
+    const StatsReading& before = stats_before(earlier, pool.name);
+    const auto per_second = [&](std::string_view counter) {
+      return rate(stats.number(counter), before.number(counter), seconds);
     };
-    const uint64_t hits =
-        stats.number("opens_hit") - std::min(before.number("opens_hit"), stats.number("opens_hit"));
-    const uint64_t misses = stats.number("lookups_missed") -
-                            std::min(before.number("lookups_missed"), stats.number("lookups_missed"));
-    std::vector<std::string> row{name,
-                                 size(stats, "size_bytes"),
-                                 size(stats, "used_bytes"),
-                                 percent(stats.number("used_bytes"), stats.number("size_bytes")),
-                                 size(stats, "pinned_bytes"),
-                                 count(stats, "entries"),
-                                 count(stats, "open_entries"),
-                                 per_second("opens_hit"),
-                                 per_second("lookups_missed"),
-                                 hit_percent(hits, misses),
-                                 per_second("creates"),
-                                 per_second("removes"),
-                                 rate(evictions(stats), evictions(before), seconds),
-                                 per_second("discards")};
-    if (with_disk) {
-      const auto bytes_per_second = [&, &now = stats](std::string_view counter) {
-        return byte_rate(now.number(counter), before.number(counter), seconds);
-      };
-      add_cells(row, {percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
-                      bytes_per_second("spilled_bytes"), bytes_per_second("promoted_bytes")});
-    }
-    table.add(std::move(row));
-  }
-  return daemon_view(sample) + '\n' + table.text();
+    const auto bytes_per_second = [&](std::string_view counter) {
+      return byte_rate(stats.number(counter), before.number(counter), seconds);
+    };
+    const auto since = [&](std::string_view counter) {
+      return stats.number(counter) - std::min(before.number(counter), stats.number(counter));
+    };
+    Row row{{{"POOL", Align::kLeft}, pool.name},
+            {{"SIZE"}, size(stats, "size_bytes")},
+            {{"USED"}, size(stats, "used_bytes")},
+            {{"USE%"}, percent(stats.number("used_bytes"), stats.number("size_bytes"))},
+            {{"PINNED"}, size(stats, "pinned_bytes")},
+            {{"ENTRIES"}, count(stats, "entries")},
+            {{"OPEN"}, count(stats, "open_entries")},
+            {{"HITS/s"}, per_second("opens_hit")},
+            {{"MISSES/s"}, per_second("lookups_missed")},
+            {{"HIT%"}, hit_percent(since("opens_hit"), since("lookups_missed"))},
+            {{"CREATES/s"}, per_second("creates")},
+            {{"REMOVES/s"}, per_second("removes")},
+            {{"EVICTIONS/s"}, rate(evictions(stats), evictions(before), seconds)},
+            {{"DISCARDS/s"}, per_second("discards")}};
+    if (with_disk)
+      row.insert(row.end(),
+                 {{{"DISK%"}, percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes"))},
+                  {{"SPILLED/s"}, bytes_per_second("spilled_bytes")},
+                  {{"PROMOTED/s"}, bytes_per_second("promoted_bytes")}});
+    return row;
+  });
 }
 
 }  // namespace kvcachefs

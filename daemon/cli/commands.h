@@ -1,0 +1,53 @@
+// How a command of the kvcachefs tool ends, and the commands with a file of their own. One thread. A command
+// fails with an exit code and a sentence.
+#pragma once
+
+#include <expected>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "daemon/cli/arguments.h"
+#include "daemon/cli/cli.h"
+#include "daemon/cli/mount_tree.h"
+
+namespace kvcachefs {
+
+enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kNotMounted = 3 };
+
+struct CliError {
+  int exit_code = kFailure;
+  std::string message;
+};
+template <class T>
+using CliResult = std::expected<T, CliError>;
+
+inline std::unexpected<CliError> stop(int exit_code, std::string message) {
+  return std::unexpected<CliError>(CliError{exit_code, std::move(message)});
+}
+
+template <class T>
+std::unexpected<CliError> failed(Result<T>& result) {
+  // The mount may go away at any time, also after the tool has first looked at it.
+  return stop(is_daemon_gone(result.error().code) ? kNotMounted : kFailure,
+              std::move(result.error().message));
+}
+
+// The root of the only kvcachefs that is mounted; `none` is said if there is none.
+CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::string none);
+
+// `check` examines the disk tier of a pool that no daemon serves, on its disk and in its catalog. It fails
+// when the tier is in use, or is damaged and was not repaired.
+CliResult<void> check(const CliArguments& arguments, const CliEnvironment& environment);
+
+// `stop` ends a daemon, whether its file system is mounted here or not.
+CliResult<void> stop_daemon(const CliArguments& arguments, const CliEnvironment& environment);
+
+// `prefetch` and `scrub` wait for the disk tier: until each named entry was brought to memory or given up
+// (with `--no-wait`, until all are queued), and until the scrub has ended.
+CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,
+                         const CliEnvironment& environment);
+CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment);
+
+}  // namespace kvcachefs
