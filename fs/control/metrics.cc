@@ -1,4 +1,4 @@
-#include "fs/control/metrics.h"
+#include "fs/control/stats.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/escape.h"
 #include "fs/control/pool_stats.h"
 
 namespace kvcachefs {
@@ -34,35 +35,15 @@ constexpr std::pair<std::string_view, std::string_view> kServerMetrics[] = {
     {"pools", "Pools."},
 };
 
-// The escapes are Prometheus' own for the value of a label.
-std::string escaped(std::string_view value) {
-  std::string result;
-  for (const char character : value) {
-    if (character == '\n') {
-      result += "\\n";
-    } else {
-      if (character == '\\' || character == '"') result += '\\';
-      result += character;
-    }
-  }
-  return result;
+std::string label_value(std::string_view text) {
+  return escaped(text, "\\\"");
 }
 
-const Stat* find(const Stats& stats, std::string_view name) {
+template <class Value>
+Value value_in(const Stats& stats, std::string_view name) {
   const auto found = std::ranges::find(stats, name, &Stat::name);
-  return found == stats.end() ? nullptr : &*found;
-}
-
-uint64_t number(const Stats& stats, std::string_view name) {
-  const Stat* stat = find(stats, name);
-  const uint64_t* value = stat != nullptr ? std::get_if<uint64_t>(&stat->value) : nullptr;
-  return value != nullptr ? *value : 0;
-}
-
-std::string word(const Stats& stats, std::string_view name) {
-  const Stat* stat = find(stats, name);
-  const std::string* value = stat != nullptr ? std::get_if<std::string>(&stat->value) : nullptr;
-  return value != nullptr ? *value : "";
+  const Value* value = found == stats.end() ? nullptr : std::get_if<Value>(&found->value);
+  return value == nullptr ? Value() : *value;
 }
 
 std::string in_units(uint64_t value, uint64_t divisor) {
@@ -87,8 +68,8 @@ class Writer {
     const Metric metric(stat.name, stat.is_counter());
     head(metric.name, stat.is_counter() ? "counter" : "gauge", stat.help);
     for (const PoolReport& pool : pools) {
-      line("{}{{pool=\"{}\"}} {}", metric.name, escaped(pool.name),
-           in_units(number(pool.stats, metric.stat), metric.divisor));
+      line("{}{{pool=\"{}\"}} {}", metric.name, label_value(pool.name),
+           in_units(value_in<uint64_t>(pool.stats, metric.stat), metric.divisor));
     }
   }
 
@@ -97,7 +78,7 @@ class Writer {
     head(name, "histogram", kPoolHistograms[which].help);
     for (const PoolReport& pool : pools) {
       const HistogramSnapshot& snapshot = pool.histograms[which];
-      const std::string label = escaped(pool.name);
+      const std::string label = label_value(pool.name);
       uint64_t up_to = 0;
       // The last bucket has no upper bound.
       for (size_t index = 0; index + 1 < snapshot.buckets.size(); ++index) {
@@ -116,7 +97,7 @@ class Writer {
     head(name, "gauge", help);
     for (const PoolReport& pool : pools) {
       for (const NodeUsage& node : pool.nodes) {
-        line("{}{{pool=\"{}\",node=\"{}\"}} {}", name, escaped(pool.name), node.node, node.*member);
+        line("{}{{pool=\"{}\",node=\"{}\"}} {}", name, label_value(pool.name), node.node, node.*member);
       }
     }
   }
@@ -133,17 +114,18 @@ std::string render_metrics(const Stats& server, std::span<const PoolReport> pool
   Writer writer;
   writer.head("kvcachefs_info", "gauge", "What runs, and how it serves reads and writes.");
   writer.line("kvcachefs_info{{version=\"{}\",io_mode=\"{}\",transport=\"{}\"}} 1",
-              escaped(word(server, "version")), escaped(word(server, "io_mode")),
-              escaped(word(server, "transport")));
+              label_value(value_in<std::string>(server, "version")),
+              label_value(value_in<std::string>(server, "io_mode")),
+              label_value(value_in<std::string>(server, "transport")));
   for (const auto& [stat, help] : kServerMetrics) {
     const Metric metric(stat, false);
     writer.head(metric.name, "gauge", help);
-    writer.line("{} {}", metric.name, in_units(number(server, metric.stat), metric.divisor));
+    writer.line("{} {}", metric.name, in_units(value_in<uint64_t>(server, metric.stat), metric.divisor));
   }
   writer.head("kvcachefs_policy", "gauge", "The pool's eviction policy.");
   for (const PoolReport& pool : pools) {
-    writer.line("kvcachefs_policy{{pool=\"{}\",policy=\"{}\"}} 1", escaped(pool.name),
-                escaped(word(pool.stats, "policy")));
+    writer.line("kvcachefs_policy{{pool=\"{}\",policy=\"{}\"}} 1", label_value(pool.name),
+                label_value(value_in<std::string>(pool.stats, "policy")));
   }
   for (const bool memory : {true, false})
     for (const PoolStat& stat : kPoolStats)

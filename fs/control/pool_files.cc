@@ -12,7 +12,6 @@
 #include "base/size.h"
 #include "fs/control/entries_reader.h"
 #include "fs/control/orders.h"
-#include "fs/control/stats_json.h"
 
 namespace kvcachefs {
 namespace {
@@ -160,60 +159,31 @@ std::unique_ptr<ControlReader> stream_entries(ControlledPool& pool) {
 // The order must never change, and a new file goes at the end: the kernel keeps nodeids, which are places in
 // this table, across an upgrade.
 constexpr std::array kFiles = {
-    PoolFile{.name = "size",
-             .text = show<"size">,
-             .stream = nullptr,
-             .write = write<"size">,
-             .of_administrator = true},
-    PoolFile{.name = "policy", .text = show<"policy">, .stream = nullptr, .write = write<"policy">},
-    PoolFile{
-        .name = "watermarks", .text = show<"watermarks">, .stream = nullptr, .write = write<"watermarks">},
-    PoolFile{.name = "entry_size", .text = show_entry_size, .stream = nullptr, .write = write<"entry_size">},
+    PoolFile{.name = "size", .text = show<"size">, .write = write<"size">, .of_administrator = true},
+    PoolFile{.name = "policy", .text = show<"policy">, .write = write<"policy">},
+    PoolFile{.name = "watermarks", .text = show<"watermarks">, .write = write<"watermarks">},
+    PoolFile{.name = "entry_size", .text = show_entry_size, .write = write<"entry_size">},
     PoolFile{.name = "pinned_max",
              .text = show<"pinned_max">,
-             .stream = nullptr,
              .write = write<"pinned_max">,
              .of_administrator = true},
-    PoolFile{.name = "evict", .text = show_evict, .stream = nullptr, .write = write_evict},
-    PoolFile{.name = "spill",
-             .text = show_spill,
-             .stream = nullptr,
-             .write = write_spill,
-             .of_administrator = true},
-    PoolFile{
-        .name = "durability", .text = show<"durability">, .stream = nullptr, .write = write<"durability">},
-    PoolFile{.name = "admission", .text = show<"admission">, .stream = nullptr, .write = write<"admission">},
-    PoolFile{
-        .name = "auto_prefetch", .text = show<"prefetch">, .stream = nullptr, .write = write<"prefetch">},
-    PoolFile{.name = "prefetch",
-             .text = show_prefetch,
-             .stream = nullptr,
-             .write = write_prefetch,
-             .takes_lines = true},
-    PoolFile{.name = "scrub",
-             .text = show_scrub,
-             .stream = nullptr,
-             .write = write_scrub,
-             .of_administrator = true},
-    PoolFile{
-        .name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr, .cost = ReadCost::kGathers},
-    PoolFile{.name = "stats.json",
-             .text = show_stats_json,
-             .stream = nullptr,
-             .write = nullptr,
-             .cost = ReadCost::kGathers},
-    PoolFile{
-        .name = "numa", .text = show_numa, .stream = nullptr, .write = nullptr, .cost = ReadCost::kSurveys},
+    PoolFile{.name = "evict", .text = show_evict, .write = write_evict},
+    PoolFile{.name = "spill", .text = show_spill, .write = write_spill, .of_administrator = true},
+    PoolFile{.name = "durability", .text = show<"durability">, .write = write<"durability">},
+    PoolFile{.name = "admission", .text = show<"admission">, .write = write<"admission">},
+    PoolFile{.name = "auto_prefetch", .text = show<"prefetch">, .write = write<"prefetch">},
+    PoolFile{.name = "prefetch", .text = show_prefetch, .write = write_prefetch, .takes_lines = true},
+    PoolFile{.name = "scrub", .text = show_scrub, .write = write_scrub, .of_administrator = true},
+    PoolFile{.name = "stats", .text = show_stats, .cost = ReadCost::kGathers},
+    PoolFile{.name = "stats.json", .text = show_stats_json, .cost = ReadCost::kGathers},
+    PoolFile{.name = "numa", .text = show_numa, .cost = ReadCost::kSurveys},
     PoolFile{.name = "entries",
-             .text = nullptr,
              .stream = stream_entries,
-             .write = nullptr,
              .of_administrator = true,
              .only_owner_reads = true,
              .cost = ReadCost::kGathers},
     PoolFile{.name = "size_max",
              .text = show<"size_max">,
-             .stream = nullptr,
              .write = write<"size_max">,
              .of_administrator = true,
              .owner_only_reads = true},

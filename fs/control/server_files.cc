@@ -5,8 +5,6 @@
 #include <array>
 
 #include "base/clock.h"
-#include "fs/control/metrics.h"
-#include "fs/control/stats_json.h"
 
 namespace kvcachefs {
 namespace {
@@ -36,19 +34,11 @@ Result<std::string> show_upgrades(const ControlledServer& server) {
 }
 
 constexpr std::array kFiles = {
-    ServerFile{.name = "version", .text = show_version, .stream = nullptr, .write = nullptr},
-    ServerFile{.name = "stats", .text = show_stats, .stream = nullptr, .write = nullptr},
-    ServerFile{.name = "stats.json",
-               .text = show_stats_json,
-               .stream = nullptr,
-               .write = nullptr,
-               .cost = ReadCost::kGathers},
-    ServerFile{.name = "upgrades", .text = show_upgrades, .stream = nullptr, .write = nullptr},
-    ServerFile{.name = "metrics",
-               .text = show_metrics,
-               .stream = nullptr,
-               .write = nullptr,
-               .cost = ReadCost::kGathers},
+    ServerFile{.name = "version", .text = show_version},
+    ServerFile{.name = "stats", .text = show_stats},
+    ServerFile{.name = "stats.json", .text = show_stats_json, .cost = ReadCost::kGathers},
+    ServerFile{.name = "upgrades", .text = show_upgrades},
+    ServerFile{.name = "metrics", .text = show_metrics, .cost = ReadCost::kGathers},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -55,5 +56,13 @@ Stats make_server_stats(const ServerInfo& info, size_t pools, uint64_t now_ns);
 
 // The text has one line `name value` for each statistic.
 std::string render_text(const Stats& stats);
+
+// JSON ends with a newline; bytes that are not UTF-8 are replaced. The second form is the daemon's
+// statistics, with `pools` an object of each pool's.
+std::string render_json(const Stats& stats);
+std::string render_json(const Stats& server, std::span<const PoolReport> pools);
+
+// All that the daemon measures, in the text format of Prometheus (version 0.0.4).
+std::string render_metrics(const Stats& server, std::span<const PoolReport> pools);
 
 }  // namespace kvcachefs

@@ -1,4 +1,5 @@
-#include "fs/control/stats_json.h"
+// This is the only user of the JSON library.
+#include "fs/control/stats.h"
 
 #include <nlohmann/json.hpp>
 

@@ -10,11 +10,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "fs/control/metrics.h"
 #include "fs/control/pool_stats.h"
 #include "fs/control/server_files.h"
 #include "fs/control/stats.h"
-#include "fs/control/stats_json.h"
 
 namespace kvcachefs {
 namespace {
