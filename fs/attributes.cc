@@ -54,8 +54,7 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
   if (!fd) return pass(fd);
   // The size goes first, because it may have to wait for the disk, and then everything is done again.
   if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
-    const auto cutting =
-        server_of(request).pages_in_use.cut(NodeId::of_inode(node.pool->number(), node.ino).value);
+    const auto cutting = server_of(request).pages_in_use.cut(node.nodeid());
     auto cut = node.pool->open_files().truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
     if (!cut || *cut == Presence::kCold) return cut;
     if (*cut != Presence::kHere) return std::unexpected(error_of(*cut));
@@ -86,11 +85,11 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
 // The kernel does not tell itself of a write through a mapping either, so the attributes of a file that may
 // be written are asked for each time. may_be_written() is called first, because a mapping may end before the
 // attributes are read.
-void reply_attributes_of(fuse_req_t request, fuse_ino_t ino, const Node& node, Error (*error_of)(Error)) {
+void reply_attributes_of(fuse_req_t request, const Node& node, Error (*error_of)(Error)) {
   const double timeout_s = node.pool->inodes().may_be_written(node.ino) ? 0 : kLongTimeoutS;
   auto attributes = node.pool->inodes().attributes(node.ino);
   if (!attributes) return reply_error(request, error_of(attributes.error()));
-  reply_attributes(request, ino, *attributes, timeout_s);
+  reply_attributes(request, node.nodeid(), *attributes, timeout_s);
 }
 
 // Empty if the caller's write takes no bit away.
@@ -109,85 +108,57 @@ std::optional<mode_t> mode_without_set_id_bits(fuse_req_t request, int fd) {
   return mode == (attributes->st_mode & 07777) ? std::nullopt : std::optional(mode);
 }
 
-}  // namespace
-
-Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
-  const auto mode = mode_without_set_id_bits(request, fd);
-  return mode ? sys::change_mode(fd, *mode) : Result<void>();
-}
-
-void drop_set_id_bits_at_open(fuse_req_t request, const Node& node) {
-  const auto fd = node.pool->inodes().open_inode(node.ino, O_PATH);
-  const auto mode = fd ? mode_without_set_id_bits(request, fd->get()) : std::nullopt;
-  if (mode) node.pool->inodes().change_mode_unless_written(node.ino, *mode);
-}
-
-void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {
-  const DiskTier* const tier = node.pool->disk();
-  if (tier == nullptr || !tier->store->log().is_full()) return then();
-  node.pool->disk_requests().when_committed(
-      for_this_request([then = std::move(then)](const Result<void>&) mutable { then(); }));
-}
-
 void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
   const NodeId id{ino};
   if (id.is_root()) return reply_attributes(request, ino, root_attributes(server_of(request)));
   if (id.is_control()) return server_of(request).control.getattr(request, id);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
-  reply_attributes_of(request, ino, *node, [](Error error) { return error; });
+  reply_attributes_of(request, *node, [](Error error) { return error; });
 }
-
-namespace {
 
 // An entry that was evicted after the change is gone with it: at ESTALE the kernel looks for the name again.
 Error after_change(Error why) {
   return why.code == ESTALE ? why : in_effect(std::move(why));
 }
 
-void change(fuse_req_t request, fuse_ino_t ino, struct stat wanted, int valid, uint64_t patience_ends_ms,
+void change(fuse_req_t request, const Node& node, struct stat wanted, int valid, uint64_t patience_ends_ms,
             int tries) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
   bool begun = false;
-  auto done = set_attributes(request, *node, wanted, valid, begun);
+  auto done = set_attributes(request, node, wanted, valid, begun);
   if (done && *done == Presence::kCold) {
     if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
     auto again = [=](const PromoteOutcome& outcome) {
       if (outcome.kind != PromoteOutcome::Kind::kPromoted) return reply_error(request, error_of(outcome));
-      change(request, ino, wanted, valid, patience_ends_ms, tries + 1);
+      change(request, node, wanted, valid, patience_ends_ms, tries + 1);
     };
-    return node->pool->disk_requests().promote(node->ino, for_this_request(again), Room::Whose::kWriter,
-                                               patience_ends_ms);
+    return node.pool->disk_requests().promote(node.ino, for_this_request(again), Room::Whose::kWriter,
+                                              patience_ends_ms);
   }
-  if (done || begun) node->pool->tree().attributes_changed(node->ino);
+  if (done || begun) node.pool->tree().attributes_changed(node.ino);
   if (!done) return reply_error(request, begun ? after_change(done.error()) : std::move(done.error()));
   fault_point("attributes changed");
-  reply_attributes_of(request, ino, *node, after_change);
+  reply_attributes_of(request, node, after_change);
 }
 
-}  // namespace
-
-void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file) {
-  const NodeId id{ino};
-  if (id.is_control()) {
-    // A shell's `>` truncates first; a control file has nothing to truncate.
-    if ((valid & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_CTIME | FUSE_SET_ATTR_MTIME_NOW |
-                   FUSE_SET_ATTR_KILL_SUID)) == 0)
-      return getattr(request, ino, file);
-    return reply_error(request, {EPERM, {}});
-  }
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  when_catalog_takes_more(*node, [request, ino, wanted = *attributes, valid] {
-    change(request, ino, wanted, valid, now_coarse_ms() + kTruncationPatienceMs, 1);
+void setattr_of_node(fuse_req_t request, const Node& node, struct stat* attributes, int valid,
+                     fuse_file_info*) {
+  when_catalog_takes_more(node, [request, node, wanted = *attributes, valid] {
+    change(request, node, wanted, valid, now_coarse_ms() + kTruncationPatienceMs, 1);
   });
 }
 
-void readlink(fuse_req_t request, fuse_ino_t ino) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
+void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file) {
+  if (!NodeId{ino}.is_control()) return on_node<setattr_of_node>(request, ino, attributes, valid, file);
+  // A shell's `>` truncates first; a control file has nothing to truncate.
+  if ((valid & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_CTIME | FUSE_SET_ATTR_MTIME_NOW |
+                 FUSE_SET_ATTR_KILL_SUID)) == 0)
+    return getattr(request, ino, file);
+  reply_error(request, {EPERM, {}});
+}
+
+void readlink(fuse_req_t request, const Node& node) {
+  auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto target = sys::read_link(fd->get());
   if (!target) return reply_error(request, std::move(target.error()));
@@ -218,6 +189,33 @@ void statfs(fuse_req_t request, fuse_ino_t ino) {
     answer.f_favail += inodes.free_inodes;
   }
   (void)fuse_reply_statfs(request, &answer);
+}
+
+}  // namespace
+
+Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
+  const auto mode = mode_without_set_id_bits(request, fd);
+  return mode ? sys::change_mode(fd, *mode) : Result<void>();
+}
+
+void drop_set_id_bits_at_open(fuse_req_t request, const Node& node) {
+  const auto fd = node.pool->inodes().open_inode(node.ino, O_PATH);
+  const auto mode = fd ? mode_without_set_id_bits(request, fd->get()) : std::nullopt;
+  if (mode) node.pool->inodes().change_mode_unless_written(node.ino, *mode);
+}
+
+void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {
+  const DiskTier* const tier = node.pool->disk();
+  if (tier == nullptr || !tier->store->log().is_full()) return then();
+  node.pool->disk_requests().when_committed(
+      for_this_request([then = std::move(then)](const Result<void>&) mutable { then(); }));
+}
+
+void add_attributes(fuse_lowlevel_ops& table) {
+  table.getattr = getattr;
+  table.setattr = setattr;
+  table.readlink = on_node<readlink>;
+  table.statfs = statfs;
 }
 
 }  // namespace kvcachefs::operations

@@ -30,19 +30,27 @@ Authority authority_of(NodeId id) {
   return id.is_administrators() ? Authority::kAdministrator : Authority::kOwner;
 }
 
+template <class File>
+const File* file_in(std::span<const File> files, NodeId id) {
+  return is_file(id) && id.control_index() <= files.size() ? &files[id.control_index() - 1] : nullptr;
+}
+const ServerFile* server_file(NodeId id) {
+  return id.is_mount_control() ? file_in(server_files(), id) : nullptr;
+}
+const PoolFile* pool_file(NodeId id) {
+  return id.is_mount_control() ? nullptr : file_in(pool_files(), id);
+}
+
 ReadCost cost_of(NodeId id) {
-  if (!is_file(id)) return ReadCost::kNone;
-  const size_t index = id.control_index() - 1;
-  if (id.is_mount_control())
-    return index < server_files().size() ? server_files()[index].cost : ReadCost::kNone;
-  return index < pool_files().size() ? pool_files()[index].cost : ReadCost::kNone;
+  if (const ServerFile* file = server_file(id)) return file->cost;
+  const PoolFile* file = pool_file(id);
+  return file == nullptr ? ReadCost::kNone : file->cost;
 }
 
 const PoolFile* writable_file(NodeId id) {
-  if (id.is_mount_control() || !is_file(id) || id.control_index() > pool_files().size()) return nullptr;
-  const PoolFile& file = pool_files()[id.control_index() - 1];
-  if (file.owner_only_reads && !id.is_administrators()) return nullptr;
-  return file.write == nullptr ? nullptr : &file;
+  const PoolFile* file = pool_file(id);
+  if (file == nullptr || (file->owner_only_reads && !id.is_administrators())) return nullptr;
+  return file->write == nullptr ? nullptr : file;
 }
 
 // The handle of an administrator's file: bit 63, the process that opened it, and a number that tells it from
@@ -120,10 +128,9 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
   if (!id.is_mount_control()) {
     auto pool = pools_.find(id.pool_number());
     if (pool == nullptr) return fail(ESTALE);
-    if (is_file(id)) {
-      if (id.control_index() > pool_files().size()) return fail(ESTALE);
-      file_mode = pool_files()[id.control_index() - 1].mode(authority_of(id));
-    }
+    const PoolFile* const file = pool_file(id);
+    if (is_file(id) && file == nullptr) return fail(ESTALE);
+    if (file != nullptr) file_mode = file->mode(authority_of(id));
     if (!id.is_administrators()) {
       // The owner of the pool's root owns its control files, and so may steer the pool.
       auto root = pool->inodes().attributes(pool->root_ino());
@@ -154,10 +161,6 @@ void ControlFiles::reply_entry_of(fuse_req_t request, NodeId id) {
   reply_entry(request, entry);
 }
 
-void ControlFiles::lookup_directory(fuse_req_t request, uint16_t pool) {
-  reply_entry_of(request, NodeId::of_control(pool, 0));
-}
-
 void ControlFiles::lookup(fuse_req_t request, NodeId directory, std::string_view name) {
   for (const Named& known : list(directory))
     if (known.name == name) return reply_entry_of(request, known.id);
@@ -170,31 +173,20 @@ void ControlFiles::getattr(fuse_req_t request, NodeId id) {
   (void)fuse_reply_attr(request, &*attributes, 0);
 }
 
-std::unique_ptr<ControlledPool> ControlFiles::pool_of(NodeId id) const {
-  auto pool = pools_.find(id.pool_number());
-  if (pool == nullptr) return nullptr;
-  const auto described = server();
-  const ServerInfo& info = described->info;
-  return std::make_unique<PoolAdapter>(std::move(pool), pools_, authority_of(id), info.io_mode,
-                                       info.transport == "io_uring");
-}
-
 Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {
+  if (!is_file(id)) return fail(EISDIR);
+  const auto described = server();
+  const ServerFile* const of_server = server_file(id);
+  const PoolFile* const of_pool = pool_file(id);
   auto result = std::make_shared<OpenFile>();
   result->id = id;
-  if (!is_file(id)) return fail(EISDIR);
-  const size_t index = id.control_index() - 1;
-  if (id.is_mount_control()) {
-    if (index >= server_files().size()) return fail(ESTALE);
-    auto reader = server_files()[index].open(*server());
-    if (!reader) return pass(reader);
-    result->reader = std::move(*reader);
-    return result;
-  }
-  result->pool = pool_of(id);
-  if (result->pool == nullptr || index >= pool_files().size()) return fail(ESTALE);
+  if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
+    result->pool =
+        std::make_unique<PoolAdapter>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
+                                      described->info.transport == "io_uring");
+  if (of_server == nullptr && result->pool == nullptr) return fail(ESTALE);
   if (!for_reading) return result;
-  auto reader = pool_files()[index].open(*result->pool);
+  auto reader = of_server != nullptr ? of_server->open(*described) : of_pool->open(*result->pool);
   if (!reader) return pass(reader);
   result->reader = std::move(*reader);
   return result;
@@ -340,16 +332,16 @@ Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view
   return done;
 }
 
-void ControlFiles::write(fuse_req_t request, NodeId id, std::string_view text, off_t,
+void ControlFiles::write(fuse_req_t request, NodeId id, const char* bytes, size_t size, off_t,
                          const fuse_file_info* file) {
   // The file is checked first, because opening it anew for its content may cost much.
   if (writable_file(id) == nullptr) return reply_error(request, {EACCES, {}});
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);
-  if (auto done = order(request, id, text, file->fh, *open); !done)
+  if (auto done = order(request, id, {bytes, size}, file->fh, *open); !done)
     return reply_error(request, std::move(done.error()));
-  (void)fuse_reply_write(request, text.size());
+  (void)fuse_reply_write(request, size);
 }
 
 void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* file) {
@@ -365,7 +357,7 @@ void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* fi
   (void)fuse_reply_err(request, 0);
 }
 
-void ControlFiles::release(fuse_req_t request, NodeId, const fuse_file_info* file) {
+void ControlFiles::release(fuse_req_t request, const fuse_file_info* file) {
   forget_open(file->fh);
   (void)fuse_reply_err(request, 0);
 }

@@ -38,8 +38,7 @@ class ControlFiles {
   // The call comes once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
 
-  // A directory has index 0; the directory of pool number 0 is the mount's own.
-  void lookup_directory(fuse_req_t request, uint16_t pool);
+  void reply_entry_of(fuse_req_t request, NodeId id);
   void lookup(fuse_req_t request, NodeId directory, std::string_view name);
   struct Named {
     std::string name;
@@ -50,9 +49,10 @@ class ControlFiles {
   void getattr(fuse_req_t request, NodeId id);
   void open(fuse_req_t request, NodeId id, fuse_file_info* file);
   void read(fuse_req_t request, NodeId id, size_t size, off_t offset, const fuse_file_info* file);
-  void write(fuse_req_t request, NodeId id, std::string_view text, off_t offset, const fuse_file_info* file);
+  void write(fuse_req_t request, NodeId id, const char* bytes, size_t size, off_t offset,
+             const fuse_file_info* file);
   void flush(fuse_req_t request, NodeId id, const fuse_file_info* file);
-  void release(fuse_req_t request, NodeId id, const fuse_file_info* file);
+  void release(fuse_req_t request, const fuse_file_info* file);
 
   // The work of two workers: gather() does reads that look at many entries, survey() those that look at a
   // pool's memory, which take longest.
@@ -71,7 +71,6 @@ class ControlFiles {
   };
 
   Result<struct stat> attributes_of(NodeId id) const;
-  void reply_entry_of(fuse_req_t request, NodeId id);
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
   void forget_open(uint64_t handle) EXCLUDES(mutex_);
   void give_back_open(uid_t user) EXCLUDES(mutex_);
@@ -82,7 +81,6 @@ class ControlFiles {
   // The job runs at once or on a worker, so that it keeps no other caller waiting.
   void run(ReadCost cost, fuse_req_t request, ControlReads::Job job);
   Result<void> order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle, OpenFile& open);
-  std::unique_ptr<ControlledPool> pool_of(NodeId id) const;
 
   Pools& pools_;
   Survivors& survivors_;

@@ -30,53 +30,69 @@ void unmake(Pool& pool, int directory, const char* name, bool is_directory) {
     (void)sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0);
 }
 
-Result<fuse_entry_param> adopt_new(fuse_req_t request, const Node& parent, int directory, const char* name,
-                                   mode_t mode) {
-  auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
+struct NewFile {
+  UniqueFd fd;
+  sys::Handle handle;
+  struct stat attributes {};
+  int node = 0;
+};
+
+Result<NewFile> prepare(fuse_req_t request, int directory, Result<UniqueFd> fd, mode_t mode) {
   if (!fd) return pass(fd);
   if (auto given = give_to_caller(request, directory, fd->get(), mode); !given) return pass(given);
   auto handle = sys::handle_of(fd->get());
   if (!handle) return pass(handle);
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return pass(attributes);
-  if (S_ISREG(attributes->st_mode)) {
-    auto known = parent.pool->open_files().created({.fd = fd->get(),
-                                                    .ino = handle->ino,
-                                                    .generation = handle->generation,
-                                                    .open = false,
-                                                    .writer = false,
-                                                    .named = true,
-                                                    .name = name,
-                                                    .node = 0});
-    if (!known) return pass(known);
-  } else if (auto known = parent.pool->inodes().looked_up(*handle, *attributes); !known) {
+  return NewFile{.fd = std::move(*fd), .handle = *handle, .attributes = *attributes};
+}
+
+// The call makes the file an entry; a file of a TMPFILE has an empty name.
+auto created(Pool& pool, const NewFile& made, const char* name, bool open, bool writer) {
+  return pool.open_files().created({.fd = made.fd.get(),
+                                    .ino = made.handle.ino,
+                                    .generation = made.handle.generation,
+                                    .open = open,
+                                    .writer = writer,
+                                    .named = name[0] != '\0',
+                                    .name = name,
+                                    .node = made.node});
+}
+
+Result<fuse_entry_param> adopt_new(fuse_req_t request, Pool& pool, int directory, const char* name,
+                                   mode_t mode) {
+  auto made = prepare(request, directory, sys::open_at(directory, name, O_PATH | O_NOFOLLOW), mode);
+  if (!made) return pass(made);
+  const sys::Handle handle = made->handle;
+  struct stat& attributes = made->attributes;
+  if (S_ISREG(attributes.st_mode)) {
+    if (auto known = created(pool, *made, name, false, false); !known) return pass(known);
+  } else if (auto known = pool.inodes().looked_up(handle, attributes); !known) {
     return pass(known);
   } else {
-    parent.pool->tree().made(*handle, S_ISDIR(attributes->st_mode), directory, name);
+    pool.tree().made(handle, S_ISDIR(attributes.st_mode), directory, name);
   }
-  return entry_of(NodeId::of_inode(parent.pool->number(), handle->ino).value, handle->generation,
-                  *attributes);
+  return entry_of(NodeId::of_inode(pool.number(), handle.ino).value, handle.generation, attributes);
 }
 
 // The call runs `make(pool, directory)` in the parent and answers with the resulting entry.
 template <class Make>
-void make_in(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, Make make) {
-  auto node = find_node(server_of(request), parent);
-  if (!node) return reply_error(request, std::move(node.error()));
-  if (is_reserved(*node, name)) return reply_error(request, {EEXIST, {}});
-  auto directory = node->pool->inodes().directory(node->ino);
+void make_in(fuse_req_t request, const Node& parent, const char* name, mode_t mode, Make make) {
+  if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
+  Pool& pool = *parent.pool;
+  auto directory = pool.inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   const bool attempted = request_identity().attempted;
-  if (attempted && S_ISREG(mode)) node->pool->tree().undo_create(directory->fd, name);
+  if (attempted && S_ISREG(mode)) pool.tree().undo_create(directory->fd, name);
   const bool there = sys::stat_at(directory->fd, name).has_value();
   if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt();
   if (!there)
-    if (auto made = with_inode(*node->pool, [&] { return make(*node->pool, directory->fd); }); !made)
+    if (auto made = with_inode(pool, [&] { return make(pool, directory->fd); }); !made)
       return reply_error(request, std::move(made.error()));
-  auto entry = adopt_new(request, *node, directory->fd, name, mode);
+  auto entry = adopt_new(request, pool, directory->fd, name, mode);
   if (!entry) {
-    unmake(*node->pool, directory->fd, name, S_ISDIR(mode));
+    unmake(pool, directory->fd, name, S_ISDIR(mode));
     return reply_error(request, std::move(entry.error()));
   }
   reply_entry(request, *entry);
@@ -96,63 +112,34 @@ void make_pool(fuse_req_t request, const char* name, mode_t mode) {
   lookup(request, NodeId::kRoot, name);
 }
 
-struct NewFile {
-  UniqueFd fd;
-  sys::Handle handle;
-  struct stat attributes {};
-  int node = 0;
-};
-
-Result<NewFile> prepare(fuse_req_t request, Pool& pool, int directory, UniqueFd fd, mode_t mode) {
-  NewFile file;
-  if (auto given = give_to_caller(request, directory, fd.get(), mode); !given) return pass(given);
-  auto handle = sys::handle_of(fd.get());
-  if (!handle) return pass(handle);
-  auto attributes = sys::stat_of(fd.get());
-  if (!attributes) return pass(attributes);
-  file.node = pool.open_files().make_way(fd.get(), fuse_req_ctx(request)->pid);
-  file.fd = std::move(fd);
-  file.handle = *handle;
-  file.attributes = *attributes;
-  return file;
-}
-
-bool writes(const fuse_file_info* file) {
-  return (file->flags & O_ACCMODE) != O_RDONLY;
+void reply_create(fuse_req_t request, const Node& node, const fuse_entry_param& entry, fuse_file_info* file,
+                  bool counted = true) {
+  Server& server = server_of(request);
+  about_to_answer();
+  if (fuse_reply_create(request, &entry, file) != -ENOENT) return;
+  // The call was interrupted: the kernel has neither the open nor the lookup.
+  close_handle(server, node, *file);
+  if (counted) node.pool->inodes().forget(node.ino, 1);
 }
 
 // The call answers a CREATE or, with an empty name, a TMPFILE for a new file. If it fails, the request is not
 // answered.
-Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, NewFile& made,
-                      const char* name, fuse_file_info* file) {
+Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, NewFile made, const char* name,
+                      fuse_file_info* file) {
   Pool& pool = *shared;
-  const bool named = name[0] != '\0';
-  auto opened = pool.open_files().created({.fd = made.fd.get(),
-                                           .ino = made.handle.ino,
-                                           .generation = made.handle.generation,
-                                           .open = true,
-                                           .writer = writes(file),
-                                           .named = named,
-                                           .name = name,
-                                           .node = made.node});
+  made.node = pool.open_files().make_way(made.fd.get(), fuse_req_ctx(request)->pid);
+  auto opened = created(pool, made, name, true, writes(file));
   if (!opened) return pass(opened);
   const Node node{.pool = shared, .ino = made.handle.ino};
   PageCache& page_cache = server_of(request).page_cache;
-  const uint64_t nodeid = NodeId::of_inode(pool.number(), made.handle.ino).value;
-  if (writes_alone(file)) page_cache.stored(nodeid);
+  if ((file->flags & O_ACCMODE) == O_WRONLY) page_cache.stored(node.nodeid());
   if (auto answered = answer_open(request, node, *opened, file); !answered) {
-    page_cache.closed(nodeid);
-    pool.inodes().forget(made.handle.ino, 1);
+    page_cache.closed(node.nodeid());
+    pool.inodes().forget(node.ino, 1);
     return answered;
   }
   made.fd.reset();  // before the answer: an eviction must not find it open
-  const auto entry = entry_of(nodeid, made.handle.generation, made.attributes);
-  Server& server = server_of(request);
-  about_to_answer();
-  if (fuse_reply_create(request, &entry, file) == -ENOENT) {
-    close_handle(server, node, *file);
-    pool.inodes().forget(made.handle.ino, 1);
-  }
+  reply_create(request, node, entry_of(node.nodeid(), made.handle.generation, made.attributes), file);
   return {};
 }
 
@@ -164,8 +151,8 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   if (!handle) return pass(handle);
   auto known = pool.inodes().look_up(*handle, directory, name);
   if (!known) return pass(known);
-  struct stat* const attributes = &known->attributes;
-  if (!S_ISREG(attributes->st_mode)) {
+  struct stat& attributes = known->attributes;
+  if (!S_ISREG(attributes.st_mode)) {
     pool.inodes().forget(handle->ino, 1);
     return fail(ESTALE);  // the kernel looks again and opens it in its own way
   }
@@ -182,23 +169,16 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
   // The kernel believes that it created the file, so it will not truncate it. This is the last step that can
   // fail.
   if ((file->flags & O_TRUNC) != 0) {
-    const auto cutting =
-        server_of(request).pages_in_use.cut(NodeId::of_inode(pool.number(), handle->ino).value);
+    const auto cutting = server_of(request).pages_in_use.cut(node.nodeid());
     if (auto cut = pool.open_files().truncate(handle->ino, 0); !cut || *cut != Presence::kHere) {
       close_handle(server_of(request), node, *file);
       pool.inodes().forget(handle->ino, 1);
       return cut ? std::unexpected(error_of(*cut)) : pass(cut);
     }
-    if (auto now = pool.inodes().attributes(handle->ino)) *attributes = *now;
+    if (auto now = pool.inodes().attributes(handle->ino)) attributes = *now;
   }
-  const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
-                              *attributes, known->being_written || writes(file) ? 0 : kLongTimeoutS);
-  Server& server = server_of(request);
-  about_to_answer();
-  if (fuse_reply_create(request, &entry, file) == -ENOENT) {
-    close_handle(server, node, *file);
-    pool.inodes().forget(handle->ino, 1);
-  }
+  const double timeout_s = known->being_written || writes(file) ? 0 : kLongTimeoutS;
+  reply_create(request, node, entry_of(node.nodeid(), handle->generation, attributes, timeout_s), file);
   return {};
 }
 
@@ -219,44 +199,38 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   const uint32_t generation = pool->inodes().generation_of(node.ino);
   // The lookup is counted only if the file has a name.
   const bool counted = pool->inodes().looked_up({node.ino, generation}, *attributes).has_value();
-  const uint64_t nodeid = NodeId::of_inode(pool->number(), node.ino).value;
-  fill_in(request, *pool, *adopted, opened->handle, server.page_cache.bypasses(nodeid), file);
-  const auto entry = entry_of(nodeid, generation, *attributes);
-  about_to_answer();
-  if (fuse_reply_create(request, &entry, file) == -ENOENT) {
-    close_handle(server, node, *file);
-    if (counted) pool->inodes().forget(node.ino, 1);
-  }
+  fill_in(request, *pool, *adopted, opened->handle, server.page_cache.bypasses(node.nodeid()), file);
+  reply_create(request, node, entry_of(node.nodeid(), generation, *attributes), file, counted);
   return true;
 }
 
-}  // namespace
-
-void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+void mknod(fuse_req_t request, const Node& parent, const char* name, mode_t mode, dev_t device) {
   make_in(request, parent, name, mode,
           [&](Pool&, int directory) { return sys::make_node_at(directory, name, mode, device); });
 }
 
-void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
-  if (parent == NodeId::kRoot) return make_pool(request, name, mode);
+void make_directory(fuse_req_t request, const Node& parent, const char* name, mode_t mode) {
   make_in(request, parent, name, S_IFDIR | mode,
           [&](Pool&, int directory) { return sys::make_directory_at(directory, name, mode); });
 }
 
-void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  if (parent == NodeId::kRoot) return make_pool(request, name, mode);
+  on_node<make_directory>(request, parent, name, mode);
+}
+
+void make_symlink(fuse_req_t request, const Node& parent, const char* target, const char* name) {
   make_in(request, parent, name, S_IFLNK | 0777,
           [&](Pool& pool, int directory) { return pool.tree().make_symlink(target, directory, name); });
 }
 
-void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
+void create(fuse_req_t request, const Node& parent, const char* name, mode_t mode, fuse_file_info* file) {
   const uint64_t begun_ns = now_ns();
-  auto node = find_node(server_of(request), parent);
-  if (!node) return reply_error(request, std::move(node.error()));
-  if (is_reserved(*node, name)) return reply_error(request, {EEXIST, {}});
-  Pool& pool = *node->pool;
-  auto directory = pool.inodes().directory(node->ino);
+  if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
+  Pool& pool = *parent.pool;
+  auto directory = pool.inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  if (create_again(request, node->pool, file)) return;
+  if (create_again(request, parent.pool, file)) return;
   // A file that a process that died has created, and of which the kernel was not told, is made anew with all
   // that belongs to it.
   if (request_identity().attempted) pool.tree().undo_create(directory->fd, name);
@@ -267,8 +241,8 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
       return sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
     });
     if (fd) {
-      auto made = prepare(request, pool, directory->fd, std::move(*fd), S_IFREG | mode);
-      const Result<void> answered = made ? open_new(request, node->pool, *made, name, file) : pass(made);
+      auto made = prepare(request, directory->fd, std::move(fd), S_IFREG | mode);
+      const auto answered = made ? open_new(request, parent.pool, std::move(*made), name, file) : pass(made);
       if (!answered) {
         unmake(pool, directory->fd, name, false);
         return reply_error(request, answered.error());
@@ -277,7 +251,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
     }
     if (fd.error().code != EEXIST || (file->flags & O_EXCL) != 0)
       return reply_error(request, std::move(fd.error()));
-    auto opened = open_existing(request, node->pool, directory->fd, name, file);
+    auto opened = open_existing(request, parent.pool, directory->fd, name, file);
     if (opened) return;
     // The name may be discarded between the two calls, any number of times; four times in a row is not
     // chance.
@@ -286,21 +260,30 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   }
 }
 
-void tmpfile(fuse_req_t request, fuse_ino_t parent, mode_t mode, fuse_file_info* file) {
-  auto node = find_node(server_of(request), parent);
-  if (!node) return reply_error(request, std::move(node.error()));
-  auto directory = node->pool->inodes().open_inode(node->ino, O_RDONLY | O_DIRECTORY);
+void tmpfile(fuse_req_t request, const Node& parent, mode_t mode, fuse_file_info* file) {
+  auto directory = parent.pool->inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  if (create_again(request, node->pool, file)) return;
+  if (create_again(request, parent.pool, file)) return;
   const int exclusive = file->flags & O_EXCL;  // never to be linked
-  auto fd = with_inode(*node->pool, [&] {
+  auto fd = with_inode(*parent.pool, [&] {
     return sys::open_at(directory->get(), ".", O_TMPFILE | O_RDWR | exclusive, mode & 07777);
   });
-  if (!fd) return reply_error(request, std::move(fd.error()));
-  auto made = prepare(request, *node->pool, directory->get(), std::move(*fd), S_IFREG | mode);
+  auto made = prepare(request, directory->get(), std::move(fd), S_IFREG | mode);
   if (!made) return reply_error(request, std::move(made.error()));
-  if (auto answered = open_new(request, node->pool, *made, "", file); !answered)
+  if (auto answered = open_new(request, parent.pool, std::move(*made), "", file); !answered)
     reply_error(request, std::move(answered.error()));
+}
+
+}  // namespace
+
+void add_create(fuse_lowlevel_ops& table) {
+  table.mknod = on_node<mknod>;
+  table.mkdir = mkdir;
+  table.symlink = [](fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+    on_node<make_symlink>(request, parent, target, name);
+  };
+  table.create = on_node<create>;
+  table.tmpfile = on_node<tmpfile>;
 }
 
 }  // namespace kvcachefs::operations

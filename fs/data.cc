@@ -19,9 +19,8 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 // The result is true if the request was answered with the pages themselves, so that the bytes are copied
 // once. Otherwise nothing was done: a part of the range is a hole, for which a mapping would allocate memory,
 // or a call cuts the file.
-bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t nodeid, uint64_t offset, size_t size) {
-  Server& server = server_of(request);
-  const PagesInUse::Reading reading = server.pages_in_use.read(nodeid);
+bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t offset, size_t size) {
+  const PagesInUse::Reading reading = server_of(request).pages_in_use.read(node.nodeid());
   if (reading.refused()) return false;
   auto fd = node.pool->inodes().open_inode(node.ino, O_RDONLY);
   if (!fd) return false;
@@ -42,43 +41,33 @@ bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t nodeid, uin
   return true;
 }
 
-}  // namespace
-
-void read(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file) {
-  const NodeId id{ino};
-  if (id.is_control()) return server_of(request).control.read(request, id, size, offset, file);
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
+void read(fuse_req_t request, const Node& node, size_t size, off_t offset, fuse_file_info* file) {
   if ((file->fh & kFromDisk) != 0) {
-    return node->pool->disk_requests().read_from_disk(
-        node->ino, static_cast<uint64_t>(offset), size,
+    return node.pool->disk_requests().read_from_disk(
+        node.ino, static_cast<uint64_t>(offset), size,
         for_this_request([request](Result<std::span<const std::byte>> bytes) {
           if (!bytes) return reply_error(request, std::move(bytes.error()));
           (void)fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
         }));
   }
-  if (size >= kBufferedBytesMax && reply_from_pages(request, *node, ino, static_cast<uint64_t>(offset), size))
+  if (size >= kBufferedBytesMax && reply_from_pages(request, node, static_cast<uint64_t>(offset), size))
     return;
   const auto buffer = std::make_unique_for_overwrite<char[]>(size);
-  auto count = node->pool->open_files().read(node->ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
+  auto count = node.pool->open_files().read(node.ino, {buffer.get(), size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
   (void)fuse_reply_buf(request, buffer.get(), *count);
 }
 
-void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, off_t offset,
+void write(fuse_req_t request, const Node& node, const char* bytes, size_t size, off_t offset,
            fuse_file_info* file) {
-  const NodeId id{ino};
-  if (id.is_control()) return server_of(request).control.write(request, id, {bytes, size}, offset, file);
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  auto count = node->pool->open_files().write(node->ino, {bytes, size}, static_cast<uint64_t>(offset));
+  auto count = node.pool->open_files().write(node.ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
   // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
   // others. A later flush of cached pages (`writepage`) is no user's write.
   if (file->writepage == 0)
-    if (auto fd = node->pool->inodes().open_inode(node->ino, O_PATH))
+    if (auto fd = node.pool->inodes().open_inode(node.ino, O_PATH))
       (void)drop_set_id_bits(request, fd->get());
-  if ((file->flags & O_DSYNC) == 0 || !node->pool->has_disk()) {
+  if ((file->flags & O_DSYNC) == 0 || !node.pool->has_disk()) {
     about_to_answer();
     return (void)fuse_reply_write(request, *count);
   }
@@ -89,15 +78,13 @@ void write(fuse_req_t request, fuse_ino_t ino, const char* bytes, size_t size, o
     about_to_answer();
     (void)fuse_reply_write(request, written);
   };
-  node->pool->disk_requests().sync(node->ino, for_this_request(std::move(reply)));
+  node.pool->disk_requests().sync(node.ino, for_this_request(std::move(reply)));
 }
 
-void fallocate(fuse_req_t request, fuse_ino_t ino, int mode, off_t offset, off_t length, fuse_file_info*) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  const auto cutting = server_of(request).pages_in_use.cut(ino);
-  reply_outcome(request, node->pool->open_files().allocate(node->ino, mode, static_cast<uint64_t>(offset),
-                                                           static_cast<uint64_t>(length)));
+void fallocate(fuse_req_t request, const Node& node, int mode, off_t offset, off_t length, fuse_file_info*) {
+  const auto cutting = server_of(request).pages_in_use.cut(node.nodeid());
+  reply_outcome(request, node.pool->open_files().allocate(node.ino, mode, static_cast<uint64_t>(offset),
+                                                          static_cast<uint64_t>(length)));
 }
 
 void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
@@ -115,15 +102,13 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }
 
-void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_file_info* in_file,
+void copy_file_range(fuse_req_t request, const Node& from, off_t in_offset, fuse_file_info* in_file,
                      fuse_ino_t out, off_t out_offset, fuse_file_info*, size_t length, int) {
   // The kernel then reads and writes by itself.
   if ((in_file->fh & kFromDisk) != 0) return reply_error(request, {EOPNOTSUPP, {}});
-  auto from = find_node(server_of(request), in);
-  if (!from) return reply_error(request, std::move(from.error()));
   auto to = find_node(server_of(request), out);
   if (!to) return reply_error(request, std::move(to.error()));
-  auto from_fd = from->pool->inodes().open_inode(from->ino, O_RDONLY);
+  auto from_fd = from.pool->inodes().open_inode(from.ino, O_RDONLY);
   if (!from_fd) return reply_error(request, std::move(from_fd.error()));
   auto to_fd = to->pool->inodes().open_inode(to->ino, O_RDWR);
   if (!to_fd) return reply_error(request, std::move(to_fd.error()));
@@ -132,6 +117,16 @@ void copy_file_range(fuse_req_t request, fuse_ino_t in, off_t in_offset, fuse_fi
   if (!copied) return reply_error(request, std::move(copied.error()));
   about_to_answer();
   (void)fuse_reply_write(request, *copied);
+}
+
+}  // namespace
+
+void add_data(fuse_lowlevel_ops& table) {
+  table.read = on_node_or_control<read, &ControlFiles::read>;
+  table.write = on_node_or_control<write, &ControlFiles::write>;
+  table.fallocate = on_node<fallocate>;
+  table.lseek = lseek;
+  table.copy_file_range = on_node<copy_file_range>;
 }
 
 }  // namespace kvcachefs::operations

@@ -126,7 +126,8 @@ void read_pool_directory(fuse_req_t request, const Node& node, size_t size, off_
   }
 }
 
-void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, bool plus) {
+template <bool plus>
+void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
   const NodeId id{ino};
   if (id.is_root()) return read_root(request, size, offset, plus);
   if (id.is_control()) {
@@ -140,28 +141,25 @@ void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset,
     }
     return listing.reply();
   }
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  read_pool_directory(request, *node, size, offset, plus);
+  on_node<read_pool_directory>(request, ino, size, offset, plus);
 }
-
-}  // namespace
 
 void opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
   file->fh = 0;
   (void)fuse_reply_open(request, file);
 }
 
-void readdir(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  read_entries(request, ino, size, offset, false);
-}
-
-void readdirplus(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  read_entries(request, ino, size, offset, true);
-}
-
 void releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
   (void)fuse_reply_err(request, 0);
+}
+
+}  // namespace
+
+void add_directory(fuse_lowlevel_ops& table) {
+  table.opendir = opendir;
+  table.readdir = read_entries<false>;
+  table.readdirplus = read_entries<true>;
+  table.releasedir = releasedir;
 }
 
 }  // namespace kvcachefs::operations

@@ -1,5 +1,6 @@
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "fs/control_files.h"
 #include "fs/operations.h"
@@ -10,7 +11,8 @@ namespace {
 
 void lookup_in_root(fuse_req_t request, const char* name) {
   Server& server = server_of(request);
-  if (std::strcmp(name, kMountControlName) == 0) return server.control.lookup_directory(request, 0);
+  if (std::strcmp(name, kMountControlName) == 0)
+    return server.control.reply_entry_of(request, NodeId::of_control(0, 0));
   auto pool = server.pools.find(std::string_view(name));
   if (pool == nullptr) return reply_no_entry(request);
   auto attributes = pool->inodes().attributes(pool->root_ino());
@@ -18,7 +20,19 @@ void lookup_in_root(fuse_req_t request, const char* name) {
   sys::Handle handle{pool->root_ino(), 0};
   if (auto known = pool->inodes().looked_up(handle, *attributes); !known)
     return reply_error(request, std::move(known.error()));
-  reply_entry(request, entry_of(NodeId::of_inode(pool->number(), pool->root_ino()).value, 0, *attributes));
+  reply_entry(request, entry_of(Node{pool, pool->root_ino()}.nodeid(), 0, *attributes));
+}
+
+void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
+  for (const fuse_forget_data& each : std::span(forgets, count))
+    if (auto node = find_node(server_of(request), each.ino))
+      node->pool->inodes().forget(node->ino, each.nlookup);
+  fuse_reply_none(request);
+}
+
+void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups) {
+  fuse_forget_data one{.ino = ino, .nlookup = lookups};
+  forget_multi(request, 1, &one);
 }
 
 }  // namespace
@@ -30,7 +44,8 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   auto node = find_node(server_of(request), parent);
   if (!node) return reply_error(request, std::move(node.error()));
   Pool& pool = *node->pool;
-  if (is_reserved(*node, name)) return server_of(request).control.lookup_directory(request, pool.number());
+  if (is_reserved(*node, name))
+    return server_of(request).control.reply_entry_of(request, NodeId::of_control(pool.number(), 0));
   auto directory = pool.inodes().directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
 
@@ -55,21 +70,10 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   reply_no_entry(request, pool.restoring() ? 0 : kLongTimeoutS);
 }
 
-void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups) {
-  const NodeId id{ino};
-  if (id.is_inode())
-    if (auto pool = server_of(request).pools.find(id.pool_number())) pool->inodes().forget(id.ino(), lookups);
-  fuse_reply_none(request);
-}
-
-void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
-  for (size_t i = 0; i < count; ++i) {
-    const NodeId id{forgets[i].ino};
-    if (!id.is_inode()) continue;
-    if (auto pool = server_of(request).pools.find(id.pool_number()))
-      pool->inodes().forget(id.ino(), forgets[i].nlookup);
-  }
-  fuse_reply_none(request);
+void add_lookup(fuse_lowlevel_ops& table) {
+  table.lookup = lookup;
+  table.forget = forget;
+  table.forget_multi = forget_multi;
 }
 
 }  // namespace kvcachefs::operations

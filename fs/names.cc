@@ -14,13 +14,12 @@ namespace {
 
 constexpr auto kCatalogPatience = std::chrono::seconds(2);
 
-void remove(fuse_req_t request, fuse_ino_t parent, const char* name, bool is_directory) {
-  auto node = find_node(server_of(request), parent);
-  if (!node) return reply_error(request, std::move(node.error()));
-  if (is_reserved(*node, name)) return reply_error(request, {EPERM, {}});
-  auto directory = node->pool->inodes().directory(node->ino);
+template <bool kIsDirectory>
+void remove(fuse_req_t request, const Node& parent, const char* name) {
+  if (is_reserved(parent, name)) return reply_error(request, {EPERM, {}});
+  auto directory = parent.pool->inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  auto removed = node->pool->tree().remove(directory->fd, name, is_directory);
+  auto removed = parent.pool->tree().remove(directory->fd, name, kIsDirectory);
   // A process that died has removed it already.
   if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
   reply_outcome(request, std::move(removed));
@@ -53,29 +52,21 @@ Result<void> settle_catalog(Pool& pool) {
               fmt::format("pool {}: its disk has not taken yet what was removed from it", pool.name()));
 }
 
-}  // namespace
-
-void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  remove(request, parent, name, false);
-}
-
 void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  if (parent == NodeId::kRoot) {
-    takes_long(request);
-    if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
-    if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
-    Server& server = server_of(request);
-    Result<void> removed;
-    if (const auto pool = server.pools.find(std::string_view(name))) {
-      removed = settle_catalog(*pool);
-      if (removed) server.survivors.requests().attempt();
-    }
-    if (removed) removed = server.pools.remove(name);
-    if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
-    server.pools_changed();
-    return reply_outcome(request, std::move(removed));
+  if (parent != NodeId::kRoot) return on_node<remove<true>>(request, parent, name);
+  takes_long(request);
+  if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
+  if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
+  Server& server = server_of(request);
+  Result<void> removed;
+  if (const auto pool = server.pools.find(std::string_view(name))) {
+    removed = settle_catalog(*pool);
+    if (removed) server.survivors.requests().attempt();
   }
-  remove(request, parent, name, true);
+  if (removed) removed = server.pools.remove(name);
+  if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
+  server.pools_changed();
+  reply_outcome(request, std::move(removed));
 }
 
 void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
@@ -115,37 +106,44 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   to->pool->disk_requests().sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
 }
 
-void link(fuse_req_t request, fuse_ino_t ino, fuse_ino_t new_parent, const char* new_name) {
+void link(fuse_req_t request, const Node& node, fuse_ino_t new_parent, const char* new_name) {
   Server& server = server_of(request);
   if (new_parent == NodeId::kRoot) return reply_error(request, {EXDEV, {}});
-  auto node = find_node(server, ino);
-  if (!node) return reply_error(request, std::move(node.error()));
   auto to = find_node(server, new_parent);
   if (!to) return reply_error(request, std::move(to.error()));
-  if (node->pool != to->pool) return reply_error(request, {EXDEV, {}});
+  if (node.pool != to->pool) return reply_error(request, {EXDEV, {}});
+  Inodes& inodes = node.pool->inodes();
   if (is_reserved(*to, new_name)) return reply_error(request, {EEXIST, {}});
   auto directory = to->pool->inodes().directory(to->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   const auto there = sys::handle_at(directory->fd, new_name);
   if (there && !request_identity().attempted) return reply_error(request, {EEXIST, {}});
-  const bool done = there && there->ino == node->ino;  // done by a process that died
+  const bool done = there && there->ino == node.ino;  // done by a process that died
   server.survivors.requests().attempt();
   if (done)
-    node->pool->tree().attributes_changed(node->ino);
+    node.pool->tree().attributes_changed(node.ino);
   else if (auto linked = with_inode(
-               *node->pool, [&] { return node->pool->tree().link(node->ino, directory->fd, new_name); });
+               *node.pool, [&] { return node.pool->tree().link(node.ino, directory->fd, new_name); });
            !linked)
     return reply_error(request, std::move(linked.error()));
-  auto attributes = node->pool->inodes().attributes(node->ino);
-  if (done && attributes)
-    (void)node->pool->inodes().looked_up({node->ino, node->pool->inodes().generation_of(node->ino)},
-                                         *attributes);
+  auto attributes = inodes.attributes(node.ino);
   if (!attributes) {
     (void)to->pool->tree().remove(directory->fd, new_name, false);
-    node->pool->inodes().forget(node->ino, 1);
+    inodes.forget(node.ino, 1);
     return reply_error(request, std::move(attributes.error()));
   }
-  reply_entry(request, entry_of(ino, node->pool->inodes().generation_of(node->ino), *attributes));
+  const uint32_t generation = inodes.generation_of(node.ino);
+  if (done) (void)inodes.looked_up({node.ino, generation}, *attributes);
+  reply_entry(request, entry_of(node.nodeid(), generation, *attributes));
+}
+
+}  // namespace
+
+void add_names(fuse_lowlevel_ops& table) {
+  table.unlink = on_node<remove<false>>;
+  table.rmdir = rmdir;
+  table.rename = rename;
+  table.link = on_node<link>;
 }
 
 }  // namespace kvcachefs::operations

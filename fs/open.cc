@@ -8,8 +8,11 @@
 namespace kvcachefs::operations {
 namespace {
 
-bool writes(const fuse_file_info* file) {
-  return (file->flags & O_ACCMODE) != O_RDONLY;
+void reply_open(fuse_req_t request, const Node& node, fuse_file_info* file) {
+  Server& server = server_of(request);
+  about_to_answer();
+  // The call was interrupted: the kernel will never release an open that it did not get.
+  if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
 }
 
 // The call answers the request, except for a cold entry, which gets no answer: false.
@@ -38,10 +41,7 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
     reply_error(request, std::move(answered.error()));
     return true;
   }
-  // The call was interrupted: the kernel will never release an open that it did not get.
-  Server& server = server_of(request);
-  about_to_answer();
-  if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
+  reply_open(request, node, file);
   return true;
 }
 
@@ -72,6 +72,61 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
     disk.promote(ino, for_this_request(std::move(reopen)), Room::Whose::kWriter, patience_ends_ms);
   else
     disk.promote(ino, for_this_request(std::move(reopen)));
+}
+
+// The call answers an OPEN that a process that died has carried out and not answered.
+bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
+  const RequestIdentity identity = request_identity();
+  if (!identity.resent) return false;
+  Server& server = server_of(request);
+  const auto opened = server.survivors.handles().opened_by(identity.unique);
+  if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
+  const auto adopted = node.pool->open_files().adopted_open(node.ino, opened->from_disk);
+  if (!adopted) {
+    close_first(server, node, *opened, *file);
+    return false;
+  }
+  fill_in(request, *node.pool, *adopted, opened->handle, server.page_cache.bypasses(node.nodeid()), file);
+  reply_open(request, node, file);
+  return true;
+}
+
+void open(fuse_req_t request, const Node& node, fuse_file_info* file) {
+  const uint64_t begun_ns = now_ns();
+  if (open_again(request, node, file)) return;
+  if (!try_open(request, node, file, false)) return open_cold(request, node, *file, begun_ns, 1);
+  node.pool->counters().open_ns.record(now_ns() - begun_ns);
+}
+
+void flush(fuse_req_t request, const Node& node, fuse_file_info* file) {
+  const bool writer = (file->fh & kForWriting) != 0;
+  if (writer) node.pool->open_files().flushed(node.ino);
+  if (!writer || node.pool->durability() != Durability::kSync) return reply_done(request);
+  node.pool->disk_requests().sync(node.ino, answer(request), false);
+}
+
+void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
+  Server& server = server_of(request);
+  if (NodeId{ino}.is_control()) return server.control.release(request, file);
+  auto node = find_node(server, ino);
+  if (node)
+    close_handle(server, *node, *file);
+  else
+    server.survivors.handles().closed(file->fh >> kHandleShift),
+        server.page_cache.closed(ino);  // the pool is gone
+  (void)fuse_reply_err(request, 0);
+}
+
+void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_done(request);  // the inode of a control file
+  node->pool->disk_requests().sync(node->ino, answer(request));
+}
+
+void fsyncdir(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_done(request);
+  node->pool->disk_requests().sync_directory(node->ino, answer(request));
 }
 
 }  // namespace
@@ -122,8 +177,7 @@ Result<void> answer_open(fuse_req_t request, const Node& node, const Opened& ope
     node.pool->open_files().end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);
   }
-  const uint64_t nodeid = NodeId::of_inode(node.pool->number(), node.ino).value;
-  fill_in(request, *node.pool, opened, *handle, server.page_cache.opened(nodeid), file);
+  fill_in(request, *node.pool, opened, *handle, server.page_cache.opened(node.nodeid()), file);
   fault_point("open written down");
   return {};
 }
@@ -133,7 +187,7 @@ void close_handle(Server& server, const Node& node, const fuse_file_info& file) 
   // A process that died may have closed the handle already, and its counts went with that process.
   if (!server.survivors.handles().is_open(handle)) return;
   server.survivors.handles().closed(handle);
-  server.page_cache.closed(NodeId::of_inode(node.pool->number(), node.ino).value);
+  server.page_cache.closed(node.nodeid());
   node.pool->open_files().end_open(node.ino,
                                    {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0});
 }
@@ -143,69 +197,12 @@ void close_first(Server& server, const Node& node, const OpenHandles::Opened& op
   close_handle(server, node, file);
 }
 
-bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
-  const RequestIdentity identity = request_identity();
-  if (!identity.resent) return false;
-  Server& server = server_of(request);
-  const auto opened = server.survivors.handles().opened_by(identity.unique);
-  if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
-  const auto adopted = node.pool->open_files().adopted_open(node.ino, opened->from_disk);
-  if (!adopted) {
-    close_first(server, node, *opened, *file);
-    return false;
-  }
-  fill_in(request, *node.pool, *adopted, opened->handle,
-          server.page_cache.bypasses(NodeId::of_inode(node.pool->number(), node.ino).value), file);
-  about_to_answer();
-  if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
-  return true;
-}
-
-void open(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
-  const NodeId id{ino};
-  if (id.is_control()) return server_of(request).control.open(request, id, file);
-  const uint64_t begun_ns = now_ns();
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  if (open_again(request, *node, file)) return;
-  if (!try_open(request, *node, file, false)) return open_cold(request, std::move(*node), *file, begun_ns, 1);
-  node->pool->counters().open_ns.record(now_ns() - begun_ns);
-}
-
-void flush(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
-  const NodeId id{ino};
-  if (id.is_control()) return server_of(request).control.flush(request, id, file);
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  const bool writer = (file->fh & kForWriting) != 0;
-  if (writer) node->pool->open_files().flushed(node->ino);
-  if (!writer || node->pool->durability() != Durability::kSync) return reply_done(request);
-  node->pool->disk_requests().sync(node->ino, answer(request), false);
-}
-
-void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
-  const NodeId id{ino};
-  if (id.is_control()) return server_of(request).control.release(request, id, file);
-  Server& server = server_of(request);
-  auto node = find_node(server, ino);
-  if (node)
-    close_handle(server, *node, *file);
-  else
-    server.survivors.handles().closed(file->fh >> kHandleShift),
-        server.page_cache.closed(ino);  // the pool is gone
-  (void)fuse_reply_err(request, 0);
-}
-
-void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_done(request);  // the inode of a control file
-  node->pool->disk_requests().sync(node->ino, answer(request));
-}
-
-void fsyncdir(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_done(request);
-  node->pool->disk_requests().sync_directory(node->ino, answer(request));
+void add_open(fuse_lowlevel_ops& table) {
+  table.open = on_node_or_control<open, &ControlFiles::open>;
+  table.flush = on_node_or_control<flush, &ControlFiles::flush>;
+  table.release = release;
+  table.fsync = fsync;
+  table.fsyncdir = fsyncdir;
 }
 
 }  // namespace kvcachefs::operations

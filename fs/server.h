@@ -94,6 +94,8 @@ inline void takes_long(fuse_req_t request) {
 struct Node {
   std::shared_ptr<Pool> pool;
   uint64_t ino = 0;
+
+  uint64_t nodeid() const { return NodeId::of_inode(pool->number(), ino).value; }
 };
 Result<Node> find_node(Server& server, uint64_t nodeid);
 

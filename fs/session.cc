@@ -51,47 +51,11 @@ fuse_lowlevel_ops operation_table() {
   table.init = [](void* server, fuse_conn_info* connection) {
     static_cast<Server*>(server)->negotiate(connection);
   };
-  table.lookup = operations::lookup;
-  table.forget = operations::forget;
-  table.forget_multi = operations::forget_multi;
-  table.getattr = operations::getattr;
-  table.setattr = operations::setattr;
-  table.readlink = operations::readlink;
-  table.statfs = operations::statfs;
-  table.mknod = operations::mknod;
-  table.mkdir = operations::mkdir;
-  table.symlink = operations::symlink;
-  table.create = operations::create;
-  table.tmpfile = operations::tmpfile;
-  table.unlink = operations::unlink;
-  table.rmdir = operations::rmdir;
-  table.rename = operations::rename;
-  table.link = operations::link;
-  table.open = operations::open;
-  table.flush = operations::flush;
-  table.release = operations::release;
-  table.fsync = operations::fsync;
-  table.read = operations::read;
-  table.write = operations::write;
-  table.fallocate = operations::fallocate;
-  table.lseek = operations::lseek;
-  table.copy_file_range = operations::copy_file_range;
-  table.opendir = operations::opendir;
-  table.readdir = operations::readdir;
-  table.readdirplus = operations::readdirplus;
-  table.releasedir = operations::releasedir;
-  table.fsyncdir = operations::fsyncdir;
-  table.setxattr = operations::setxattr;
-  table.getxattr = operations::getxattr;
-  table.listxattr = operations::listxattr;
-  table.removexattr = operations::removexattr;
+  for (const auto add :
+       {operations::add_lookup, operations::add_attributes, operations::add_create, operations::add_names,
+        operations::add_open, operations::add_data, operations::add_directory, operations::add_xattr})
+    add(table);
   return table;
-}
-
-// Only a thread with CAP_SYS_ADMIN may register a backing file.
-bool may_pass_through() {
-  const auto self = Caller::of(gettid());
-  return self && self->is_administrator();
 }
 
 // The result says whether the kernel is to move the bytes. The log says why not, for an administrator who
@@ -101,7 +65,8 @@ bool take_passthrough(fuse_conn_info* connection, bool wanted) {
     log_info("no passthrough: no_passthrough asks for none");
     return false;
   }
-  if (!may_pass_through()) {
+  // Only a thread with CAP_SYS_ADMIN may register a backing file.
+  if (const auto self = Caller::of(gettid()); !self || !self->is_administrator()) {
     log_warning("no passthrough: it needs CAP_SYS_ADMIN; the daemon moves all bytes, more slowly");
     return false;
   }
@@ -263,10 +228,9 @@ void Session::negotiate(fuse_conn_info* connection) {
   // All changes of content pass through this kernel.
   fuse_unset_feature_flag(connection, FUSE_CAP_AUTO_INVAL_DATA);
   fuse_unset_feature_flag(connection, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
-  (void)fuse_set_feature_flag(connection, FUSE_CAP_CACHE_SYMLINKS);
-  (void)fuse_set_feature_flag(connection, FUSE_CAP_NO_EXPORT_SUPPORT);
-  (void)fuse_set_feature_flag(connection, FUSE_CAP_READDIRPLUS);
-  (void)fuse_set_feature_flag(connection, FUSE_CAP_PARALLEL_DIROPS);
+  for (const uint64_t wanted :
+       {FUSE_CAP_CACHE_SYMLINKS, FUSE_CAP_NO_EXPORT_SUPPORT, FUSE_CAP_READDIRPLUS, FUSE_CAP_PARALLEL_DIROPS})
+    (void)fuse_set_feature_flag(connection, wanted);
   connection->no_interrupt = 1;
   connection->max_background = kBackground;
   connection->max_write = options_.io_uring ? kSmallWriteBytes : kLargeWriteBytes;
@@ -291,11 +255,6 @@ bool Session::wait_until_negotiated(std::chrono::seconds at_most) {
   MutexLock lock(mutex_);
   while (!negotiated_ && !ended_ && now_ns() < deadline_ns) condition_.wait_for(mutex_, kNoticeWait);
   return negotiated_ && !ended_ && refusal_.empty();
-}
-
-void Session::poll_for_request(uint64_t until_ns) {
-  pollfd device{fuse_session_fd(session_), POLLIN, 0};
-  while (poll(&device, 1, 0) == 0 && now_ns() < until_ns) continue;
 }
 
 void Session::serve() {
@@ -365,7 +324,9 @@ void Session::serve_device() {
     if (poll_time_.is_on() && !polling_.exchange(true)) {
       const uint64_t start_ns = now_ns();
       poll_time_.started(start_ns);
-      poll_for_request(start_ns + poll_time_.present_ns());
+      const uint64_t until_ns = start_ns + poll_time_.present_ns();
+      pollfd device{fuse_session_fd(session_), POLLIN, 0};
+      while (poll(&device, 1, 0) == 0 && now_ns() < until_ns) continue;
       polling_ = false;
     }
   }

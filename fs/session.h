@@ -74,7 +74,6 @@ class Session {
   Result<void> give_device(int fd);
   void save_init(const fuse_buf& request);
   void serve_device();
-  void poll_for_request(uint64_t until_ns);
 
   const Options options_;
   ControlFiles control_;

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/key_value.h"
 #include "fs/operations.h"
 #include "fs/server.h"
 #include "fs/virtual_xattrs.h"
@@ -52,15 +52,6 @@ void reply_sized(fuse_req_t request, std::string_view value, size_t size) {
   }
 }
 
-Result<int> parse_priority(std::string_view text) {
-  int priority = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), priority);
-  if (code != std::errc() || end != text.data() + text.size() || priority > kMostPriority ||
-      priority < -kMostPriority)
-    return fail(EINVAL);
-  return priority;
-}
-
 // A virtual attribute cannot be changed, but a program that sets it to its present value must not fail.
 Result<void> set_virtual(const Node& node, std::string_view name, std::string_view value) {
   const auto facts = node.pool->insight().facts(node.ino);
@@ -92,12 +83,9 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
   }
   if (std::string_view(name).starts_with(kVirtualPrefix)) return set_virtual(node, name, value);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
-  std::optional<int> priority;
-  if (name == kPriority) {
-    auto parsed = parse_priority(value);
-    if (!parsed) return pass(parsed);
-    priority = *parsed;
-  }
+  const auto priority = name == kPriority ? number_in<int>(value) : std::nullopt;
+  if (name == kPriority && (!priority || *priority > kMostPriority || *priority < -kMostPriority))
+    return fail(EINVAL);
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto room = check_room(fd->get(), name, value.size()); !room) return room;
@@ -127,14 +115,10 @@ Result<void> drop(Survivors& survivors, const Node& node, const char* name) {
   return {};
 }
 
-}  // namespace
-
-void setxattr(fuse_req_t request, fuse_ino_t ino, const char* name, const char* value, size_t size,
+void setxattr(fuse_req_t request, const Node& node, const char* name, const char* value, size_t size,
               int flags) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
   when_catalog_takes_more(
-      *node, [request, node = *node, its_name = std::string(name), text = std::string(value, size), flags] {
+      node, [request, node, its_name = std::string(name), text = std::string(value, size), flags] {
         reply_outcome(request, set(server_of(request).survivors, node, its_name.c_str(), text, flags));
       });
 }
@@ -179,12 +163,19 @@ void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   reply_sized(request, names, size);
 }
 
-void removexattr(fuse_req_t request, fuse_ino_t ino, const char* name) {
-  auto node = find_node(server_of(request), ino);
-  if (!node) return reply_error(request, std::move(node.error()));
-  when_catalog_takes_more(*node, [request, node = *node, its_name = std::string(name)] {
+void removexattr(fuse_req_t request, const Node& node, const char* name) {
+  when_catalog_takes_more(node, [request, node, its_name = std::string(name)] {
     reply_outcome(request, drop(server_of(request).survivors, node, its_name.c_str()));
   });
+}
+
+}  // namespace
+
+void add_xattr(fuse_lowlevel_ops& table) {
+  table.setxattr = on_node<setxattr>;
+  table.getxattr = getxattr;
+  table.listxattr = listxattr;
+  table.removexattr = on_node<removexattr>;
 }
 
 }  // namespace kvcachefs::operations
