@@ -12,8 +12,7 @@ constexpr uint64_t kFreshMs = 1000;
 
 }  // namespace
 
-Candidates::Candidates(std::string_view policy)
-    : name_(policy), policy_(make_policy(policy)), cold_(make_policy(policy)) {
+Candidates::Candidates(std::string_view policy) : policy_(make_policy(policy)), cold_(make_policy(policy)) {
   KVCACHEFS_CHECK(policy_ != nullptr);
 }
 
@@ -111,11 +110,6 @@ bool Candidates::has_fresh() const {
   return fresh_entries_ > 0;
 }
 
-std::string Candidates::policy() const {
-  MutexLock lock(mutex_);
-  return name_;
-}
-
 void Candidates::set_policy(std::string_view name) {
   MutexLock lock(mutex_);
   auto next = make_policy(name);
@@ -125,12 +119,6 @@ void Candidates::set_policy(std::string_view name) {
   next_cold->take_over(*cold_);
   policy_ = std::move(next);
   cold_ = std::move(next_cold);
-  name_ = name;
-}
-
-size_t Candidates::size() const {
-  MutexLock lock(mutex_);
-  return policy_->size();
 }
 
 }  // namespace kvcachefs

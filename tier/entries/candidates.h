@@ -9,7 +9,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "base/mutex.h"
@@ -48,10 +47,8 @@ class Candidates {
 
   bool has_fresh() const EXCLUDES(mutex_);
 
-  std::string policy() const EXCLUDES(mutex_);
   // Changes the policy and keeps the uses of every entry: all candidates move to the new policy.
   void set_policy(std::string_view name) EXCLUDES(mutex_);
-  size_t size() const EXCLUDES(mutex_);
 
  private:
   struct Fresh {
@@ -65,7 +62,6 @@ class Candidates {
   Policy& following(const Entry& entry) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  std::string name_ GUARDED_BY(mutex_);
   std::unique_ptr<Policy> policy_ GUARDED_BY(mutex_);
   std::unique_ptr<Policy> cold_ GUARDED_BY(mutex_);
   std::deque<Fresh> fresh_ GUARDED_BY(mutex_);  // some have been published by now

