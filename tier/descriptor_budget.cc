@@ -35,13 +35,13 @@ Result<DescriptorBudget::Charge> DescriptorBudget::charge(uid_t owner, uint16_t 
     return fail(EDQUOT, fmt::format("{} open or nameless inodes are there already, and no more may be",
                                     share_of_all()));
   count(owner, pool);
-  return Charge(*this, owner, pool);
+  return Charge(this, GiveBack{owner, pool});
 }
 
 DescriptorBudget::Charge DescriptorBudget::charge_held(uid_t owner, uint16_t pool) {
   MutexLock lock(mutex_);
   count(owner, pool);
-  return {*this, owner, pool};
+  return Charge(this, GiveBack{owner, pool});
 }
 
 void DescriptorBudget::count(uid_t owner, uint16_t pool) {

@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
-#include <utility>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -20,30 +20,13 @@ namespace kvcachefs {
 
 class DescriptorBudget {
  public:
-  // One charged descriptor; the destructor gives the charge back.
-  class Charge {
-   public:
-    Charge() = default;
-    Charge(Charge&& other) noexcept
-        : budget_(std::exchange(other.budget_, nullptr)), owner_(other.owner_), pool_(other.pool_) {}
-    Charge& operator=(Charge&& other) noexcept {
-      std::swap(budget_, other.budget_);
-      std::swap(owner_, other.owner_);
-      std::swap(pool_, other.pool_);
-      return *this;
-    }
-    ~Charge() {
-      if (budget_ != nullptr) budget_->give_back(owner_, pool_);
-    }
-
-   private:
-    friend class DescriptorBudget;
-    Charge(DescriptorBudget& budget, uid_t owner, uint16_t pool)
-        : budget_(&budget), owner_(owner), pool_(pool) {}
-    DescriptorBudget* budget_ = nullptr;
-    uid_t owner_ = 0;
-    uint16_t pool_ = 0;
+  struct GiveBack {
+    void operator()(DescriptorBudget* budget) const { budget->give_back(owner, pool); }
+    uid_t owner;
+    uint16_t pool;
   };
+  // One charged descriptor; the destructor gives the charge back.
+  using Charge = std::unique_ptr<DescriptorBudget, GiveBack>;
 
   // limit() sets how many descriptors the process may have; it is called before the first charge.
   void limit(uint64_t descriptors) { descriptors_ = descriptors; }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -31,7 +30,8 @@ class BackingIds {
     SurvivorTable<Record>::Shared records;
   };
 
-  explicit BackingIds(Shared* shared);  // none: without a supervisor
+  explicit BackingIds(Shared* shared)  // none: without a supervisor
+      : shared_(shared), records_(shared != nullptr ? &shared->records : nullptr) {}
   void begin_generation() EXCLUDES(mutex_);
 
   Result<void> held(const HeldBacking& backing) EXCLUDES(mutex_);
@@ -39,11 +39,11 @@ class BackingIds {
   void given_back(int32_t id) EXCLUDES(mutex_);
   // `closing`: the id is about to be closed, or is closed already.
   void for_each(const std::function<void(const HeldBacking&, bool closing)>& visit);
-  int32_t highest() const;
+  int32_t highest() const { return shared_ != nullptr ? shared_->highest.load() : 0; }
 
  private:
   Shared* const shared_;
-  std::optional<SurvivorTable<Record>> records_;
+  SurvivorTable<Record> records_;
   Mutex mutex_;
   std::unordered_map<int32_t, uint32_t> place_of_ GUARDED_BY(mutex_);
 };

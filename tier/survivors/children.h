@@ -31,15 +31,26 @@ class Children {
   bool is_beginning() const {  // a child was started and neither serves yet nor ends
     return serving_since_ns() == 0 && last_beat_ns() == kBeatToCome;
   }
-  void serving(uint64_t since_ns);    // the child has taken over and serves
-  uint64_t serving_since_ns() const;  // 0: the child does not serve yet, or serves no more
-  void ending();                      // the child has been asked to end, which may take long
-  void beat(uint64_t at_ns);          // at this time all threads of the child were making progress
-  uint64_t last_beat_ns() const;
+  void serving(uint64_t since_ns) {  // the child has taken over and serves
+    beat(since_ns);
+    if (shared_ != nullptr) shared_->serving_since_ns = since_ns;
+  }
+  uint64_t serving_since_ns() const {  // 0: the child does not serve yet, or serves no more
+    return shared_ != nullptr ? shared_->serving_since_ns.load() : 0;
+  }
+  void ending() {  // the child has been asked to end, which may take long
+    if (shared_ != nullptr) shared_->serving_since_ns = 0;
+  }
+  void beat(uint64_t at_ns) {  // at this time all threads of the child were making progress
+    if (shared_ != nullptr) shared_->last_beat_ns = at_ns;
+  }
+  uint64_t last_beat_ns() const { return shared_ != nullptr ? shared_->last_beat_ns.load() : 0; }
   // A child that dies from now on is not replaced: its successor would lack something (a disk tier, a copy's
   // mark).
-  void forbid_succession();
-  bool may_succeed() const;
+  void forbid_succession() {
+    if (shared_ != nullptr) shared_->forbidden = 1;
+  }
+  bool may_succeed() const { return shared_ != nullptr && shared_->forbidden == 0; }
 
   // The supervisor notes how an upgrade ended; the process that asked for it reads that.
   struct Upgrades {
@@ -47,9 +58,15 @@ class Children {
     uint32_t refused = 0;
     std::string reason;  // why the last refused upgrade was refused
   };
-  void upgraded();
-  void upgrade_refused(std::string_view reason);
-  Upgrades upgrades() const;
+  void upgraded() { ++shared_->upgrades_done; }
+  void upgrade_refused(std::string_view reason) {
+    shared_->refusal[reason.copy(shared_->refusal.data(), kMostReasonBytes - 1)] = '\0';
+    ++shared_->upgrades_refused;
+  }
+  Upgrades upgrades() const {
+    if (shared_ == nullptr) return {};
+    return {shared_->upgrades_done, shared_->upgrades_refused, shared_->refusal.data()};
+  }
 
  private:
   static constexpr uint64_t kBeatToCome = UINT64_MAX;

@@ -12,10 +12,6 @@ Result<void> Connection::set_mount_point(std::string_view path) {
   return {};
 }
 
-std::string Connection::mount_point() const {
-  return shared_->mount_point.data();
-}
-
 void Connection::connected(int device_fd, std::span<const std::byte> init) {
   if (shared_ == nullptr || shared_->device_fd >= 0) return;
   KVCACHEFS_CHECK(init.size() <= kMostInitBytes);
@@ -27,10 +23,6 @@ void Connection::connected(int device_fd, std::span<const std::byte> init) {
 std::optional<int> Connection::device_fd() const {
   if (shared_ == nullptr || shared_->device_fd < 0) return std::nullopt;
   return shared_->device_fd;
-}
-
-std::span<const std::byte> Connection::init() const {
-  return std::span(shared_->init).first(shared_->init_bytes);
 }
 
 }  // namespace kvcachefs

@@ -32,13 +32,13 @@ class Connection {
   // The mount point, resolved at the start: to resolve it again would wait for the process that serves it.
   // ENAMETOOLONG.
   Result<void> set_mount_point(std::string_view path);
-  std::string mount_point() const;
+  std::string mount_point() const { return shared_->mount_point.data(); }
   // A successor can take over from here on: the device is open in the shared table of descriptors, and `init`
   // is the kernel's INIT request.
   void connected(int device_fd, std::span<const std::byte> init);
   std::optional<int> device_fd() const;  // none: no connection to take over
   void moved(int device_fd) { shared_->device_fd = device_fd; }
-  std::span<const std::byte> init() const;
+  std::span<const std::byte> init() const { return std::span(shared_->init).first(shared_->init_bytes); }
 
  private:
   Shared* const shared_;

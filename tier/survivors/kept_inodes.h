@@ -5,7 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -31,15 +31,15 @@ class KeptInodes {
   };
   using Shared = SurvivorTable<Record>::Shared;
 
-  explicit KeptInodes(Shared* shared);  // none: without a supervisor
-  void begin_generation();
+  explicit KeptInodes(Shared* shared) : records_(shared) {}  // none: without a supervisor
+  void begin_generation() { records_.find_free(); }
 
   Result<uint32_t> keep(const KeptInode& kept);
   void let_go(uint32_t place);
-  std::vector<std::pair<uint32_t, KeptInode>> list();
+  std::vector<std::pair<uint32_t, KeptInode>> list() const;
 
  private:
-  std::optional<SurvivorTable<Record>> records_;
+  SurvivorTable<Record> records_;
 };
 
 // A descriptor that keeps an inode without a name alive, for a successor too.
@@ -48,31 +48,26 @@ class KeptByDescriptor {
   KeptByDescriptor() = default;
   // `inodes`: has the record at `place`; none: there is no record.
   KeptByDescriptor(UniqueFd fd, KeptInodes* inodes, uint32_t place, DescriptorBudget::Charge charge)
-      : charge_(std::move(charge)), fd_(std::move(fd)), inodes_(inodes), place_(place) {}
-  KeptByDescriptor(KeptByDescriptor&& other) noexcept
-      : charge_(std::move(other.charge_)),
-        fd_(std::move(other.fd_)),
-        inodes_(std::exchange(other.inodes_, nullptr)),
-        place_(other.place_) {}
+      : charge_(std::move(charge)), fd_(std::move(fd)), record_(inodes, LetGo{place}) {}
+  KeptByDescriptor(KeptByDescriptor&&) = default;
   KeptByDescriptor& operator=(KeptByDescriptor&& other) noexcept {
     std::swap(charge_, other.charge_);
     std::swap(fd_, other.fd_);
-    std::swap(inodes_, other.inodes_);
-    std::swap(place_, other.place_);
+    std::swap(record_, other.record_);
     return *this;
-  }
-  // The record for a successor goes before the descriptor is closed: it must never name a number that another
-  // file's descriptor has got.
-  ~KeptByDescriptor() {
-    if (inodes_ != nullptr) inodes_->let_go(place_);
   }
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
  private:
-  DescriptorBudget::Charge charge_;  // given back when the descriptor is closed
-  UniqueFd fd_;                      // closed after the destructor's body
-  KeptInodes* inodes_ = nullptr;
-  uint32_t place_ = 0;
+  struct LetGo {
+    void operator()(KeptInodes* inodes) const { inodes->let_go(place); }
+    uint32_t place;
+  };
+  // Of the last to the first, as they are given up: the record for a successor goes before the descriptor is
+  // closed, because it must never name a number that another file's descriptor has got.
+  DescriptorBudget::Charge charge_;
+  UniqueFd fd_;
+  std::unique_ptr<KeptInodes, LetGo> record_;
 };
 
 }  // namespace kvcachefs

@@ -13,20 +13,12 @@ uint32_t place_of(uint64_t handle) {
 
 }  // namespace
 
-OpenHandles::OpenHandles(Shared* shared) {
-  if (shared != nullptr) records_.emplace(*shared);
-}
-
-void OpenHandles::begin_generation() {
-  if (records_) records_->find_free();
-}
-
 Result<uint64_t> OpenHandles::opened(const OpenHandle& handle) {
   if (!records_) return uint64_t{0};
   if (const int error = injected_error("write down an open")) return fail(error);
-  const auto place = records_->take();
+  const auto place = records_.take();
   if (!place) return fail(ENFILE, "too many files are open");
-  Record& record = (*records_)[*place];
+  Record& record = records_[*place];
   record.unique = handle.unique;
   record.writer = handle.writer ? 1 : 0;
   record.from_disk = handle.from_disk ? 1 : 0;
@@ -38,34 +30,28 @@ Result<uint64_t> OpenHandles::opened(const OpenHandle& handle) {
 
 bool OpenHandles::is_open(uint64_t handle) {
   if (!records_) return true;
-  const Record& record = (*records_)[place_of(handle)];
+  const Record& record = records_[place_of(handle)];
   return record.key != 0 && record.sequence == handle >> kPlaceBits;
 }
 
 void OpenHandles::closed(uint64_t handle) {
-  if (records_ && is_open(handle)) records_->free(place_of(handle));
+  if (records_ && is_open(handle)) records_.free(place_of(handle));
 }
 
 std::optional<OpenHandles::Opened> OpenHandles::opened_by(uint64_t unique) {
-  if (unique == 0) return std::nullopt;
-  for (uint32_t place = 0; place < used(); ++place) {
-    const Record& record = (*records_)[place];
-    if (const uint64_t key = record.key; key != 0 && record.unique == unique)
-      return Opened{uint64_t{record.sequence} << kPlaceBits | place, PoolInode::from_key(key),
-                    record.from_disk != 0};
-  }
-  return std::nullopt;
+  std::optional<Opened> found;
+  if (unique == 0) return found;
+  records_.for_each([&](uint32_t place, PoolInode inode, const Record& record) {
+    if (!found && record.unique == unique)
+      found = {uint64_t{record.sequence} << kPlaceBits | place, inode, record.from_disk != 0};
+  });
+  return found;
 }
 
 void OpenHandles::for_each(const std::function<void(const OpenHandle&)>& visit) {
-  for (uint32_t place = 0; place < used(); ++place) {
-    const Record& record = (*records_)[place];
-    if (const uint64_t key = record.key; key != 0)
-      visit({.inode = PoolInode::from_key(key),
-             .unique = record.unique,
-             .writer = record.writer != 0,
-             .from_disk = record.from_disk != 0});
-  }
+  records_.for_each([&](uint32_t, PoolInode inode, const Record& record) {
+    visit({inode, record.unique, record.writer != 0, record.from_disk != 0});
+  });
 }
 
 }  // namespace kvcachefs

@@ -32,8 +32,8 @@ class OpenHandles {
   };
   using Shared = SurvivorTable<Record>::Shared;
 
-  explicit OpenHandles(Shared* shared);  // none: without a supervisor
-  void begin_generation();
+  explicit OpenHandles(Shared* shared) : records_(shared) {}  // none: without a supervisor
+  void begin_generation() { records_.find_free(); }
 
   // opened() answers the handle's number, 0 without a supervisor. A number recurs after 2^32 opens.
   Result<uint64_t> opened(const OpenHandle& handle);
@@ -48,9 +48,7 @@ class OpenHandles {
   void for_each(const std::function<void(const OpenHandle&)>& visit);
 
  private:
-  uint32_t used() const { return records_ ? records_->used() : 0; }
-
-  std::optional<SurvivorTable<Record>> records_;
+  SurvivorTable<Record> records_;
 };
 
 }  // namespace kvcachefs

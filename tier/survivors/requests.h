@@ -3,7 +3,6 @@
 // request is of the calling thread. Never fails; without a supervisor nothing is kept.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>

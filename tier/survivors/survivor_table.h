@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -41,34 +40,43 @@ class SurvivorTable {
     Record places[kPlaces];
   };
 
-  explicit SurvivorTable(Shared& shared) : places_(shared.places), used_(shared.used) {}
+  explicit SurvivorTable(Shared* shared) : shared_(shared) {}  // none: without a supervisor
+  explicit operator bool() const { return shared_ != nullptr; }
 
   // find_free() rebuilds the list of free places; places that an earlier process has filled stay taken.
   void find_free() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     free_.clear();
-    for (uint32_t place = used_; place-- > 0;)
-      if (places_[place].key == 0) free_.push_back(place);
+    for (uint32_t place = used(); place-- > 0;)
+      if (shared_->places[place].key == 0) free_.push_back(place);
   }
   // take() answers a free place; the caller fills it in and publishes it by storing its key.
   Result<uint32_t> take() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (free_.empty()) return used_ == kPlaces ? Result<uint32_t>(fail(ENFILE)) : used_++;
+    if (free_.empty()) return used() == kPlaces ? Result<uint32_t>(fail(ENFILE)) : shared_->used++;
     const uint32_t place = free_.back();
     free_.pop_back();
     return place;
   }
   void free(uint32_t place) EXCLUDES(mutex_) {
-    places_[place].key = 0;
+    shared_->places[place].key = 0;
     MutexLock lock(mutex_);
     free_.push_back(place);
   }
-  Record& operator[](uint32_t place) { return places_[place]; }
-  uint32_t used() const { return used_; }
+  Record& operator[](uint32_t place) { return shared_->places[place]; }
+  // Visits the records that are true: visit(place, inode, record).
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (uint32_t place = 0; place < used(); ++place) {
+      const Record& record = shared_->places[place];
+      if (const uint64_t key = record.key; key != 0) visit(place, PoolInode::from_key(key), record);
+    }
+  }
 
  private:
-  const std::span<Record> places_;
-  std::atomic<uint32_t>& used_;
+  uint32_t used() const { return shared_ != nullptr ? shared_->used.load() : 0; }
+
+  Shared* const shared_;
   Mutex mutex_;
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
 };

@@ -41,8 +41,6 @@ class Survivors {
   static Result<std::unique_ptr<Survivors>> open(UniqueFd memory);
   static uint32_t format();  // the number of the layout's version
   ~Survivors();
-  Survivors(const Survivors&) = delete;
-  Survivors& operator=(const Survivors&) = delete;
 
   bool supervised() const { return layout_ != nullptr; }
   int memory_fd() const { return memory_.get(); }
