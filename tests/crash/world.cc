@@ -41,11 +41,6 @@ class World::CuttableCatalog final : public Catalog {
     return world_.catalog_->load(visitor, losses);
   }
   uint64_t highest_id() override { return world_.catalog_->highest_id(); }
-  Result<std::optional<CatalogNode>> node(uint64_t id) override { return world_.catalog_->node(id); }
-  Result<std::optional<uint64_t>> lookup(uint64_t parent, std::string_view name) override {
-    return world_.catalog_->lookup(parent, name);
-  }
-  Result<std::optional<CatalogContent>> content(uint64_t id) override { return world_.catalog_->content(id); }
   Result<std::optional<std::string>> setting(std::string_view name) override {
     return world_.catalog_->setting(name);
   }
@@ -53,7 +48,6 @@ class World::CuttableCatalog final : public Catalog {
     return world_.catalog_->put_setting(name, value);
   }
   Result<void> clear() override { return world_.catalog_->clear(); }
-  Result<CatalogStats> stats() override { return world_.catalog_->stats(); }
 
  private:
   World& world_;

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,12 @@ std::set<uint64_t> units_of(std::span<const Extent> extents);  // records a fail
 
 // The same text of a real catalog, with one line for each loss.
 std::string text_of(Catalog& catalog, Catalog::Losses losses = Catalog::Losses::kKeep);
+
+// What it has of one node, with nothing lost; the node itself may be missing.
+std::optional<CatalogNode> node_in(Catalog& catalog, uint64_t id);
+std::optional<CatalogContent> content_in(Catalog& catalog, uint64_t id);
+// The node that has the name.
+std::optional<uint64_t> id_in(Catalog& catalog, uint64_t parent, std::string_view name);
 
 CatalogNode file_node(uint64_t id, uint32_t permissions = 0644);
 CatalogNode directory_node(uint64_t id);

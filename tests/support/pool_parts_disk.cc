@@ -3,6 +3,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "tests/support/catalogs.h"
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
@@ -99,16 +100,12 @@ bool PoolPartsTest::work_until(const std::function<bool()>& done) {
 
 std::optional<CatalogNode> PoolPartsTest::node(uint64_t id) {
   commit();
-  auto found = tier().store->catalog().node(id);
-  EXPECT_TRUE(found);
-  return found ? *found : std::nullopt;
+  return node_in(tier().store->catalog(), id);
 }
 
 uint64_t PoolPartsTest::catalogued(const std::string& name) {
   commit();
-  const auto found = tier().store->catalog().lookup(kCatalogRoot, name);
-  EXPECT_TRUE(found);
-  return found ? found->value_or(0) : 0;
+  return id_in(tier().store->catalog(), kCatalogRoot, name).value_or(0);
 }
 
 }  // namespace kvcachefs::test

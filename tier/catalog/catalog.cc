@@ -4,7 +4,6 @@
 #include <cerrno>
 
 #include "base/fault_point.h"
-#include "base/log.h"
 #include "base/mutex.h"
 #include "tier/catalog/catalog_batch.h"
 #include "tier/catalog/catalog_load.h"
@@ -28,20 +27,14 @@ class StoredCatalog final : public Catalog {
     MutexLock lock(mutex_);
     return highest_id_;
   }
-  Result<std::optional<CatalogNode>> node(uint64_t id) override;
-  Result<std::optional<uint64_t>> lookup(uint64_t parent, std::string_view name) override;
-  Result<std::optional<CatalogContent>> content(uint64_t id) override;
   Result<std::optional<std::string>> setting(std::string_view name) override;
   Result<void> put_setting(std::string_view name, std::string_view value) override;
   Result<void> clear() override;
-  Result<CatalogStats> stats() override;
 
  private:
   Mutex mutex_;
   const std::unique_ptr<CatalogStore> store_ GUARDED_BY(mutex_);
   uint64_t highest_id_ GUARDED_BY(mutex_);
-  uint64_t commits_ GUARDED_BY(mutex_) = 0;
-  uint64_t ignored_changes_ GUARDED_BY(mutex_) = 0;
 };
 
 Result<std::vector<Extent>> StoredCatalog::commit(std::span<const CatalogChange> changes) {
@@ -56,8 +49,6 @@ Result<std::vector<Extent>> StoredCatalog::commit(std::span<const CatalogChange>
   // After an error too: the catalog may hold changes that LMDB could neither write in full nor take back.
   if (batch) highest_id_ = batch->highest_id();
   if (!written) return pass(written);
-  ++commits_;
-  ignored_changes_ += batch->ignored();
   return batch->freed();
 }
 
@@ -72,53 +63,6 @@ Result<void> StoredCatalog::load(CatalogVisitor& visitor, Losses losses) {
   });
   if (!visited || losses == Losses::kKeep || repair.empty()) return visited;
   return store_->write([&](CatalogTransaction& transaction) { return repair.apply(transaction); });
-}
-
-Result<std::optional<CatalogNode>> StoredCatalog::node(uint64_t id) {
-  MutexLock lock(mutex_);
-  std::optional<CatalogNode> node;
-  Result<void> read = store_->read([&](CatalogTransaction& transaction) -> Result<void> {
-    const records::IdKey key = records::id_key(id);
-    auto record = transaction.get(CatalogTable::kNodes, records::view(key));
-    if (!record) return pass(record);
-    if (*record && !records::decode_node(id, **record, node.emplace()))
-      return fail(EUCLEAN, "damaged node in the catalog");
-    return {};
-  });
-  if (!read) return pass(read);
-  return node;
-}
-
-Result<std::optional<uint64_t>> StoredCatalog::lookup(uint64_t parent, std::string_view name) {
-  if (name.size() > records::kNameMaxBytes) return std::nullopt;
-  MutexLock lock(mutex_);
-  std::optional<uint64_t> id;
-  Result<void> read = store_->read([&](CatalogTransaction& transaction) -> Result<void> {
-    const records::NameKey key(parent, name);
-    auto record = transaction.get(CatalogTable::kNames, key);
-    if (!record) return pass(record);
-    if (!*record) return {};
-    id = records::decode_name(key, **record);
-    if (!id) return fail(EUCLEAN, "damaged name in the catalog");
-    return {};
-  });
-  if (!read) return pass(read);
-  return id;
-}
-
-Result<std::optional<CatalogContent>> StoredCatalog::content(uint64_t id) {
-  MutexLock lock(mutex_);
-  std::optional<CatalogContent> content;
-  Result<void> read = store_->read([&](CatalogTransaction& transaction) -> Result<void> {
-    const records::IdKey key = records::id_key(id);
-    auto record = transaction.get(CatalogTable::kContents, records::view(key));
-    if (!record) return pass(record);
-    if (*record && !records::decode_content(id, **record, content.emplace()))
-      return fail(EUCLEAN, "damaged content in the catalog");
-    return {};
-  });
-  if (!read) return pass(read);
-  return content;
 }
 
 Result<std::optional<std::string>> StoredCatalog::setting(std::string_view name) {
@@ -151,15 +95,6 @@ Result<void> StoredCatalog::clear() {
       if (Result<void> cleared = transaction.clear(table); !cleared) return cleared;
     return {};
   });
-}
-
-Result<CatalogStats> StoredCatalog::stats() {
-  MutexLock lock(mutex_);
-  Result<CatalogStats> stats = store_->stats();
-  if (!stats) return stats;
-  stats->commits = commits_;
-  stats->ignored_changes = ignored_changes_;
-  return stats;
 }
 
 }  // namespace

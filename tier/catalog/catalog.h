@@ -26,8 +26,6 @@
 //   - PutContent replaces the node's content. Only regular files have a content, empty files too.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <ctime>
 #include <memory>
@@ -72,6 +70,7 @@ struct CatalogContent {
   Checksum checksum;
   uint32_t version = 0;
   std::vector<Extent> extents;  // in the file's order
+  bool operator==(const CatalogContent&) const = default;
 };
 
 struct PutNode {
@@ -90,10 +89,7 @@ struct PutContent {
   uint64_t id = 0;
   CatalogContent content;
 };
-struct DropContent {
-  uint64_t id = 0;
-};
-using CatalogChange = std::variant<PutNode, PutName, DropName, PutContent, DropContent>;
+using CatalogChange = std::variant<PutNode, PutName, DropName, PutContent>;
 
 struct CatalogName {
   uint64_t parent = 0;
@@ -126,16 +122,6 @@ class CatalogVisitor {
   virtual void lost(CatalogLoss loss, uint64_t id, std::string_view name) = 0;
 };
 
-struct CatalogStats {
-  uint64_t nodes = 0;
-  uint64_t names = 0;
-  uint64_t contents = 0;
-  uint64_t used_bytes = 0;  // the part of the catalog's file that holds records
-  uint64_t map_bytes = 0;
-  uint64_t commits = 0;          // since open()
-  uint64_t ignored_changes = 0;  // PutName and PutContent of nodes that were not there, since open()
-};
-
 class Catalog {
  public:
   struct Options {
@@ -163,10 +149,6 @@ class Catalog {
   // The highest id that is in the catalog or was put since open(); at least kCatalogRoot.
   virtual uint64_t highest_id() = 0;
 
-  virtual Result<std::optional<CatalogNode>> node(uint64_t id) = 0;
-  virtual Result<std::optional<uint64_t>> lookup(uint64_t parent, std::string_view name) = 0;
-  virtual Result<std::optional<CatalogContent>> content(uint64_t id) = 0;
-
   // Settings of the caller's choice: names up to 500 bytes, values up to 1 MiB. Names that begin with
   // "catalog." are the catalog's own (EINVAL). Putting a setting is a commit.
   virtual Result<std::optional<std::string>> setting(std::string_view name) = 0;
@@ -174,8 +156,6 @@ class Catalog {
 
   // clear() empties the tree, for a catalog whose device is not the one it was made for.
   virtual Result<void> clear() = 0;
-
-  virtual Result<CatalogStats> stats() = 0;
 };
 
 }  // namespace kvcachefs

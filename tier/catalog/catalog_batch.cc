@@ -60,18 +60,14 @@ Result<void> CatalogBatch::change(const PutName& put) {
   if (!usable_name(put.name) || put.parent == 0 || put.id <= kCatalogRoot)
     return fail(EINVAL, "a name that no catalog can hold");
   const records::NameKey key(put.parent, put.name);
-  Result<std::optional<uint64_t>> before = named(key);
+  auto before = named(key);
   if (!before) return pass(before);
   if (*before == put.id) return {};
-  if (*before) {
+  if (*before)
     if (Result<void> lost = lose_name(**before); !lost) return lost;
-  }
   Result<Node*> node = this->node(put.id);
   if (!node) return pass(node);
-  if (!(*node)->present) {
-    ++ignored_;
-    return transaction_.erase(CatalogTable::kNames, key);
-  }
+  if (!(*node)->present) return transaction_.erase(CatalogTable::kNames, key);
   ++(*node)->names;
   (*node)->changed = true;
   return transaction_.put(CatalogTable::kNames, key, records::encode_name(key, put.id));
@@ -80,11 +76,10 @@ Result<void> CatalogBatch::change(const PutName& put) {
 Result<void> CatalogBatch::change(const DropName& drop) {
   if (!usable_name(drop.name)) return {};
   const records::NameKey key(drop.parent, drop.name);
-  Result<std::optional<uint64_t>> before = named(key);
+  auto before = named(key);
   if (!before) return pass(before);
-  if (*before) {
+  if (*before)
     if (Result<void> lost = lose_name(**before); !lost) return lost;
-  }
   return transaction_.erase(CatalogTable::kNames, key);
 }
 
@@ -93,7 +88,6 @@ Result<void> CatalogBatch::change(const PutContent& put) {
   Result<Node*> node = this->node(put.id);
   if (!node) return pass(node);
   if (!(*node)->present) {
-    ++ignored_;
     release(put.content.extents);
     return {};
   }
@@ -102,16 +96,12 @@ Result<void> CatalogBatch::change(const PutContent& put) {
   return {};
 }
 
-Result<void> CatalogBatch::change(const DropContent& drop) {
-  return drop_content(drop.id);
-}
-
 Result<CatalogBatch::Node*> CatalogBatch::node(uint64_t id) {
   const auto [place, unknown] = nodes_.try_emplace(id);
   Node& node = place->second;
   if (!unknown || id > stored_highest_id_) return &node;
   const records::IdKey key = records::id_key(id);
-  Result<std::optional<std::string_view>> record = transaction_.get(CatalogTable::kNodes, records::view(key));
+  auto record = transaction_.get(CatalogTable::kNodes, records::view(key));
   if (!record) return pass(record);
   node.stored = record->has_value();
   if (!node.stored) return &node;
@@ -131,8 +121,7 @@ Result<CatalogBatch::Content*> CatalogBatch::content(uint64_t id) {
   Content& content = place->second;
   if (!unknown || id > stored_highest_id_) return &content;
   const records::IdKey key = records::id_key(id);
-  Result<std::optional<std::string_view>> record =
-      transaction_.get(CatalogTable::kContents, records::view(key));
+  auto record = transaction_.get(CatalogTable::kContents, records::view(key));
   if (!record) return pass(record);
   content.stored = record->has_value();
   if (CatalogContent old; content.stored && records::decode_content(id, **record, old)) release(old.extents);
@@ -141,7 +130,7 @@ Result<CatalogBatch::Content*> CatalogBatch::content(uint64_t id) {
 
 // The node that a name stands for; a damaged name stands for none.
 Result<std::optional<uint64_t>> CatalogBatch::named(std::string_view key) {
-  Result<std::optional<std::string_view>> record = transaction_.get(CatalogTable::kNames, key);
+  auto record = transaction_.get(CatalogTable::kNames, key);
   if (!record) return pass(record);
   if (!*record) return std::nullopt;
   return records::decode_name(key, **record);
@@ -175,9 +164,8 @@ Result<void> CatalogBatch::drop_nameless() {
     node.lost_name = false;
     node.present = false;
     if (Result<void> dropped = drop_content(id); !dropped) return dropped;
-    if (S_ISDIR(node.mode)) {
+    if (S_ISDIR(node.mode))
       if (Result<void> dropped = drop_names_in(id); !dropped) return dropped;
-    }
   }
   return {};
 }
@@ -185,18 +173,17 @@ Result<void> CatalogBatch::drop_nameless() {
 Result<void> CatalogBatch::drop_names_in(uint64_t directory) {
   const records::IdKey prefix = records::id_key(directory);
   std::vector<std::string> keys;
-  Result<CatalogTransaction::Scan> scan = transaction_.scan(CatalogTable::kNames, records::view(prefix));
+  auto scan = transaction_.scan(CatalogTable::kNames, records::view(prefix));
   if (!scan) return pass(scan);
   while (scan->valid() && scan->key().starts_with(records::view(prefix))) {
     keys.emplace_back(scan->key());
     if (Result<void> moved = scan->next(); !moved) return moved;
   }
   for (const std::string& key : keys) {
-    Result<std::optional<uint64_t>> id = named(key);
+    auto id = named(key);
     if (!id) return pass(id);
-    if (*id) {
+    if (*id)
       if (Result<void> lost = lose_name(**id); !lost) return lost;
-    }
     if (Result<void> erased = transaction_.erase(CatalogTable::kNames, key); !erased) return erased;
   }
   return {};
@@ -209,8 +196,7 @@ Result<void> CatalogBatch::write_nodes() {
     Result<void> written;
     if (node.present) {
       if (node.record.empty()) {
-        Result<std::optional<std::string_view>> stored =
-            transaction_.get(CatalogTable::kNodes, records::view(key));
+        auto stored = transaction_.get(CatalogTable::kNodes, records::view(key));
         if (!stored) return pass(stored);
         node.record = stored->value_or("");
       }

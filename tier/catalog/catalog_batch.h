@@ -24,9 +24,8 @@ class CatalogBatch {
 
   Result<void> apply(std::span<const CatalogChange> changes);
 
-  // These three are valid after apply().
+  // These two are valid after apply().
   std::vector<Extent> freed() const;
-  uint64_t ignored() const { return ignored_; }
   uint64_t highest_id() const { return highest_id_; }
 
  private:
@@ -49,7 +48,6 @@ class CatalogBatch {
   Result<void> change(const PutName& put);
   Result<void> change(const DropName& drop);
   Result<void> change(const PutContent& put);
-  Result<void> change(const DropContent& drop);
   Result<Node*> node(uint64_t id);
   Result<Content*> content(uint64_t id);
   Result<std::optional<uint64_t>> named(std::string_view key);
@@ -64,7 +62,6 @@ class CatalogBatch {
   CatalogTransaction& transaction_;
   const uint64_t stored_highest_id_;
   uint64_t highest_id_;
-  uint64_t ignored_ = 0;
   std::map<uint64_t, Node> nodes_;
   std::map<uint64_t, Content> contents_;
   std::vector<uint64_t> nameless_;

@@ -47,12 +47,7 @@ class Check {
     return std::span(extents_).subspan(file.first_extent, file.extents);
   }
   uint64_t data_bytes_of(const File& file) const {
-    const std::span<const Extent> extents = extents_of(file);
-    return kvcachefs::data_bytes_of({.size_bytes = file.size_bytes,
-                                     .checksum = {},
-                                     .version = 0,
-                                     .extents = {extents.begin(), extents.end()}},
-                                    options_.unit_bytes);
+    return kvcachefs::data_bytes_of(extents_of(file), file.size_bytes, options_.unit_bytes);
   }
   bool is_bad(const File& file) const { return bad_.contains(file.id); }
   void add(CheckProblem problem) {

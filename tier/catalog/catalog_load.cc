@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 
 #include "tier/catalog/catalog_records.h"
 
@@ -11,36 +12,20 @@ namespace kvcachefs {
 using records::IdKey;
 
 std::string_view to_string(CatalogLoss loss) {
-  switch (loss) {
-    case CatalogLoss::kDamagedNode:
-      return "damaged node";
-    case CatalogLoss::kDamagedName:
-      return "damaged name";
-    case CatalogLoss::kDamagedContent:
-      return "damaged content";
-    case CatalogLoss::kNodeWithoutName:
-      return "node without a name";
-    case CatalogLoss::kNameWithoutNode:
-      return "name without a node";
-    case CatalogLoss::kFileWithoutContent:
-      return "file without content";
-    case CatalogLoss::kContentWithoutNode:
-      return "content without a file";
-    case CatalogLoss::kSecondName:
-      return "second name of a directory";
-    case CatalogLoss::kWrongCount:
-      return "wrong count of names";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 9> kTexts = {
+      "damaged node",        "damaged name",         "damaged content",        "node without a name",
+      "name without a node", "file without content", "content without a file", "second name of a directory",
+      "wrong count of names"};
+  static_assert(kTexts.size() == static_cast<size_t>(CatalogLoss::kWrongCount) + 1);
+  return kTexts[static_cast<size_t>(loss)];
 }
 
 Result<void> CatalogLoad::Repair::apply(CatalogTransaction& transaction) const {
-  for (const auto& [table, key] : keys_)
+  for (const auto& [table, key] : drops)
     if (Result<void> erased = transaction.erase(table, key); !erased) return erased;
-  for (const auto& [id, count] : counts_) {
+  for (const auto& [id, count] : counts) {
     const IdKey key = records::id_key(id);
-    Result<std::optional<std::string_view>> stored =
-        transaction.get(CatalogTable::kNodes, records::view(key));
+    auto stored = transaction.get(CatalogTable::kNodes, records::view(key));
     if (!stored) return pass(stored);
     if (!*stored || !records::node_facts(id, **stored)) continue;
     std::string record(**stored);
@@ -63,13 +48,13 @@ void CatalogLoad::lose(CatalogLoss loss, CatalogTable table, std::string_view ke
   const std::optional<CatalogName> name =
       table == CatalogTable::kNames ? records::name_of(key) : std::nullopt;
   visitor_.lost(loss, id, name ? name->name : std::string_view());
-  repair_.drop(table, key);
+  repair_.drops.emplace_back(table, key);
 }
 
 // The root always exists: even if it was never put, or is damaged, its names are reached.
 Result<void> CatalogLoad::find_directories() {
   directories_[kCatalogRoot];
-  Result<CatalogTransaction::Scan> scan = transaction_.scan(CatalogTable::kNodes);
+  auto scan = transaction_.scan(CatalogTable::kNodes);
   if (!scan) return pass(scan);
   while (scan->valid()) {
     const uint64_t id = records::id_of(scan->key()).value_or(0);
@@ -81,7 +66,7 @@ Result<void> CatalogLoad::find_directories() {
 }
 
 Result<void> CatalogLoad::read_names() {
-  Result<CatalogTransaction::Scan> scan = transaction_.scan(CatalogTable::kNames);
+  auto scan = transaction_.scan(CatalogTable::kNames);
   if (!scan) return pass(scan);
   uint64_t parent = 0;
   Directory* directory = nullptr;
@@ -93,7 +78,7 @@ Result<void> CatalogLoad::read_names() {
       lose(CatalogLoss::kDamagedName, CatalogTable::kNames, key, 0);
     } else if (name->parent == kCatalogWithheld) {
       withheld_.insert(*id);
-      repair_.drop(CatalogTable::kNames, key);
+      repair_.drops.emplace_back(CatalogTable::kNames, key);
     } else {
       if (name->parent != parent) {
         parent = name->parent;
@@ -142,9 +127,9 @@ void CatalogLoad::reach(Name& name, Directory& directory, std::deque<uint64_t>& 
 }
 
 Result<void> CatalogLoad::visit_files() {
-  Result<CatalogTransaction::Scan> nodes = transaction_.scan(CatalogTable::kNodes);
+  auto nodes = transaction_.scan(CatalogTable::kNodes);
   if (!nodes) return pass(nodes);
-  Result<CatalogTransaction::Scan> contents = transaction_.scan(CatalogTable::kContents);
+  auto contents = transaction_.scan(CatalogTable::kContents);
   if (!contents) return pass(contents);
   auto name = names_.begin();
   const auto lose_names_before = [&](uint64_t id) {
@@ -194,16 +179,16 @@ Result<void> CatalogLoad::visit(uint64_t id, std::string_view key, std::string_v
     loss = CatalogLoss::kDamagedContent;
   }
   if (loss == CatalogLoss::kNodeWithoutName && withheld_.contains(id)) {
-    repair_.drop(CatalogTable::kNodes, key);
+    repair_.drops.emplace_back(CatalogTable::kNodes, key);
   } else if (loss) {
     lose(*loss, CatalogTable::kNodes, key, id);
-    for (const Name& name : names) repair_.drop(CatalogTable::kNames, name.view());
+    for (const Name& name : names) repair_.drops.emplace_back(CatalogTable::kNames, name.view());
   } else {
     keep(id, *facts, names);
   }
   if (!has_content) return {};
   if (loss)
-    repair_.drop(CatalogTable::kContents, contents.key());
+    repair_.drops.emplace_back(CatalogTable::kContents, contents.key());
   else if (!S_ISREG(facts->mode))
     lose(CatalogLoss::kContentWithoutNode, CatalogTable::kContents, contents.key(), id);
   return contents.next();
@@ -219,7 +204,7 @@ void CatalogLoad::keep(uint64_t id, const records::NodeFacts& facts, std::span<N
   }
   if (node_names_.size() != facts.names) {
     if (!withheld_.contains(id)) visitor_.lost(CatalogLoss::kWrongCount, id, {});
-    repair_.counts_.emplace_back(id, static_cast<uint32_t>(node_names_.size()));
+    repair_.counts.emplace_back(id, static_cast<uint32_t>(node_names_.size()));
   }
   if (!S_ISDIR(facts.mode)) visitor_.node(node_, node_names_, S_ISREG(facts.mode) ? &content_ : nullptr);
 }

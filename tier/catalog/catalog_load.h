@@ -27,16 +27,12 @@ class CatalogLoad {
 
   // The records reported lost, as changes to the tables, to be applied after the visit in another
   // transaction.
-  class Repair {
-   public:
-    bool empty() const { return keys_.empty() && counts_.empty(); }
-    Result<void> apply(CatalogTransaction& transaction) const;
+  struct Repair {
+    std::vector<std::pair<CatalogTable, std::string>> drops;
+    std::vector<std::pair<uint64_t, uint32_t>> counts;  // of the names of nodes
 
-   private:
-    friend class CatalogLoad;
-    void drop(CatalogTable table, std::string_view key) { keys_.emplace_back(table, key); }
-    std::vector<std::pair<CatalogTable, std::string>> keys_;
-    std::vector<std::pair<uint64_t, uint32_t>> counts_;
+    bool empty() const { return drops.empty() && counts.empty(); }
+    Result<void> apply(CatalogTransaction& transaction) const;
   };
   Repair take_repair() { return std::move(repair_); }
 

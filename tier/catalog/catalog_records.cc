@@ -1,6 +1,7 @@
 #include "tier/catalog/catalog_records.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -10,22 +11,26 @@
 namespace kvcachefs::records {
 namespace {
 
+static_assert(std::endian::native == std::endian::little);
 constexpr size_t kCheckOffset = 4;
 constexpr size_t kNamesOffset = kHeadBytes;
 constexpr size_t kModeOffset = kHeadBytes + 4;
 
 template <class Number>
 void put(std::string& out, Number number) {
-  for (size_t byte = 0; byte < sizeof(Number); ++byte)
-    out.push_back(static_cast<char>(static_cast<uint64_t>(number) >> (8 * byte)));
+  out.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+template <class Number>
+void put_at(std::string& out, size_t offset, Number number) {
+  std::memcpy(&out[offset], &number, sizeof number);
 }
 
 template <class Number>
 Number number_at(std::string_view bytes, size_t offset) {
-  uint64_t number = 0;
-  for (size_t byte = 0; byte < sizeof(Number); ++byte)
-    number |= static_cast<uint64_t>(static_cast<unsigned char>(bytes[offset + byte])) << (8 * byte);
-  return static_cast<Number>(number);
+  Number number;
+  std::memcpy(&number, &bytes[offset], sizeof number);
+  return number;
 }
 
 // A Reader takes a record apart from front to back; past its end every value is 0 and `ok` is false.
@@ -75,9 +80,7 @@ void begin(std::string& out, uint8_t version, uint8_t own_byte, uint16_t own_num
 }
 
 void seal(std::string_view key, std::string& record) {
-  const uint32_t check = check_of(key, record);
-  for (size_t byte = 0; byte < sizeof check; ++byte)
-    record[kCheckOffset + byte] = static_cast<char>(check >> (8 * byte));
+  put_at(record, kCheckOffset, check_of(key, record));
 }
 
 bool intact(std::string_view key, std::string_view record, size_t least_bytes, uint8_t version) {
@@ -174,8 +177,7 @@ std::optional<NodeFacts> node_facts(uint64_t id, std::string_view record) {
 
 void set_names(uint64_t id, std::string& record, uint32_t names) {
   KVCACHEFS_CHECK(record.size() >= kNodeBytes);
-  for (size_t byte = 0; byte < sizeof names; ++byte)
-    record[kNamesOffset + byte] = static_cast<char>(names >> (8 * byte));
+  put_at(record, kNamesOffset, names);
   seal(view(id_key(id)), record);
 }
 

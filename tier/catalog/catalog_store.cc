@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/check.h"
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -14,6 +13,7 @@
 #include "base/size.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "tier/blocks.h"
 #include "tier/catalog/catalog_records.h"
 
 namespace kvcachefs {
@@ -188,9 +188,8 @@ Result<std::unique_ptr<CatalogStore>> CatalogStore::open(const std::string& dire
   const Result<struct stat> present = sys::stat_at(AT_FDCWD, store->file_.c_str());
   if (!present && present.error().code != ENOENT) return failed_at(store->file_, present.error());
   if (!present && !options.create) return fail(ENOENT, directory + ": no catalog is here");
-  if (!present) {
+  if (!present)
     if (Result<void> made = store->make_file(); !made) return pass(made);
-  }
   if (Result<void> opened = store->open_environment(store->file_, false); !opened) return pass(opened);
   return store;
 }
@@ -226,10 +225,9 @@ Result<void> CatalogStore::make_file() {
 Result<void> CatalogStore::open_environment(const std::string& file, bool create) {
   uint64_t file_bytes = 0;
   if (const Result<struct stat> facts = sys::stat_at(AT_FDCWD, file.c_str()); facts)
-    file_bytes = static_cast<uint64_t>(facts->st_size);
+    file_bytes = size_of(*facts);
   // The map is larger than the file from the start, because growing costs a transaction that runs twice.
-  const uint64_t wanted = std::max(map_bytes_, file_bytes * 2);
-  map_bytes_ = (wanted + kMapStepBytes - 1) / kMapStepBytes * kMapStepBytes;
+  map_bytes_ = rounded_up(std::max(map_bytes_, file_bytes * 2), kMapStepBytes);
   int rc = mdb_env_create(&environment_);
   if (rc != 0) return std::unexpected(explained(rc, "LMDB"));
   rc = mdb_env_set_maxdbs(environment_, kCatalogTables);
@@ -282,8 +280,7 @@ int CatalogStore::open_tables(bool create) {
 
 Result<void> CatalogStore::check_format() {
   Result<void> checked = read([&](CatalogTransaction& transaction) -> Result<void> {
-    Result<std::optional<std::string_view>> value =
-        transaction.get(CatalogTable::kSettings, records::kFormatSetting);
+    auto value = transaction.get(CatalogTable::kSettings, records::kFormatSetting);
     if (!value) return pass(value);
     const Result<uint64_t> format = parse_number(value->value_or(""));
     if (!format) return fail(EUCLEAN, directory_ + ": the catalog's format is not readable");
@@ -305,9 +302,8 @@ void CatalogStore::close_environment() {
 
 Result<std::unique_ptr<CatalogTransaction>> CatalogStore::begin(bool read_only) {
   for (int reopened = 0;; ++reopened) {
-    if (environment_ == nullptr) {
+    if (environment_ == nullptr)
       if (Result<void> opened = open_environment(file_, false); !opened) return pass(opened);
-    }
     MDB_txn* transaction = nullptr;
     const int rc = mdb_txn_begin(environment_, nullptr, read_only ? MDB_RDONLY : 0, &transaction);
     if (rc == 0) return std::make_unique<CatalogTransaction>(transaction, tables_);
@@ -322,7 +318,7 @@ Result<std::unique_ptr<CatalogTransaction>> CatalogStore::begin(bool read_only) 
 
 Result<void> CatalogStore::read(const Body& body) {
   const RiskyRead risk(directory_);
-  Result<std::unique_ptr<CatalogTransaction>> transaction = begin(true);
+  auto transaction = begin(true);
   if (!transaction) return pass(transaction);
   return body(**transaction);
 }
@@ -336,7 +332,7 @@ Result<void> CatalogStore::write(const Body& body) {
 }
 
 std::optional<Result<void>> CatalogStore::attempt(const Body& body) {
-  Result<std::unique_ptr<CatalogTransaction>> transaction = begin(false);
+  auto transaction = begin(false);
   if (!transaction) return pass(transaction);
   const size_t number = mdb_txn_id((*transaction)->transaction_);
   Result<void> done = body(**transaction);
@@ -352,12 +348,12 @@ std::optional<Result<void>> CatalogStore::attempt(const Body& body) {
 // took_effect() is true if a commit counts although its last page, the one that makes it count, was reported
 // as not written. LMDB then writes the old page back; if that fails too, later reads may see the commit.
 bool CatalogStore::took_effect(size_t number) {
-  Result<std::unique_ptr<CatalogTransaction>> now = begin(true);
+  auto now = begin(true);
   return now && mdb_txn_id((*now)->transaction_) >= number;
 }
 
 Result<void> CatalogStore::make_durable(const Error& error) {
-  Result<std::unique_ptr<CatalogTransaction>> transaction = begin(false);
+  auto transaction = begin(false);
   if (!transaction) return std::unexpected(error);
   const auto format = (*transaction)->get(CatalogTable::kSettings, records::kFormatSetting);
   if (!format || !*format) return std::unexpected(error);
@@ -373,26 +369,6 @@ Result<void> CatalogStore::grow() {
   map_bytes_ *= 2;
   log_debug("{}: the catalog's map is {} now", directory_, format_size(map_bytes_));
   return {};
-}
-
-Result<CatalogStats> CatalogStore::stats() {
-  CatalogStats stats;
-  stats.map_bytes = map_bytes_;
-  std::array<MDB_stat, kCatalogTables> tables{};
-  Result<void> counted = read([&](CatalogTransaction& transaction) -> Result<void> {
-    for (size_t table = 0; table < kCatalogTables; ++table) {
-      if (const int rc = mdb_stat(transaction.transaction_, tables_[table], &tables[table]); rc != 0)
-        return transaction.failed(rc);
-      const MDB_stat& of = tables[table];
-      stats.used_bytes += of.ms_psize * (of.ms_branch_pages + of.ms_leaf_pages + of.ms_overflow_pages);
-    }
-    return {};
-  });
-  if (!counted) return pass(counted);
-  stats.nodes = tables[index_of(CatalogTable::kNodes)].ms_entries;
-  stats.names = tables[index_of(CatalogTable::kNames)].ms_entries;
-  stats.contents = tables[index_of(CatalogTable::kContents)].ms_entries;
-  return stats;
 }
 
 }  // namespace kvcachefs

@@ -84,8 +84,6 @@ class CatalogStore {
  public:
   static Result<std::unique_ptr<CatalogStore>> open(const std::string& directory,
                                                     const Catalog::Options& options);
-  CatalogStore(const CatalogStore&) = delete;
-  CatalogStore& operator=(const CatalogStore&) = delete;
   ~CatalogStore();
 
   // write() runs the body and commits its changes durably. When the map has to grow, the body runs again from
@@ -93,8 +91,6 @@ class CatalogStore {
   using Body = std::function<Result<void>(CatalogTransaction&)>;
   Result<void> write(const Body& body);
   Result<void> read(const Body& body);
-
-  Result<CatalogStats> stats();  // of the tables and the map
 
  private:
   CatalogStore(std::string directory, uint64_t map_bytes)

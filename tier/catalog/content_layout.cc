@@ -154,16 +154,16 @@ void hash_hole(Hasher& hasher, uint64_t units) {
   hasher.update(bytes);
 }
 
-uint64_t data_bytes_of(const CatalogContent& content, uint64_t unit_bytes) {
+uint64_t data_bytes_of(std::span<const Extent> extents, uint64_t size_bytes, uint64_t unit_bytes) {
   uint64_t hole_bytes = 0;
   uint64_t at = 0;
-  for (const Extent& extent : content.extents) {
-    const uint64_t left = content.size_bytes - std::min(at, content.size_bytes);
+  for (const Extent& extent : extents) {
+    const uint64_t left = size_bytes - std::min(at, size_bytes);
     const uint64_t bytes = extent.count > left / unit_bytes ? left : extent.count * unit_bytes;
     if (is_hole(extent)) hole_bytes += bytes;
     at += bytes;
   }
-  return content.size_bytes - hole_bytes;
+  return size_bytes - hole_bytes;
 }
 
 uint64_t first_place_of(std::span<const Extent> extents, uint64_t unit_bytes) {

@@ -48,7 +48,10 @@ std::vector<Extent> lay_out(const ContentLayout& layout, std::span<const Extent>
 void hash_hole(Hasher& hasher, uint64_t units);
 
 // The bytes of the content without its holes.
-uint64_t data_bytes_of(const CatalogContent& content, uint64_t unit_bytes);
+uint64_t data_bytes_of(std::span<const Extent> extents, uint64_t size_bytes, uint64_t unit_bytes);
+inline uint64_t data_bytes_of(const CatalogContent& content, uint64_t unit_bytes) {
+  return data_bytes_of(content.extents, content.size_bytes, unit_bytes);
+}
 // The offset on the disk of the content's first byte; 0: it has no data.
 uint64_t first_place_of(std::span<const Extent> extents, uint64_t unit_bytes);
 // seek_in_content() is lseek(2) with SEEK_DATA or SEEK_HOLE; nothing stands for ENXIO.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tier/blocks.h"
 #include "tier/catalog/content_layout.h"
 
 namespace kvcachefs {
@@ -50,8 +51,7 @@ uint64_t ContentVerifier::send_piece() {
   }
   const uint64_t room = extent.count * options_.unit_bytes - within_extent_;
   const uint64_t used = std::min({left, room, options_.piece_bytes});
-  const uint64_t alignment = options_.alignment_bytes;
-  const uint64_t size = (used + alignment - 1) / alignment * alignment;
+  const uint64_t size = rounded_up(used, options_.alignment_bytes);
   piece(number) = {.used_bytes = used, .last = used == left};
   const BlockRequest request{.kind = BlockRequest::Kind::kRead,
                              .offset = extent.start * options_.unit_bytes + within_extent_,

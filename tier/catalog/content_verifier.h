@@ -44,8 +44,6 @@ class ContentVerifier {
   // The verifier is the channel's only user meanwhile, and the channel outlives it.
   static Result<std::unique_ptr<ContentVerifier>> make(BlockChannel& channel, const Options& options);
   ~ContentVerifier();
-  ContentVerifier(const ContentVerifier&) = delete;
-  ContentVerifier& operator=(const ContentVerifier&) = delete;
 
   // begin() takes the next content; no other content may be in the middle of being sent.
   void begin(const Content& content);

@@ -85,7 +85,7 @@ class CatalogCheckTest : public ::testing::Test {
     const CheckReport after = check(true, false);
     EXPECT_TRUE(after.whole());
     EXPECT_EQ(after.files, 3);
-    EXPECT_FALSE(catalog_->content(id).value().has_value());
+    EXPECT_FALSE(test::content_in(*catalog_, id).has_value());
   }
 
   test::DiskDirectory place_;
@@ -149,21 +149,21 @@ TEST_F(CatalogCheckTest, APlaceThatCannotBeRead) {
 
 TEST_F(CatalogCheckTest, AnExtentBeyondTheDisk) {
   commit({PutContent{4, write(4, 4097, {{12, 1}})}});
-  CatalogContent content = *catalog_->content(4).value();
+  CatalogContent content = *test::content_in(*catalog_, 4);
   content.extents = {{kUnits, 1}};
   commit({PutContent{4, content}});
   expect_found(true, 4, "d/b", "beyond the disk's 256 units");
 }
 
 TEST_F(CatalogCheckTest, AHoleWhereDataWas) {
-  CatalogContent content = *catalog_->content(4).value();
+  CatalogContent content = *test::content_in(*catalog_, 4);
   content.extents = {{0, 1}};
   commit({PutContent{4, content}});
   expect_found(true, 4, "d/b", "checksum");
 }
 
 TEST_F(CatalogCheckTest, HolesOfMoreUnitsThanThereAreNumbers) {
-  CatalogContent content = *catalog_->content(4).value();
+  CatalogContent content = *test::content_in(*catalog_, 4);
   content.extents = {{0, UINT64_MAX}, {0, 2}};
   commit({PutContent{4, content}});
   expect_found(false, 4, "d/b", "units, it has");
@@ -185,7 +185,7 @@ TEST_F(CatalogCheckTest, OneLargeHole) {
 
 TEST_F(CatalogCheckTest, ASizeThatDoesNotFitTheExtents) {
   for (const uint64_t size : {uint64_t{0}, kUnitBytes + 1, UINT64_MAX}) {
-    CatalogContent content = *catalog_->content(4).value();
+    CatalogContent content = *test::content_in(*catalog_, 4);
     content.size_bytes = size;
     commit({PutContent{4, content}});
     const CheckReport report = check(true, false);
@@ -196,7 +196,7 @@ TEST_F(CatalogCheckTest, ASizeThatDoesNotFitTheExtents) {
 }
 
 TEST_F(CatalogCheckTest, OfTwoInOnePlaceTheFirstStaysIfNobodyLooks) {
-  CatalogContent content = *catalog_->content(4).value();
+  CatalogContent content = *test::content_in(*catalog_, 4);
   content.extents = {{21, 1}};  // the end of d/a
   commit({PutContent{4, content}});
   expect_found(false, 4, "d/b", "21+1 is another's too");
@@ -205,30 +205,30 @@ TEST_F(CatalogCheckTest, OfTwoInOnePlaceTheFirstStaysIfNobodyLooks) {
 TEST_F(CatalogCheckTest, OfTwoInOnePlaceTheOneWithItsBytesStays) {
   commit({PutContent{4, write(4, 4097, {{21, 1}})}});
   expect_found(true, 3, "d/a", "checksum");
-  EXPECT_TRUE(catalog_->content(4).value().has_value());
+  EXPECT_TRUE(test::content_in(*catalog_, 4).has_value());
 }
 
 TEST_F(CatalogCheckTest, WhatTheCatalogItselfHasLost) {
-  commit({DropContent{4}, PutNode{file_node(50)}});
+  commit({PutNode{file_node(7)}, PutName{2, "new", 7}, PutNode{file_node(50)}});
   for (const bool repair : {false, true}) {
     const CheckReport report = check(true, repair);
     EXPECT_EQ(report.problem_count, 2);
-    EXPECT_EQ(report.problems[0].id, 4);
+    EXPECT_EQ(report.problems[0].id, 7);
     EXPECT_EQ(report.problems[0].what, "file without content");
     EXPECT_EQ(report.problems[1].id, 50);
     EXPECT_EQ(report.problems[1].what, "node without a name");
   }
   EXPECT_TRUE(check(true, false).whole());
-  EXPECT_EQ(catalog_->lookup(2, "b").value(), std::nullopt);
+  EXPECT_EQ(test::id_in(*catalog_, 2, "new"), std::nullopt);
 }
 
 TEST_F(CatalogCheckTest, ABadFileGoesWithAllItsNames) {
   commit({PutName{kCatalogRoot, "link", 3}});
   disk_.rot(10 * kUnitBytes, 1);
   EXPECT_EQ(check(true, true).problem_count, 1);
-  EXPECT_EQ(catalog_->lookup(kCatalogRoot, "link").value(), std::nullopt);
-  EXPECT_EQ(catalog_->lookup(2, "a").value(), std::nullopt);
-  EXPECT_FALSE(catalog_->node(3).value().has_value());
+  EXPECT_EQ(test::id_in(*catalog_, kCatalogRoot, "link"), std::nullopt);
+  EXPECT_EQ(test::id_in(*catalog_, 2, "a"), std::nullopt);
+  EXPECT_FALSE(test::node_in(*catalog_, 3).has_value());
   EXPECT_TRUE(check(true, false).whole());
 }
 

@@ -101,7 +101,17 @@ class CatalogLoadTest : public ::testing::Test {
     EXPECT_EQ(ids, left);
     return lost;
   }
-  CatalogStats stats() { return *open()->stats(); }
+  size_t count(CatalogTable table) {
+    size_t records = 0;
+    damage([&](CatalogTransaction& transaction) -> Result<void> {
+      records = 0;
+      auto scan = transaction.scan(table);
+      for (; scan && scan->valid(); ++records)
+        if (auto moved = scan->next(); !moved) return moved;
+      return scan ? Result<void>() : pass(scan);
+    });
+    return records;
+  }
 
   using Losses = std::vector<std::string>;
   test::DiskDirectory place_;
@@ -112,8 +122,8 @@ TEST_F(CatalogLoadTest, WhatIsWithheldGoesWithoutAWord) {
   // Node 4 was renamed and waits for its new content; a second name of node 5 is on its way.
   commit({PutName{kCatalogWithheld, "4", 4}, DropName{3, "file"}, PutName{kCatalogWithheld, "5", 5}});
   EXPECT_EQ(losses({2, 3, 5, 6}), Losses{});
-  EXPECT_EQ(stats().names, 5) << "d, e, two, three and link";
-  EXPECT_EQ(stats().contents, 1);
+  EXPECT_EQ(count(CatalogTable::kNames), 5) << "d, e, two, three and link";
+  EXPECT_EQ(count(CatalogTable::kContents), 1);
   EXPECT_EQ(losses({2, 3, 5, 6}), Losses{}) << "and has left nothing";
 }
 
@@ -124,8 +134,8 @@ TEST_F(CatalogLoadTest, AWholeOneLosesNothing) {
 TEST_F(CatalogLoadTest, ADamagedNodeGoesWithItsNamesAndContent) {
   flip(CatalogTable::kNodes, key_of(5), 20);
   EXPECT_EQ(losses({2, 3, 4, 6}), Losses{"damaged node: 5 ''"});
-  EXPECT_EQ(stats().names, 4);
-  EXPECT_EQ(stats().contents, 1);
+  EXPECT_EQ(count(CatalogTable::kNames), 4);
+  EXPECT_EQ(count(CatalogTable::kContents), 1);
 }
 
 TEST_F(CatalogLoadTest, ADamagedDirectoryTakesWithItWhatIsOnlyInIt) {
@@ -133,9 +143,9 @@ TEST_F(CatalogLoadTest, ADamagedDirectoryTakesWithItWhatIsOnlyInIt) {
   EXPECT_EQ(losses({5, 6}),
             (Losses{"damaged node: 2 ''", "node without a name: 3 ''", "node without a name: 4 ''",
                     "name without a node: 5 'two'", "wrong count of names: 5 ''"}));
-  EXPECT_EQ(stats().names, 2);
-  EXPECT_EQ(stats().nodes, 2);
-  EXPECT_EQ(stats().contents, 1);
+  EXPECT_EQ(count(CatalogTable::kNames), 2);
+  EXPECT_EQ(count(CatalogTable::kNodes), 2);
+  EXPECT_EQ(count(CatalogTable::kContents), 1);
   auto freed = open()->commit(std::vector<CatalogChange>{DropName{kCatalogRoot, "three"}});
   EXPECT_EQ(*freed, (std::vector<Extent>{{20, 4}})) << "its count of names was set right";
 }
@@ -164,8 +174,8 @@ TEST_F(CatalogLoadTest, AnIdNearTheEndOfTheNumbersIsRefused) {
     put(CatalogTable::kNames, name, records::encode_name(name, id));
     EXPECT_EQ(open()->highest_id(), 6);
     EXPECT_THAT(losses({2, 3, 4, 5, 6}), ::testing::Contains(fmt::format("damaged node: {} ''", id)));
-    EXPECT_EQ(stats().nodes, 5);
-    EXPECT_EQ(stats().names, 6);
+    EXPECT_EQ(count(CatalogTable::kNodes), 5);
+    EXPECT_EQ(count(CatalogTable::kNames), 6);
     const auto refused = open()->commit(std::vector<CatalogChange>{PutNode{file_node(id)}});
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, EINVAL);
@@ -182,12 +192,13 @@ TEST_F(CatalogLoadTest, ADamagedName) {
 TEST_F(CatalogLoadTest, ADamagedContentTakesItsFile) {
   flip(CatalogTable::kContents, key_of(5), 41);
   EXPECT_EQ(losses({2, 3, 4, 6}), Losses{"damaged content: 5 ''"});
-  EXPECT_EQ(stats().names, 4);
-  EXPECT_EQ(stats().contents, 1);
+  EXPECT_EQ(count(CatalogTable::kNames), 4);
+  EXPECT_EQ(count(CatalogTable::kContents), 1);
 }
 
 TEST_F(CatalogLoadTest, AFileWithoutContent) {
-  commit({DropContent{4}});
+  damage(
+      [](CatalogTransaction& transaction) { return transaction.erase(CatalogTable::kContents, key_of(4)); });
   EXPECT_EQ(losses({2, 3, 5, 6}), Losses{"file without content: 4 ''"});
 }
 
@@ -197,7 +208,7 @@ TEST_F(CatalogLoadTest, ContentsWithoutFiles) {
   put(CatalogTable::kContents, key_of(6), "damaged as well");
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), (Losses{"content without a file: 3 ''", "content without a file: 6 ''",
                                              "content without a file: 77 ''"}));
-  EXPECT_EQ(stats().contents, 2);
+  EXPECT_EQ(count(CatalogTable::kContents), 2);
 }
 
 TEST_F(CatalogLoadTest, NamesOfNodesOrInDirectoriesThatAreNotThere) {
@@ -209,20 +220,20 @@ TEST_F(CatalogLoadTest, NamesOfNodesOrInDirectoriesThatAreNotThere) {
   // The losses come in the order of the ids to which the names point; the counts never included these names.
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), (Losses{"name without a node: 4 'x'", "name without a node: 5 'z'",
                                              "name without a node: 51 'y'"}));
-  EXPECT_EQ(stats().names, 6);
+  EXPECT_EQ(count(CatalogTable::kNames), 6);
 }
 
 TEST_F(CatalogLoadTest, ANodeThatNeverGotItsName) {
   commit({PutNode{file_node(9)}, PutContent{9, content_of({{30, 1}})}});
   EXPECT_EQ(losses({2, 3, 4, 5, 6}), Losses{"node without a name: 9 ''"});
-  EXPECT_EQ(stats().contents, 2);
+  EXPECT_EQ(count(CatalogTable::kContents), 2);
 }
 
 TEST_F(CatalogLoadTest, ADirectoryKeepsOneName) {
   commit({PutName{kCatalogRoot, "again", 3}});  // the first half of a rename
   EXPECT_EQ(losses({2, 3, 4, 5, 6}),
             (Losses{"second name of a directory: 3 'e'", "wrong count of names: 3 ''"}));
-  EXPECT_EQ(open()->lookup(kCatalogRoot, "again").value(), 3);
+  EXPECT_EQ(test::id_in(*open(), kCatalogRoot, "again"), 3);
 }
 
 TEST_F(CatalogLoadTest, DirectoriesThatHoldEachOtherCannotBeReached) {
@@ -250,9 +261,9 @@ TEST_F(CatalogLoadTest, KeysThatNobodyMade) {
   }
   // The content of id 0 goes with the node of id 0.
   EXPECT_THAT(losses({2, 3, 4, 5, 6}), ::testing::SizeIs(8));
-  EXPECT_EQ(stats().nodes, 5);
-  EXPECT_EQ(stats().names, 6);
-  EXPECT_EQ(stats().contents, 2);
+  EXPECT_EQ(count(CatalogTable::kNodes), 5);
+  EXPECT_EQ(count(CatalogTable::kNames), 6);
+  EXPECT_EQ(count(CatalogTable::kContents), 2);
 }
 
 // Any damage to the records causes no crash and leaves the other records as they were; a record lost once

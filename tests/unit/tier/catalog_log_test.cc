@@ -44,10 +44,7 @@ class CatalogLogTest : public ::testing::Test {
     log_->step(kNow);
     return *answer;
   }
-  bool has(uint64_t id) {
-    auto content = catalog_->content(id);
-    return content && content->has_value();
-  }
+  bool has(uint64_t id) { return test::content_in(*catalog_, id).has_value(); }
 
   test::DiskDirectory directory_;
   test::FaultyDisk disk_{{}};

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
@@ -139,14 +140,10 @@ TEST(CatalogGrowth, AMapThatIsTooSmallGrows) {
       ASSERT_TRUE(freed) << freed.error().message;
       ASSERT_TRUE(freed->empty());
     }
-    EXPECT_GT((*catalog)->stats()->map_bytes, 32u << 20);
   }
   auto catalog = Catalog::open(place / "catalog", {.map_bytes = 256 << 10});
   ASSERT_TRUE(catalog) << catalog.error().message;
-  const auto stats = (*catalog)->stats();
-  EXPECT_EQ(stats->nodes, kEntries);
-  EXPECT_EQ(stats->names, kEntries);
-  EXPECT_EQ(stats->contents, kEntries);
+  EXPECT_GT(std::filesystem::file_size(place / "catalog/data.mdb"), 32u << 20);
   EXPECT_EQ((*catalog)->highest_id(), kEntries + 1);
   struct Count : CatalogVisitor {
     void node(const CatalogNode& node, std::span<const CatalogName> names,

@@ -68,8 +68,7 @@ class CatalogNamesTest : public test::ArenaTest {
     uint64_t id = kCatalogRoot;
     for (size_t at = 0; at <= path.size() && id != 0;) {
       const size_t end = std::min(path.find('/', at), path.size());
-      auto found = store_->catalog().lookup(id, path.substr(at, end - at));
-      id = found && *found ? **found : 0;
+      id = test::id_in(store_->catalog(), id, path.substr(at, end - at)).value_or(0);
       at = end + 1;
     }
     return id;
@@ -90,10 +89,10 @@ TEST_F(CatalogNamesTest, AFileComesWithItsFirstContentAndTheDirectoriesAboveIt) 
   EXPECT_NE(file.disk.node_id, 0u);
   EXPECT_EQ(id_at("a/b/f"), file.disk.node_id);
   EXPECT_EQ(names_->id_of(entry_of("a", Entry::Stage::kOther)), id_at("a"));
-  const auto node = store_->catalog().node(file.disk.node_id);
-  ASSERT_TRUE(node && *node);
-  EXPECT_EQ((*node)->mode & 07777, 0600u);
-  EXPECT_EQ((*node)->xattrs, (std::vector<std::pair<std::string, std::string>>{{"user.k", "v"}}));
+  const auto node = test::node_in(store_->catalog(), file.disk.node_id);
+  ASSERT_TRUE(node);
+  EXPECT_EQ(node->mode & 07777, 0600u);
+  EXPECT_EQ(node->xattrs, (std::vector<std::pair<std::string, std::string>>{{"user.k", "v"}}));
 }
 
 TEST_F(CatalogNamesTest, AFileWithoutANameCannotBeIntroduced) {
@@ -150,12 +149,13 @@ TEST_F(CatalogNamesTest, ANewFileThatIsRemovedTakesTheOlderOneWithIt) {
 TEST_F(CatalogNamesTest, AnEmptiedFilesNewNameComesWithItsNewContent) {
   Entry file = make_file("f");
   spill(file, "f");
+  const uint64_t free_units = store_->space().free_units();
   file.disk.emptied = true;
   rename(file, "f", "g");
   EXPECT_EQ(id_at("f"), 0u);
   EXPECT_EQ(id_at("g"), 0u);
   EXPECT_EQ(names_->withheld(), 1u);
-  EXPECT_TRUE(*store_->catalog().content(file.disk.node_id)) << "its content is not dropped";
+  EXPECT_EQ(store_->space().free_units(), free_units) << "its content is not dropped";
   spill(file, "g");
   EXPECT_EQ(id_at("g"), file.disk.node_id);
   EXPECT_EQ(names_->withheld(), 0u);
@@ -198,7 +198,7 @@ TEST_F(CatalogNamesTest, ALinkComesWhenItIsMadeAndGoesWithItsInode) {
   const uint64_t id = id_at("s");
   ASSERT_NE(id, 0u);
   EXPECT_EQ(names_->id_of(symlink), id);
-  EXPECT_EQ((*store_->catalog().node(id))->link_target, "target");
+  EXPECT_EQ(test::node_in(store_->catalog(), id)->link_target, "target");
   names_->removed(symlink, root(), "s");
   names_->gone(symlink);
   EXPECT_EQ(id_at("s"), 0u);
@@ -216,7 +216,7 @@ TEST_F(CatalogNamesTest, ChangedAttributesAreToldOfWhatTheCatalogHas) {
   shown.st_mode = S_IFREG | 0444;
   names_->changed(file, open("f", kPath).get(), shown);
   (void)id_at("f");
-  EXPECT_EQ((*store_->catalog().node(file.disk.node_id))->mode & 07777, 0444u);
+  EXPECT_EQ(test::node_in(store_->catalog(), file.disk.node_id)->mode & 07777, 0444u);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ using test::text_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class CatalogTest : public ::testing::Test {
  protected:
@@ -39,10 +40,10 @@ class CatalogTest : public ::testing::Test {
     return committed ? *committed : std::vector<Extent>{};
   }
   std::optional<uint64_t> lookup(uint64_t parent, std::string_view name) {
-    return catalog_->lookup(parent, name).value();
+    return test::id_in(*catalog_, parent, name);
   }
-  bool has_node(uint64_t id) { return catalog_->node(id).value().has_value(); }
-  bool has_content(uint64_t id) { return catalog_->content(id).value().has_value(); }
+  bool has_node(uint64_t id) { return test::node_in(*catalog_, id).has_value(); }
+  bool has_content(uint64_t id) { return test::content_in(*catalog_, id).has_value(); }
 
   void put_file(uint64_t id, uint64_t parent, const std::string& name, std::vector<Extent> extents) {
     EXPECT_THAT(commit({PutNode{file_node(id)}, PutName{parent, name, id},
@@ -75,7 +76,7 @@ TEST_F(CatalogTest, KeepsAllOfANodeOverAReopen) {
   commit({PutNode{node}, PutName{kCatalogRoot, "one", 7}, PutName{kCatalogRoot, "two", 7},
           PutContent{7, content}});
   open();
-  const auto read = catalog_->node(7).value();
+  const auto read = test::node_in(*catalog_, 7);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->mode, node.mode);
   EXPECT_EQ(read->uid, node.uid);
@@ -88,7 +89,7 @@ TEST_F(CatalogTest, KeepsAllOfANodeOverAReopen) {
   EXPECT_TRUE(read->pinned);
   EXPECT_EQ(read->link_target, node.link_target);
   EXPECT_EQ(read->xattrs, node.xattrs);
-  const auto held = catalog_->content(7).value();
+  const auto held = test::content_in(*catalog_, 7);
   ASSERT_TRUE(held);
   EXPECT_EQ(held->size_bytes, content.size_bytes);
   EXPECT_EQ(held->checksum, content.checksum);
@@ -103,8 +104,7 @@ TEST_F(CatalogTest, GivesBackTheExtentsOfAReplacedContent) {
   EXPECT_THAT(commit({PutContent{2, content_of({{30, 2}})}}), ElementsAre(Extent{10, 4}, Extent{20, 4}));
   EXPECT_THAT(commit({PutContent{2, content_of({{30, 2}})}}), IsEmpty()) << "the same again";
   EXPECT_THAT(commit({PutContent{2, content_of({{31, 2}})}}), ElementsAre(Extent{30, 1}));
-  EXPECT_THAT(commit({DropContent{2}, DropContent{2}}), ElementsAre(Extent{31, 2}));
-  EXPECT_THAT(commit({DropContent{2}}), IsEmpty());
+  EXPECT_THAT(commit({DropName{kCatalogRoot, "a"}}), ElementsAre(Extent{31, 2}));
 }
 
 TEST_F(CatalogTest, GivesBackEachExtentOnceWhateverABatchDoes) {
@@ -162,8 +162,7 @@ TEST_F(CatalogTest, ADirectoryGoesWithAllThatIsOnlyInIt) {
   EXPECT_FALSE(has_node(3));
   EXPECT_FALSE(has_node(4));
   EXPECT_TRUE(has_node(5));
-  EXPECT_EQ(lookup(3, "deep"), std::nullopt);
-  EXPECT_EQ(catalog_->stats()->names, 1);
+  EXPECT_THAT(text_of(*catalog_), Not(HasSubstr("lost"))) << "no name is left of what went";
   EXPECT_THAT(commit({DropName{kCatalogRoot, "kept"}}), ElementsAre(Extent{11, 1}));
 }
 
@@ -175,14 +174,14 @@ TEST_F(CatalogTest, WhatComesAfterARemovalChangesNothing) {
   put_file(3, kCatalogRoot, "b", {{30, 1}});
   EXPECT_THAT(commit({PutName{kCatalogRoot, "b", 2}}), ElementsAre(Extent{30, 1}));
   EXPECT_EQ(lookup(kCatalogRoot, "b"), std::nullopt);
-  EXPECT_EQ(catalog_->stats()->ignored_changes, 2);
+  EXPECT_EQ(text_of(*catalog_), "");
 }
 
 TEST_F(CatalogTest, PutNodeLeavesNamesAndContentAlone) {
   put_file(2, kCatalogRoot, "a", {{10, 1}});
   commit({PutName{kCatalogRoot, "b", 2}});
   commit({PutNode{file_node(2, 0400)}});
-  EXPECT_EQ(catalog_->node(2).value()->mode, S_IFREG | 0400u);
+  EXPECT_EQ(test::node_in(*catalog_, 2)->mode, S_IFREG | 0400u);
   EXPECT_TRUE(has_content(2));
   EXPECT_THAT(commit({DropName{kCatalogRoot, "a"}}), IsEmpty());
   EXPECT_THAT(commit({DropName{kCatalogRoot, "b"}}), ElementsAre(Extent{10, 1}));
@@ -267,8 +266,8 @@ TEST_F(CatalogTest, TheFormatIsANewerOneFromTheFirstHoleOn) {
   put_file(3, kCatalogRoot, "b", {{0, 7}, {11, 1}});
   EXPECT_TRUE(has_format('2'));
   open();
-  EXPECT_THAT(catalog_->content(3).value()->extents, ElementsAre(Extent{0, 7}, Extent{11, 1}));
-  EXPECT_THAT(catalog_->content(2).value()->extents, ElementsAre(Extent{10, 1}));
+  EXPECT_THAT(test::content_in(*catalog_, 3)->extents, ElementsAre(Extent{0, 7}, Extent{11, 1}));
+  EXPECT_THAT(test::content_in(*catalog_, 2)->extents, ElementsAre(Extent{10, 1}));
 }
 
 TEST_F(CatalogTest, AHoleIsNoSpace) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include "tests/support/catalogs.h"
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
@@ -78,9 +79,9 @@ TEST_F(PoolResidencyTest, ACopyOfASettledFileIsProven) {
   EXPECT_EQ(counters_.spills, 1u);
   EXPECT_EQ(counters_.spilled_bytes, bytes_.size());
   EXPECT_EQ(catalogued("f"), state(f).node_id);
-  const auto content = tier().store->catalog().content(state(f).node_id);
-  ASSERT_TRUE(content && *content);
-  EXPECT_EQ((*content)->extents, copy(f)->extents);
+  const auto content = test::content_in(tier().store->catalog(), state(f).node_id);
+  ASSERT_TRUE(content);
+  EXPECT_EQ(content->extents, copy(f)->extents);
 }
 
 TEST_F(PoolResidencyTest, WhatNeedsNoCopyIsNoLongerQueued) {
@@ -255,7 +256,7 @@ TEST_F(PoolResidencyTest, ACopyThatIsStillTrueIsPutForItsVersionAlone) {
   commit();
   EXPECT_EQ(used_units(), 1u + 2) << "the superblock's, and its own";
   EXPECT_EQ(copy(f)->extents, before.extents);
-  EXPECT_EQ(tier().store->catalog().content(state(f).node_id).value()->version, 7u)
+  EXPECT_EQ(test::content_in(tier().store->catalog(), state(f).node_id)->version, 7u)
       << "or it would be older than a truncation that came before it";
 }
 

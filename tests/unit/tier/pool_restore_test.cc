@@ -46,17 +46,11 @@ class HookedCatalog final : public Catalog {
     return done;
   }
   uint64_t highest_id() override { return catalog_->highest_id(); }
-  Result<std::optional<CatalogNode>> node(uint64_t id) override { return catalog_->node(id); }
-  Result<std::optional<uint64_t>> lookup(uint64_t parent, std::string_view name) override {
-    return catalog_->lookup(parent, name);
-  }
-  Result<std::optional<CatalogContent>> content(uint64_t id) override { return catalog_->content(id); }
   Result<std::optional<std::string>> setting(std::string_view name) override {
     return catalog_->setting(name);
   }
   Result<void> put_setting(std::string_view, std::string_view) override { return fail(ENOSPC, "full"); }
   Result<void> clear() override { return fail(ENOSPC, "full"); }
-  Result<CatalogStats> stats() override { return catalog_->stats(); }
 
  private:
   const std::unique_ptr<Catalog> catalog_;
@@ -142,7 +136,7 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   ASSERT_TRUE(attached) << attached.error().message;
   EXPECT_THAT(names(), UnorderedElementsAre("there", "there/new", "there/new/a", "b", "link"));
   EXPECT_EQ(pool_->insight().spill_usage().cold_entries, 1);
-  EXPECT_FALSE(pool_->disk()->store->catalog().node(6).value()) << "dropped by now";
+  EXPECT_FALSE(test::node_in(pool_->disk()->store->catalog(), 6)) << "dropped by now";
   pool_->disk()->close();
 }
 
@@ -160,7 +154,7 @@ TEST_F(PoolRestoreTest, ASizeThatIsTooSmallForItsNamesCostsNone) {
   EXPECT_EQ(refused.error().code, ENOSPC);
   EXPECT_THAT(refused.error().message, HasSubstr("the size that the pool has now is not enough"));
   EXPECT_THAT(names(), ::testing::IsEmpty());
-  EXPECT_TRUE(catalog()->node(1 + kMany).value());
+  EXPECT_TRUE(test::node_in(*catalog(), 1 + kMany));
 }
 
 // A link takes an inode of a tmpfs too.
@@ -172,7 +166,7 @@ TEST_F(PoolRestoreTest, ASizeThatIsTooSmallForItsLinksCostsNone) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ENOSPC);
   EXPECT_THAT(names(), ::testing::IsEmpty());
-  EXPECT_TRUE(catalog()->lookup(kCatalogRoot, "12999").value());
+  EXPECT_TRUE(test::id_in(*catalog(), kCatalogRoot, "12999"));
 }
 
 // While a serving pool is restored, names that come back cannot change, because the catalog could not be
@@ -229,9 +223,9 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
             0);
   pool_->disk()->store->log().step(std::chrono::milliseconds(0));
   Catalog& now = pool_->disk()->store->catalog();
-  EXPECT_EQ(now.node(4).value()->mode, S_IFREG | 0604u);
-  EXPECT_EQ(now.lookup(kCatalogRoot, "moved").value(), 2u);
-  EXPECT_FALSE(now.lookup(kCatalogRoot, "d").value());
+  EXPECT_EQ(test::node_in(now, 4)->mode, S_IFREG | 0604u);
+  EXPECT_EQ(test::id_in(now, kCatalogRoot, "moved"), 2u);
+  EXPECT_FALSE(test::id_in(now, kCatalogRoot, "d"));
   pool_->disk()->close();
 }
 
@@ -311,7 +305,7 @@ TEST_F(PoolRestoreTest, WhatCannotBeMadeWholeLeavesNoName) {
   std::signal(SIGXFSZ, handler);
   ASSERT_TRUE(attached) << attached.error().message;
   EXPECT_THAT(names(), UnorderedElementsAre("small"));
-  EXPECT_FALSE(pool_->disk()->store->catalog().node(2).value());
+  EXPECT_FALSE(test::node_in(pool_->disk()->store->catalog(), 2));
   EXPECT_EQ(pool_->disk()->store->space().free_units(), 62) << "all but the superblock's and that of small";
   pool_->disk()->close();
 }
