@@ -9,20 +9,17 @@
 #include <charconv>
 #include <filesystem>
 #include <limits>
+#include <ranges>
 
 #include "base/key_value.h"
 #include "base/size.h"
+#include "tier/blocks.h"
 #include "tier/policies/policy.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
 constexpr size_t kMaximumNameLength = 64;
-
-uint64_t percent_of(uint64_t bytes, uint64_t percent) {
-  return bytes / 100 * percent + bytes % 100 * percent / 100;
-}
 
 Result<uint64_t> parse_pool_size(std::string_view text, uint64_t memory_bytes) {
   uint64_t bytes = 0;
@@ -35,11 +32,10 @@ Result<uint64_t> parse_pool_size(std::string_view text, uint64_t memory_bytes) {
     if (!size) return pass(size);
     bytes = *size;
   }
-  bytes -= bytes % kPageBytes;  // rounded down: a pool never uses more than its size
-  if (bytes < kMinimumPoolBytes) {
+  bytes -= bytes % kBlockBytes;  // rounded down: a pool never uses more than its size
+  if (bytes < kMinimumPoolBytes)
     return fail(EINVAL, fmt::format("a pool of {} is too small, the least is {}", format_size(bytes),
                                     format_size(kMinimumPoolBytes)));
-  }
   return bytes;
 }
 
@@ -47,18 +43,16 @@ Result<mode_t> parse_mode(std::string_view text) {
   unsigned mode = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, mode, 8);
-  if (text.empty() || stop != end || error != std::errc{} || mode > 07777) {
+  if (text.empty() || stop != end || error != std::errc{} || mode > 07777)
     return fail(EINVAL, fmt::format("'{}' is not a mode (octal, such as 1777)", text));
-  }
   return mode;
 }
 
 Result<uint32_t> parse_id(std::string_view text) {
   Result<uint64_t> id = parse_number(text);
   // The highest id is the kernel's "no id".
-  if (!id || *id >= std::numeric_limits<uint32_t>::max()) {
+  if (!id || *id >= std::numeric_limits<uint32_t>::max())
     return fail(EINVAL, fmt::format("'{}' is not a numeric id", text));
-  }
   return static_cast<uint32_t>(*id);
 }
 
@@ -77,12 +71,9 @@ constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitches{{{"on", tru
 
 template <const auto& kWords>
 auto parse_word(std::string_view text) -> Result<std::remove_cvref_t<decltype(kWords[0].second)>> {
-  std::string names;
-  for (const auto& [name, value] : kWords) {
-    if (name == text) return value;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  }
-  return fail(EINVAL, fmt::format("'{}' is none of {}", text, names));
+  const auto found = std::ranges::find(kWords, text, [](const auto& word) { return word.first; });
+  if (found != kWords.end()) return found->second;
+  return fail(EINVAL, fmt::format("'{}' is none of {}", text, fmt::join(kWords | std::views::keys, ", ")));
 }
 
 template <const auto& kWords>
@@ -103,11 +94,10 @@ Result<std::string> parse_path(std::string_view text) {
 Result<uint64_t> parse_spill_unit(std::string_view text) {
   Result<uint64_t> unit = parse_size(text);
   if (!unit) return unit;
-  if (!std::has_single_bit(*unit) || *unit < kMinimumSpillUnitBytes || *unit > kMaximumSpillUnitBytes) {
+  if (!std::has_single_bit(*unit) || *unit < kMinimumSpillUnitBytes || *unit > kMaximumSpillUnitBytes)
     return fail(EINVAL,
                 fmt::format("'{}' is not a power of two from {} to {}", text,
                             format_size(kMinimumSpillUnitBytes), format_size(kMaximumSpillUnitBytes)));
-  }
   return unit;
 }
 
@@ -217,9 +207,8 @@ Result<void> check_pool_name(std::string_view name) {
 Result<void> check_policy_name(std::string_view policy) {
   const auto known = policies();
   if (std::ranges::find(known, policy, &PolicyInfo::name) != known.end()) return {};
-  std::string names;
-  for (const PolicyInfo& info : known) names += fmt::format("{}{}", names.empty() ? "" : ", ", info.name);
-  return fail(EINVAL, fmt::format("'{}' is not a policy (there are {})", policy, names));
+  const auto names = known | std::views::transform(&PolicyInfo::name);
+  return fail(EINVAL, fmt::format("'{}' is not a policy (there are {})", policy, fmt::join(names, ", ")));
 }
 
 std::span<const PoolSetting> pool_settings() {
@@ -250,15 +239,13 @@ Result<void> check_spill_options(const PoolOptions& options) {
     }
     return {};
   }
-  if (options.catalog_path == options.spill_path) {
+  if (options.catalog_path == options.spill_path)
     return fail(EINVAL, fmt::format("catalog={} is the spill path itself", options.catalog_path));
-  }
   // The first unit holds the superblock, so entries need at least one more.
-  if (options.spill_size_bytes != 0 && options.spill_size_bytes < 2 * options.spill_unit_bytes) {
+  if (options.spill_size_bytes != 0 && options.spill_size_bytes < 2 * options.spill_unit_bytes)
     return fail(EINVAL, fmt::format("spill_size={} is less than two units of {}",
                                     format_size_exact(options.spill_size_bytes),
                                     format_size_exact(options.spill_unit_bytes)));
-  }
   return {};
 }
 
@@ -299,7 +286,7 @@ PoolOptions default_pool(std::string name, uint64_t memory_bytes) {
   PoolOptions options;
   options.name = std::move(name);
   const uint64_t bytes = percent_of(memory_bytes, kDefaultPoolPercent);
-  options.size_bytes = std::max(bytes - bytes % kPageBytes, kMinimumPoolBytes);
+  options.size_bytes = std::max(bytes - bytes % kBlockBytes, kMinimumPoolBytes);
   return options;
 }
 
@@ -309,14 +296,13 @@ Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint
   while (!pairs.empty()) {
     const std::string_view pair = take_part(pairs, ',');
     const auto [key, value] = split_key_value(pair);
-    if (!value) {
+    if (!value)
       return fail(
           EINVAL,
           fmt::format("'{}' is not key=value{}", pair,
                       after_path ? " (a path with a comma in it can be given in the configuration file"
                                    " only)"
                                  : ""));
-    }
     Result<void> set = set_pool_option(changed, key, *value, memory_bytes);
     if (!set) return set;
     after_path = key == "spill" || key == "catalog";
@@ -335,9 +321,8 @@ Result<PoolOptions> parse_pool_spec(std::string_view spec, uint64_t memory_bytes
   const auto [name, pairs] = split_pool_spec(spec);
   if (Result<void> good = check_pool_name(name); !good) return pass(good);
   PoolOptions options = default_pool(std::string(name), memory_bytes);
-  if (Result<void> set = set_pool_options(options, pairs, memory_bytes); !set) {
+  if (Result<void> set = set_pool_options(options, pairs, memory_bytes); !set)
     return fail(EINVAL, fmt::format("pool {}: {}", name, set.error().message));
-  }
   return options;
 }
 
@@ -373,9 +358,8 @@ std::string format_entry_size(uint64_t entry_size_bytes) {
 Result<unsigned> parse_percent(std::string_view text, unsigned minimum) {
   const std::string_view digits = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
   Result<uint64_t> percent = parse_number(digits);
-  if (!percent || *percent < minimum || *percent > 100) {
+  if (!percent || *percent < minimum || *percent > 100)
     return fail(EINVAL, fmt::format("'{}' is not a percentage from {} to 100", text, minimum));
-  }
   return static_cast<unsigned>(*percent);
 }
 
