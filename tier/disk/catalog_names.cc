@@ -1,7 +1,6 @@
 #include "tier/disk/catalog_names.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 

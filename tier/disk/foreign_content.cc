@@ -70,9 +70,8 @@ Result<void> wipe_foreign_content(const std::string& path) {
   if (!fd) return pass(fd);
   auto probe = probe_of(fd->get());
   if (!probe) return pass(probe);
-  for (int left = kMostSignatures; left > 0 && blkid_do_probe(probe->get()) == kFound; --left) {
+  for (int left = kMostSignatures; left > 0 && blkid_do_probe(probe->get()) == kFound; --left)
     if (blkid_do_wipe(probe->get(), 0) != 0) return fail(EIO, "its signatures cannot be wiped");
-  }
   return sys::sync_data(fd->get());
 }
 

@@ -126,9 +126,6 @@ class PromoterLane {
   static constexpr unsigned kDepth = 64;
 
   PromoterLane(Promoter& promoter, std::unique_ptr<BlockChannel> channel);
-  ~PromoterLane();
-  PromoterLane(const PromoterLane&) = delete;
-  PromoterLane& operator=(const PromoterLane&) = delete;
 
   // One round: starts copies, waits at most `at_most` for the disk or for a request, ends copies.
   void step(std::chrono::milliseconds at_most);

@@ -4,6 +4,7 @@
 
 #include "base/fault_point.h"
 #include "base/sys.h"
+#include "tier/blocks.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/disk/promoter.h"
 
@@ -18,18 +19,12 @@ PromoteOutcome bad_copy(Finding finding) {
   return {PromoteOutcome::Kind::kFailed, finding};
 }
 
-uint64_t padded(uint64_t bytes, uint64_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 }  // namespace
 
 PromoterLane::PromoterLane(Promoter& promoter, std::unique_ptr<BlockChannel> channel)
     : promoter_(promoter), slots_(kDepth), channel_(std::move(channel)) {
   for (size_t slot = 0; slot < slots_.size(); ++slot) free_slots_.push_back(slot);
 }
-
-PromoterLane::~PromoterLane() = default;
 
 // The outcome after an error of the system or of the disk.
 PromoteOutcome PromoterLane::outcome_of(int error) {
@@ -58,7 +53,7 @@ void PromoterLane::start_read(Promoter::Read read) {
                  : 0;
   job.task.content = std::move(read.content);
   job.begin_bytes = job.sent_bytes = read.offset / alignment * alignment;
-  job.end_bytes = padded(job.offset + job.size, alignment);
+  job.end_bytes = rounded_up(job.offset + job.size, alignment);
   if (job.size == 0) return finish(job);
   auto memory = Mapping::of_memory(job.end_bytes - job.begin_bytes);
   if (!memory) {
@@ -91,7 +86,7 @@ bool PromoterLane::may_move() const {
 void PromoterLane::begin_moving(Jobs::iterator job) {
   drop_demand(*job);
   moving_bytes_ += job->data_bytes;
-  job->end_bytes = padded(job->task.content.size_bytes, promoter_.store_.device().alignment_bytes());
+  job->end_bytes = rounded_up(job->task.content.size_bytes, promoter_.store_.device().alignment_bytes());
   jobs_.splice(jobs_.end(), waiting_, job);
 }
 

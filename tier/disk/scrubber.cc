@@ -20,11 +20,6 @@ constexpr unsigned kErrorsInARow = 4;
 
 }  // namespace
 
-Scrubber::Scrubber(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel)
-    : store_(store), residency_(residency), channel_(std::move(channel)) {}
-
-Scrubber::~Scrubber() = default;
-
 Result<void> Scrubber::start(uint64_t rate_bytes_per_s) {
   {
     MutexLock lock(mutex_);

@@ -26,10 +26,8 @@ class Scrubber {
   // Few and small requests: the reads of an open wait behind these at the disk.
   static constexpr unsigned kDepth = 4;
 
-  Scrubber(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel);
-  ~Scrubber();
-  Scrubber(const Scrubber&) = delete;
-  Scrubber& operator=(const Scrubber&) = delete;
+  Scrubber(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel)
+      : store_(store), residency_(residency), channel_(std::move(channel)) {}
 
   // start() starts a scrub of all entries at this rate at most; EBUSY while one runs. It counts as running
   // from this call on.

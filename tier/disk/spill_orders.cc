@@ -71,13 +71,11 @@ Result<void> set_spill_order(PoolOptions& options, std::string_view text) {
 
 Result<void> check_spills_apart(const PoolOptions& pool, const PoolOptions& other) {
   if (pool.spill_path.empty() || other.spill_path.empty()) return {};
-  if (pool.spill_path == other.spill_path) {
+  if (pool.spill_path == other.spill_path)
     return fail(EINVAL, fmt::format("spill={} is pool {}'s", pool.spill_path, other.name));
-  }
   const std::vector<std::string> others = catalogs_of(other);
-  if (contains(others, pool.spill_path)) {
+  if (contains(others, pool.spill_path))
     return fail(EINVAL, fmt::format("spill={} is pool {}'s catalog", pool.spill_path, other.name));
-  }
   for (const std::string& catalog : catalogs_of(pool)) {
     if (catalog != other.spill_path && !contains(others, catalog)) continue;
     return fail(EINVAL, fmt::format("catalog={} is pool {}'s", catalog, other.name));

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "alloc/extent_allocator.h"

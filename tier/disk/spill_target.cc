@@ -6,29 +6,24 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <thread>
 #include <utility>
 
+#include "base/mapping.h"
 #include "base/size.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "tier/blocks.h"
 #include "tier/disk/foreign_content.h"
 #include "tier/disk/uring_block_io.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 constexpr mode_t kFileMode = 0600;  // the file has the entries' bytes, which not every user may read
-constexpr uint64_t kBytesOfStatBlock = 512;
 constexpr std::chrono::milliseconds kBetweenTries{10};
-
-struct FreeMemory {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
 
 class Opening {
  public:
@@ -63,7 +58,8 @@ class Opening {
   Result<void> check_alignment() const;
   Result<void> measure();
   Result<void> read_first_unit();
-  Result<bool> is_ours();  // false: the target may be given a superblock
+  Result<bool> look_for_ours();
+  Result<bool> is_ours();
   Result<void> check_foreign() const;
   Result<void> check_whole() const;
   Result<void> resize();
@@ -72,7 +68,7 @@ class Opening {
   Result<SpillTarget> finish();
 
   std::string magic_link() const { return fmt::format("/proc/self/fd/{}", fd_.get()); }
-  std::span<std::byte> first_unit() const { return {memory_.get(), options_.unit_bytes}; }
+  std::span<std::byte> first_unit() const { return memory_.bytes(); }
 
   const SpillTargetOptions& options_;
   const std::string& path_;
@@ -83,7 +79,7 @@ class Opening {
   bool created_ = false;
   uint64_t present_bytes_ = 0;  // the size before this opening
   uint64_t wanted_bytes_ = 0;   // whole units
-  std::unique_ptr<std::byte, FreeMemory> memory_;
+  Mapping memory_;
   std::optional<Superblock> found_;
   bool made_ = false;
 };
@@ -96,18 +92,9 @@ Result<SpillTarget> Opening::run() {
   if (!ok) return pass(ok);
   ok = patiently([this] { return lock(); });
   if (ok) ok = check_alignment();
-  if (ok) ok = measure();
-  if (ok) ok = read_first_unit();
-  if (ok) {
-    auto ours = is_ours();
-    if (ours && *ours) ok = check_whole();
-    if (!ours) {
-      ok = pass(ours);
-    } else if (ok) {
-      ok = resize();
-      if (ok && !*ours) ok = make();
-    }
-  }
+  auto ours = ok ? look_for_ours() : pass(ok);
+  ok = ours ? resize() : pass(ours);
+  if (ok && !*ours) ok = make();
   auto target = ok ? finish() : Result<SpillTarget>(pass(ok));
   // A file made by an attempt that failed is removed.
   if (!target && created_) static_cast<void>(sys::unlink_at(AT_FDCWD, path_.c_str(), 0));
@@ -119,13 +106,18 @@ Result<void> Opening::probe() {
   if (!found) return refuse_call(found.error(), "cannot be opened");
   Result<void> ok = open();
   if (ok) ok = lock();
-  if (ok) ok = measure();
-  if (ok) ok = read_first_unit();
-  if (!ok) return ok;
-  auto ours = is_ours();
+  auto ours = ok ? look_for_ours() : pass(ok);
   if (!ours) return pass(ours);
-  if (!*ours) return refuse(ENODATA, "has no superblock");
-  return check_whole();
+  return *ours ? Result<void>() : refuse(ENODATA, "has no superblock");
+}
+
+// False: the target may be given a superblock.
+Result<bool> Opening::look_for_ours() {
+  Result<void> ok = measure();
+  if (ok) ok = read_first_unit();
+  auto ours = ok ? is_ours() : pass(ok);
+  if (ours && *ours) ok = check_whole();
+  return ok ? std::move(ours) : pass(ok);
 }
 
 Result<void> Opening::look() {
@@ -153,9 +145,8 @@ Result<void> Opening::open() {
   if (!found) return refuse_call(found.error(), "cannot be opened");
   const auto status = sys::stat_of(found->get());
   if (!status) return refuse_call(status.error(), "cannot be opened");
-  if (S_ISREG(status->st_mode)) {
+  if (S_ISREG(status->st_mode))
     if (auto ok = check_file_system(found->get()); !ok) return ok;
-  }
   return open_existing(*status);
 }
 
@@ -220,15 +211,15 @@ Result<void> Opening::lock() {
 Result<void> Opening::check_alignment() const {
   auto alignment_bytes = uring_alignment_bytes(fd_.get(), path_);
   if (!alignment_bytes) return pass(alignment_bytes);
-  if (*alignment_bytes <= kPageBytes) return {};
+  if (*alignment_bytes <= kBlockBytes) return {};
   return refuse(EINVAL, "moves blocks of {} only; the spill tier needs one that moves {}",
-                format_size_exact(*alignment_bytes), format_size_exact(kPageBytes));
+                format_size_exact(*alignment_bytes), format_size_exact(kBlockBytes));
 }
 
 Result<void> Opening::measure() {
   const auto status = sys::stat_of(fd_.get());
   if (!status) return refuse_call(status.error(), "cannot be measured");
-  const auto bytes = device_ ? sys::device_size_bytes(fd_.get()) : static_cast<uint64_t>(status->st_size);
+  const auto bytes = device_ ? sys::device_size_bytes(fd_.get()) : size_of(*status);
   if (!bytes) return refuse_call(bytes.error(), "cannot be measured");
   present_bytes_ = *bytes;
   wanted_bytes_ = options_.size_bytes != 0 ? options_.size_bytes : present_bytes_;
@@ -243,10 +234,10 @@ Result<void> Opening::measure() {
 }
 
 Result<void> Opening::read_first_unit() {
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, options_.unit_bytes)));
-  if (!memory_) return refuse(ENOMEM, "cannot be read: no memory");
-  std::ranges::fill(first_unit(), std::byte{0});
-  const std::span<char> bytes(reinterpret_cast<char*>(memory_.get()), options_.unit_bytes);
+  auto memory = Mapping::of_memory(options_.unit_bytes);
+  if (!memory) return refuse(ENOMEM, "cannot be read: no memory");
+  memory_ = std::move(*memory);
+  const std::span<char> bytes(reinterpret_cast<char*>(first_unit().data()), options_.unit_bytes);
   // A file shorter than a unit is read up to its end; the rest of the unit is zeros.
   if (const auto read = sys::read_at(fd_.get(), bytes, 0); !read)
     return refuse_call(read.error(), "cannot be read");
@@ -321,7 +312,7 @@ Result<void> Opening::resize() {
   const auto status = sys::stat_of(fd_.get());
   const auto space = sys::statfs_of(fd_.get());
   if (!status || !space) return refuse(EIO, "cannot be measured");
-  const uint64_t allocated_bytes = static_cast<uint64_t>(status->st_blocks) * kBytesOfStatBlock;
+  const uint64_t allocated_bytes = allocated_bytes_of(*status);
   const uint64_t free_bytes = static_cast<uint64_t>(space->f_bfree) * static_cast<uint64_t>(space->f_frsize);
   const auto no_room = [&] {
     return refuse(ENOSPC, "cannot be made {} large: it has {}, its file system has {} free",
@@ -352,7 +343,7 @@ Result<void> Opening::make() {
 
 Result<void> Opening::write_first_unit(const Superblock& superblock) {
   write_superblock(superblock, first_unit());
-  const std::span<const char> bytes(reinterpret_cast<const char*>(memory_.get()), options_.unit_bytes);
+  const std::span<const char> bytes(reinterpret_cast<const char*>(first_unit().data()), options_.unit_bytes);
   const auto written = sys::write_at(fd_.get(), bytes, 0);
   if (!written) return refuse_call(written.error(), "cannot be written");
   if (*written != bytes.size()) return refuse(EIO, "cannot be written");
@@ -368,14 +359,7 @@ Result<SpillTarget> Opening::finish() {
   }
   auto device = uring_device_on(std::move(fd_), path_, wanted_bytes_);
   if (!device) return pass(device);
-  SpillTarget target;
-  target.device = std::move(*device);
-  target.uuid = found_->uuid;
-  target.unit_bytes = options_.unit_bytes;
-  target.size_units = size_units;
-  target.made = made_;
-  target.is_block_device = device_;
-  return target;
+  return SpillTarget{std::move(*device), found_->uuid, options_.unit_bytes, size_units, made_};
 }
 
 }  // namespace

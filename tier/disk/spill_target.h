@@ -50,7 +50,6 @@ struct SpillTarget {
   uint64_t unit_bytes = 0;
   uint64_t size_units = 0;  // unit 0 is the superblock's
   bool made = false;        // the superblock is new: no earlier catalog knows this disk
-  bool is_block_device = false;
 };
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "tier/blocks.h"
 #include "tier/disk/file_checksum.h"
 
 namespace kvcachefs {
@@ -172,8 +173,7 @@ bool Spiller::start(Request request) {
   }
   // The snapshot is void if the file is cut short at this moment: its layout was read before the cut.
   if (!copy.task.proven)
-    if (const auto now = sys::stat_of(copy.task.fd.get());
-        now && static_cast<uint64_t>(now->st_size) < copy.task.size_bytes)
+    if (const auto now = sys::stat_of(copy.task.fd.get()); now && size_of(*now) < copy.task.size_bytes)
       copy.written = true;
   if (copy.is_over()) finish(copy);
   return true;
@@ -228,8 +228,8 @@ bool Spiller::send_piece(Copy& copy) {
   const Extent& extent = copy.extents[copy.extent];
   const uint64_t unit = store_.unit_bytes();
   const uint64_t left = copy.task.size_bytes - copy.sent_bytes;
-  const uint64_t padded = (left + alignment - 1) / alignment * alignment;
-  const uint64_t size = std::min({PieceBuffers::kBytes, extent.count * unit - copy.within_extent, padded});
+  const uint64_t size =
+      std::min({PieceBuffers::kBytes, extent.count * unit - copy.within_extent, rounded_up(left, alignment)});
   const uint64_t used = std::min(size, left);
 
   std::optional<size_t> buffer;

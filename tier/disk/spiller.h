@@ -39,8 +39,6 @@ class Spiller {
   static constexpr unsigned kDepth = 32;
 
   Spiller(SpillStore& store, Residency& residency, std::unique_ptr<BlockChannel> channel);
-  Spiller(const Spiller&) = delete;
-  Spiller& operator=(const Spiller&) = delete;
 
   // Urgent requests come first. The waiter is called when the copy is on the disk, durable or not.
   void request(uint64_t ino, uint64_t bytes, bool urgent, Waiter waiter = {}) EXCLUDES(mutex_);

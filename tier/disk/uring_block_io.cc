@@ -14,6 +14,7 @@
 #include "base/fault_point.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "tier/blocks.h"
 
 namespace kvcachefs {
 namespace {
@@ -329,23 +330,13 @@ Result<uint32_t> uring_alignment_bytes(int fd, const std::string& path) {
   return alignment_bytes;
 }
 
-Result<std::unique_ptr<BlockDevice>> open_uring_device(const std::string& path) {
-  auto fd = sys::open_at(AT_FDCWD, path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
-  if (!fd) {
-    const int code = fd.error().code;
-    if (code == EINVAL) return fail(code, path + ": its file system has no direct I/O (O_DIRECT)");
-    return fail(code, path + ": " + sys::error_text(code));
-  }
-  return uring_device_on(std::move(*fd), path);
-}
-
 Result<std::unique_ptr<BlockDevice>> uring_device_on(UniqueFd fd, const std::string& path,
                                                      uint64_t size_bytes) {
   auto status = sys::stat_of(fd.get());
   if (!status) return fail(status.error().code, path + ": " + sys::error_text(status.error().code));
   const bool device = S_ISBLK(status->st_mode);
   if (!device && !S_ISREG(status->st_mode)) return fail(EINVAL, path + ": neither a block device nor a file");
-  auto file_bytes = device ? sys::device_size_bytes(fd.get()) : static_cast<uint64_t>(status->st_size);
+  auto file_bytes = device ? sys::device_size_bytes(fd.get()) : size_of(*status);
   if (!file_bytes) return fail(file_bytes.error().code, path + ": its size is not to be had");
   const auto alignment_bytes = uring_alignment_bytes(fd.get(), path);
   if (!alignment_bytes) return fail(alignment_bytes.error().code, alignment_bytes.error().message);

@@ -1,9 +1,8 @@
 // The disk behind io_uring: a block device or a regular file, opened with O_DIRECT, so that bytes go between
 // the disk and the caller's memory (the mapped pages of a pool's file) without a copy. Each channel has its
 // own ring; a batch of requests is one system call. Threads: as tier/block_io.h says. Failures: ENOSYS or
-// EPERM with a message that names io_uring where the kernel does not offer it; EINVAL where the file system
-// has no O_DIRECT; else the errno of open(2), naming the path. If the thread that submitted a request ends
-// first, the request is tried again; nothing else is lost.
+// EPERM with a message that names io_uring where the kernel does not offer it. If the thread that submitted a
+// request ends first, the request is tried again; nothing else is lost.
 #pragma once
 
 #include <memory>
@@ -14,8 +13,6 @@
 #include "tier/block_io.h"
 
 namespace kvcachefs {
-
-Result<std::unique_ptr<BlockDevice>> open_uring_device(const std::string& path);
 
 // The alignment_bytes() that a device over this open file would have.
 Result<uint32_t> uring_alignment_bytes(int fd, const std::string& path);

@@ -68,7 +68,6 @@ TEST_F(SpillTargetTest, MakesAFileOfItsSizeAllocated) {
   const auto target = open_spill_target(options(8 * kMiB + 5));
   ASSERT_TRUE(target) << target.error().message;
   EXPECT_TRUE(target->made);
-  EXPECT_FALSE(target->is_block_device);
   EXPECT_EQ(target->unit_bytes, kUnit);
   EXPECT_EQ(target->size_units, 128u);
   EXPECT_EQ(target->device->size_bytes(), 8 * kMiB);
@@ -300,7 +299,6 @@ TEST_F(SpillDeviceTest, TakesAllOfAnEmptyDevice) {
     const auto target = open_spill_target(options_);
     ASSERT_TRUE(target) << target.error().message;
     EXPECT_TRUE(target->made);
-    EXPECT_TRUE(target->is_block_device);
     EXPECT_EQ(target->size_units, 512u);
     EXPECT_EQ(error_of(options_, "in use"), EBUSY);
     options_.uuid = target->uuid;
