@@ -148,14 +148,14 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   std::function<Result<void>()> list_pools;
   Pools pools({.directory = runtime.pools_directory(),
                .memory_bytes = sys::memory_bytes(),
-               .topology = topology.get(),
-               .backing_store = &backing,
-               .listener = &invalidator,
-               .evictor = &evictor_wakeup,
-               .cores = std::max(1u, std::thread::hardware_concurrency()),
                .opens_may_wait = !config.io_uring,
-               .survivors = &survivors,
-               .options_changed = [&] { return list_pools(); }});
+               .pool = {.topology = topology.get(),
+                        .backing_store = &backing,
+                        .listener = &invalidator,
+                        .evictor = &evictor_wakeup,
+                        .cores = std::max(1u, std::thread::hardware_concurrency()),
+                        .survivors = &survivors,
+                        .options_changed = [&] { return list_pools(); }}});
   list_pools = [&] {
     MutexLock lock(listing);
     return survivors.set_pools(format_pool_list(pools));

@@ -41,15 +41,15 @@ class PoolsTest : public ::testing::Test {
   Pools::Surroundings surroundings() {
     return {.directory = pools_directory_,
             .memory_bytes = kMemoryBytes,
-            .topology = &topology_,
-            .backing_store = &backing_,
-            .listener = &listener_,
-            .evictor = &evictor_,
-            .survivors = survivors_.get(),
-            .options_changed = [this] {
-              ++options_written_;
-              return Result<void>();
-            }};
+            .pool = {.topology = &topology_,
+                     .backing_store = &backing_,
+                     .listener = &listener_,
+                     .evictor = &evictor_,
+                     .survivors = survivors_.get(),
+                     .options_changed = [this] {
+                       ++options_written_;
+                       return Result<void>();
+                     }}};
   }
   static PoolOptions options(const std::string& name, uint64_t size_bytes = 4 * kMiB) {
     PoolOptions options;

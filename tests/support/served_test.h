@@ -30,8 +30,8 @@ class ServedTest : public PoolsTest {
     survivors_->connection().connected(kernel_.take_device(), std::as_bytes(std::span(init)));
     backing_of_session_.emplace(*survivors_);
     Pools::Surroundings its = surroundings();
-    its.backing_store = &*backing_of_session_;
-    its.listener = &invalidator_;
+    its.pool.backing_store = &*backing_of_session_;
+    its.pool.listener = &invalidator_;
     pools_ = std::make_unique<Pools>(std::move(its));
     ASSERT_NE(make(options("p")), nullptr);
     session_.emplace(*pools_, *backing_of_session_, *survivors_, invalidator_,

@@ -29,12 +29,8 @@ std::shared_ptr<Pool> Pools::find(std::string_view name) const {
 }
 
 std::vector<std::shared_ptr<Pool>> Pools::list() const {
-  std::vector<std::shared_ptr<Pool>> result;
-  {
-    ReaderLock lock(pools_mutex_);
-    for (const auto& pool : pools_)
-      if (pool != nullptr && !pool->retired()) result.push_back(pool);
-  }
+  auto result = all();
+  std::erase_if(result, [](const auto& pool) { return pool->retired(); });
   std::ranges::sort(result, {}, [](const auto& pool) -> const std::string& { return pool->name(); });
   return result;
 }
@@ -54,6 +50,16 @@ uint64_t Pools::assigned_bytes() const {
   return total;
 }
 
+uint64_t Pools::left_beside(uint64_t assigned_bytes) const {
+  return surroundings_.memory_bytes - std::min(assigned_bytes, surroundings_.memory_bytes);
+}
+
+std::string Pools::more_than_memory(std::string_view name, uint64_t size_bytes, uint64_t others_bytes) const {
+  return fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}", name,
+                     format_size(size_bytes), format_size(others_bytes),
+                     format_size(surroundings_.memory_bytes));
+}
+
 Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
   if (auto named = check_pool_name(options.name); !named) return pass(named);
   if (auto good = check_spill_options(options); !good) return pass(good);
@@ -61,10 +67,8 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
   MutexLock change(change_mutex_);
   if (find(options.name) != nullptr) return fail(EEXIST, fmt::format("pool {} exists", options.name));
   const uint64_t assigned = assigned_bytes();
-  if (options.size_bytes > surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes))
-    return fail(ENOSPC, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
-                                    options.name, format_size(options.size_bytes), format_size(assigned),
-                                    format_size(surroundings_.memory_bytes)));
+  if (options.size_bytes > left_beside(assigned))
+    return fail(ENOSPC, more_than_memory(options.name, options.size_bytes, assigned));
   // In turn, so that a number's next pool comes long after all that the kernel says of the one before.
   uint16_t number = last_number_;
   for (unsigned tries = 0; tries == 0 || find(number) != nullptr; ++tries) {
@@ -82,16 +86,11 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
 }
 
 Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number) const {
+  Pool::Surroundings its = surroundings_.pool;
   // The number keeps a new pool's mount apart from that of a removed pool of the same name that is still in
   // use.
-  return {.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, name, number),
-          .topology = surroundings_.topology,
-          .backing_store = surroundings_.backing_store,
-          .listener = surroundings_.listener,
-          .evictor = surroundings_.evictor,
-          .cores = surroundings_.cores,
-          .survivors = surroundings_.survivors,
-          .options_changed = surroundings_.options_changed};
+  its.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, name, number);
+  return its;
 }
 
 void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
@@ -119,11 +118,9 @@ Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
 
 Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,
                                                     gid_t gid) {
-  const uint64_t assigned = assigned_bytes();
-  const uint64_t left = surroundings_.memory_bytes - std::min(assigned, surroundings_.memory_bytes);
   PoolOptions options;
   options.name = name;
-  options.size_bytes = std::max(left / 4 / 4096 * 4096, kLeastDefaultBytes);
+  options.size_bytes = std::max(left_beside(assigned_bytes()) / 4 / 4096 * 4096, kLeastDefaultBytes);
   options.mode = mode;
   options.uid = uid;
   options.gid = gid;
@@ -140,7 +137,7 @@ Result<void> Pools::remove(std::string_view name) {
   if (pool->serves_from_disk())
     return fail(EBUSY, fmt::format("pool {}: a client reads an entry that only its disk has", pool->name()));
   auto retired = pool->retire();
-  if (retired) surroundings_.evictor->wake();
+  if (retired) surroundings_.pool.evictor->wake();
   return retired;
 }
 
@@ -184,10 +181,8 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority)
   const uint64_t others = assigned_bytes() - present.size_bytes;
   if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
     return fail(EINVAL, fmt::format("pool {}: {} is no size for a pool", pool.name(), size_bytes));
-  if (size_bytes > surroundings_.memory_bytes - std::min(others, surroundings_.memory_bytes))
-    return fail(EINVAL, fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}",
-                                    pool.name(), format_size(size_bytes), format_size(others),
-                                    format_size(surroundings_.memory_bytes)));
+  if (size_bytes > left_beside(others))
+    return fail(EINVAL, more_than_memory(pool.name(), size_bytes, others));
   if (authority == Authority::kAdministrator) {
     auto resized = pool.settings().set_size(size_bytes);
     return resized ? pool.settings().set_size_max(size_bytes) : resized;
@@ -227,7 +222,8 @@ void Pools::reap() {
   // The options are written before the pools are unmounted: a successor would take a new pool there for one
   // of them.
   if (!gone.empty())
-    if (auto written = surroundings_.options_changed(); !written) log_error("{}", written.error().message);
+    if (auto written = surroundings_.pool.options_changed(); !written)
+      log_error("{}", written.error().message);
 }
 
 }  // namespace kvcachefs

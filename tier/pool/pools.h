@@ -23,16 +23,10 @@ class Pools {
   static constexpr uint64_t kLeastDefaultBytes = uint64_t{16} << 20;
 
   struct Surroundings {
-    std::string directory;      // where the pools' tmpfs are mounted, one directory each
-    uint64_t memory_bytes = 0;  // what the sizes of all pools together may not exceed
-    const NumaTopology* topology = nullptr;
-    BackingStore* backing_store = nullptr;
-    DiscardListener* listener = nullptr;
-    Wakeup* evictor = nullptr;
-    unsigned cores = 1;
+    std::string directory;       // where the pools' tmpfs are mounted, one directory each
+    uint64_t memory_bytes = 0;   // what the sizes of all pools together may not exceed
     bool opens_may_wait = true;  // false: no pool may have a disk tier
-    Survivors* survivors = nullptr;
-    std::function<Result<void>()> options_changed = [] { return Result<void>(); };  // Pool::Surroundings
+    Pool::Surroundings pool;     // each pool's, but for its path
   };
   explicit Pools(Surroundings surroundings);
 
@@ -68,6 +62,8 @@ class Pools {
 
  private:
   uint64_t assigned_bytes() const;
+  uint64_t left_beside(uint64_t assigned_bytes) const;
+  std::string more_than_memory(std::string_view name, uint64_t size_bytes, uint64_t others_bytes) const;
   Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;
   void put(uint16_t number, std::shared_ptr<Pool> pool);
   Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options)

@@ -14,7 +14,7 @@
 namespace kvcachefs {
 
 struct PoolSurroundings {
-  std::string arena_path;
+  std::string arena_path = {};
   const NumaTopology* topology = nullptr;
   BackingStore* backing_store = nullptr;
   DiscardListener* listener = nullptr;

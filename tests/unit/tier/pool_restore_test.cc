@@ -267,10 +267,10 @@ TEST_F(PoolRestoreTest, NoDiskTierComesToADaemonThatEnds) {
   std::filesystem::create_directory(place_ / "pools");
   Pools pools({.directory = place_ / "pools",
                .memory_bytes = uint64_t{1} << 30,
-               .topology = &topology_,
-               .backing_store = &backing_,
-               .listener = &listener_,
-               .evictor = &evictor_});
+               .pool = {.topology = &topology_,
+                        .backing_store = &backing_,
+                        .listener = &listener_,
+                        .evictor = &evictor_}});
   pools.on_disk_tier([](const auto&) { ADD_FAILURE() << "no pool has a disk tier"; });
   PoolOptions plain;
   plain.name = "serving";
