@@ -1,11 +1,6 @@
 #include "tier/kept_ctime.h"
 
-#include <fcntl.h>
-
-#include <array>
 #include <cerrno>
-#include <cstring>
-#include <string_view>
 
 #include "base/fault_point.h"
 #include "base/sys.h"

@@ -50,26 +50,27 @@ void PoolPartsTest::SetUp() {
   options_.name = name_;
   options_.size_bytes = kPoolBytes;
   ASSERT_TRUE(arena_->resize(kPoolBytes));
-  const PoolPart part(kPool, name_, surroundings_, *arena_, entries_, counters_);
   capacity_.emplace(options_, surroundings_, *arena_, counters_);
-  reservations_.emplace(part, *capacity_);
+  const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_};
+  reservations_.emplace(part);
   parked_.emplace(entries_);
-  disk_.emplace(part, *capacity_);
-  if (last_ >= Upto::kMarks) marks_.emplace(part, *disk_);
-  if (last_ >= Upto::kInsight) insight_.emplace(part, *capacity_, *disk_);
-  if (last_ >= Upto::kInodes) inodes_.emplace(part, *reservations_, *disk_);
-  if (last_ >= Upto::kTree) tree_.emplace(part, *capacity_, *disk_, *insight_, *parked_, *inodes_);
-  if (last_ >= Upto::kPrefetcher) prefetcher_.emplace(part, *disk_);
-  if (last_ >= Upto::kResidency)
-    residency_.emplace(part, *capacity_, *reservations_, *disk_, *marks_, *inodes_, *tree_);
-  if (last_ >= Upto::kRequests) requests_.emplace(part, *capacity_, *disk_, *marks_, *inodes_);
+  disk_.emplace(part);
+  const DiskPart disk_part{part, *disk_};
+  if (last_ >= Upto::kMarks) marks_.emplace(disk_part);
+  if (last_ >= Upto::kInsight) insight_.emplace(disk_part);
+  if (last_ >= Upto::kInodes) inodes_.emplace(disk_part, *reservations_);
+  if (last_ >= Upto::kTree) tree_.emplace(disk_part, *insight_, *parked_, *inodes_);
+  if (last_ >= Upto::kPrefetcher) prefetcher_.emplace(disk_part);
+  if (last_ >= Upto::kResidency) residency_.emplace(disk_part, *reservations_, *marks_, *inodes_, *tree_);
+  if (last_ >= Upto::kRequests) requests_.emplace(disk_part, *marks_, *inodes_);
   if (last_ >= Upto::kFiles)
-    files_.emplace(part, *capacity_, *reservations_, *disk_, *insight_, *marks_, *inodes_, *tree_,
-                   *prefetcher_);
+    files_.emplace(disk_part, *reservations_, *insight_, *marks_, *inodes_, *tree_, *prefetcher_);
   if (last_ >= Upto::kEvictor)
-    evictor_.emplace(part, *capacity_, *reservations_, *disk_, *insight_, *marks_, *parked_, *tree_);
-  if (last_ >= Upto::kSettings)
-    settings_.emplace(part, options_, *capacity_, *disk_, *prefetcher_, *requests_, *evictor_);
+    evictor_.emplace(disk_part, *reservations_, *insight_, *marks_, *parked_, *tree_);
+  if (last_ >= Upto::kSettings) settings_.emplace(disk_part, options_, *prefetcher_, *requests_, *evictor_);
+  if (last_ >= Upto::kRecovery)
+    recovery_.emplace(disk_part, Recovery::Parts{*reservations_, *marks_, *insight_, *inodes_, *tree_,
+                                                 *residency_, *requests_, *files_, *settings_});
 }
 
 void PoolPartsTest::TearDown() {

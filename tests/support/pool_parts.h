@@ -25,6 +25,7 @@
 #include "tier/pool/open_files.h"
 #include "tier/pool/pool_residency.h"
 #include "tier/pool/prefetcher.h"
+#include "tier/pool/recovery.h"
 #include "tier/pool/settings.h"
 #include "tier/pool/tree.h"
 
@@ -141,7 +142,8 @@ class PoolPartsTest : public ArenaTest {
     kRequests,
     kFiles,
     kEvictor,
-    kSettings
+    kSettings,
+    kRecovery
   };
   explicit PoolPartsTest(Upto last) : last_(last) {}
   void SetUp() override;
@@ -264,6 +266,7 @@ class PoolPartsTest : public ArenaTest {
   std::optional<OpenFiles> files_;
   std::optional<Evictor> evictor_;
   std::optional<Settings> settings_;
+  std::optional<Recovery> recovery_;
 
  private:
   bool more_to_tidy_ = false;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <expected>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -53,7 +52,6 @@ struct PromoteTask {
   uint64_t ino = 0;
   UniqueFd fd;
   CatalogContent content;
-  uint32_t content_epoch = 0;
   uint64_t begun_ns = 0;
 };
 

@@ -64,9 +64,8 @@ uint32_t UseSketch::uses(uint64_t key_hash) const {
   uint64_t least = 2 * kCounterMaximum;
   for (const Place& place : places_of(key_hash)) {
     uint64_t sum = 0;
-    for (const Generation& generation : generations_) {
+    for (const Generation& generation : generations_)
       sum += generation[place.word].load(std::memory_order_relaxed) >> place.shift & kCounterMaximum;
-    }
     least = std::min(least, sum);
   }
   return static_cast<uint32_t>(least);

@@ -10,10 +10,10 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "base/mutex.h"
+#include "tier/blocks.h"
 #include "tier/entries/candidates.h"
 #include "tier/entries/entry_observer.h"
 #include "tier/entries/entry_table.h"
@@ -23,12 +23,11 @@ namespace kvcachefs {
 class Entries {
  public:
   using Shard = EntryTable::Shard;
-  static constexpr size_t kShards = EntryTable::kShards;
 
   explicit Entries(std::string_view policy) : candidates_(policy) {}
 
   Shard& shard(uint64_t ino) { return table_.shard(ino); }
-  Shard& shard_at(size_t index) { return table_.shard_at(index); }
+  std::array<Shard, EntryTable::kShards>& shards() { return table_.shards(); }
   // The observer stays until the Entries go. Events that are under way in other threads may pass it by.
   void observe(EntryObserver& observer);
 
@@ -136,9 +135,7 @@ class Entries {
 };
 
 inline Entries::FileBytes bytes_of(const struct stat& file) {
-  constexpr uint64_t kStatBlockBytes = 512, kPageBytes = 4096;
-  return {.charged = static_cast<uint64_t>(file.st_blocks) * kStatBlockBytes,
-          .whole = (static_cast<uint64_t>(file.st_size) + kPageBytes - 1) / kPageBytes * kPageBytes};
+  return {.charged = allocated_bytes_of(file), .whole = rounded_up(size_of(file))};
 }
 
 }  // namespace kvcachefs

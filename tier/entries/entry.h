@@ -47,8 +47,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
+#include "base/checksum.h"
 #include "base/sys.h"
 #include "tier/kept_ctime.h"
 #include "tier/policies/policy.h"
@@ -143,6 +145,11 @@ struct Entry {
 
 inline sys::Handle handle_of(const Entry& entry) {
   return {entry.policy.ino, entry.generation};
+}
+
+// The hash of an entry's latest name (Entry::disk.name_hash).
+inline uint32_t name_hash_of(std::string_view name) {
+  return static_cast<uint32_t>(checksum_of(std::as_bytes(std::span(name))).low);
 }
 
 inline std::string_view tier_name(Entry::Tier tier) {

@@ -7,11 +7,9 @@
 #include <cstdint>
 #include <ctime>
 #include <unordered_map>
-#include <utility>
 
 #include "base/check.h"
 #include "base/mutex.h"
-#include "base/unique_fd.h"
 #include "tier/catalog/catalog.h"
 #include "tier/entries/entry.h"
 #include "tier/survivors/kept_inodes.h"
@@ -66,10 +64,28 @@ class EntryTable {
   };
 
   Shard& shard(uint64_t ino) { return shards_[ino % kShards]; }
-  Shard& shard_at(size_t index) { return shards_[index]; }
+  std::array<Shard, kShards>& shards() { return shards_; }
 
  private:
   std::array<Shard, kShards> shards_;
+};
+
+// An entry whose shard is held as long as this lives; null if there is no such entry.
+class SCOPED_CAPABILITY LockedEntry {
+ public:
+  LockedEntry(EntryTable::Shard& shard, uint64_t ino) ACQUIRE(shard.mutex) : mutex_(shard.mutex) {
+    shard.mutex.lock();
+    entry_ = shard.find(ino);
+  }
+  ~LockedEntry() RELEASE() { mutex_.unlock(); }
+  LockedEntry(const LockedEntry&) = delete;
+  LockedEntry& operator=(const LockedEntry&) = delete;
+  operator Entry*() const { return entry_; }
+  Entry* operator->() const { return entry_; }
+
+ private:
+  Mutex& mutex_;
+  Entry* entry_;
 };
 
 // Holds the shards of two inodes, which may be the same shard, locked in ascending order.

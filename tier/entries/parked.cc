@@ -37,9 +37,7 @@ void Parked::retry(bool even_recent) {
     ++unparking_;
   }
   for (const uint64_t ino : ready) {
-    EntryTable::Shard& shard = entries_.shard(ino);
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     // An open entry stays parked until its last close, a pinned one until it is unpinned.
     if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->disk.spilling)
       entries_.unpark(*entry);

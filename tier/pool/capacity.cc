@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "tier/blocks.h"
 
 namespace kvcachefs {
 namespace {
@@ -51,8 +52,7 @@ uint64_t Capacity::learned_entry_bytes() const {
 }
 
 uint64_t Capacity::pinned_max_bytes() const {
-  const uint64_t size = size_bytes_;
-  return size / 100 * pinned_max_percent_ + size % 100 * pinned_max_percent_ / 100;
+  return percent_of(size_bytes_, pinned_max_percent_);
 }
 
 uint64_t Capacity::promise_bytes() const {

@@ -18,16 +18,11 @@ bool numbers(const std::optional<CopyMark>& mark, const Entry& entry) {
 
 }  // namespace
 
-Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state,
-                                  const CatalogContent* content) {
-  return mark_copy(entry, fd, state, content, entry.disk.node_id);
-}
-
 Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
                                   uint64_t node_id) {
   if (!is_supervised()) return {};
   CopyMark mark{.state = state,
-                .node_id = node_id,
+                .node_id = node_id != 0 ? node_id : entry.disk.node_id,
                 .first_version = entry.disk.first_version,
                 .synced_nameless = entry.disk.synced_nameless,
                 .content = {}};

@@ -9,11 +9,13 @@
 
 namespace kvcachefs {
 
-class CopyMarks : PoolPart {
+class CopyMarks : DiskPart {
  public:
-  CopyMarks(const PoolPart& part, const PoolDisk& disk) : PoolPart(part), disk_(disk) {}
+  explicit CopyMarks(const DiskPart& part) : DiskPart(part) {}
 
-  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content);
+  // `node_id`: the entry's number in the catalog, if the entry does not say it yet.
+  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
+                         uint64_t node_id = 0);
   void became_dirty(Entry& entry, int fd);  // it may be written now
 
   // A dirty entry whose mark has its number in the catalog, now or in the future, can be copied while it is
@@ -21,12 +23,6 @@ class CopyMarks : PoolPart {
   bool is_numbered(const Entry& entry, int fd) const;
   Result<void> number(Entry& entry, int fd);
   bool numbers_at_open() const;
-
- private:
-  Result<void> mark_copy(Entry& entry, int fd, CopyMark::State state, const CatalogContent* content,
-                         uint64_t node_id);
-
-  const PoolDisk& disk_;
 };
 
 }  // namespace kvcachefs

@@ -44,8 +44,7 @@ void DiskRequests::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Pr
   std::optional<CatalogContent> cold;
   UniqueFd file;
   {
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
+    const LockedEntry entry(shard, ino);
     auto held = shard.held.find(ino);
     if (entry == nullptr) {
       // The answer comes below, with no lock held.
@@ -68,8 +67,7 @@ void DiskRequests::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Pr
 
 Result<uint64_t> DiskRequests::seek_on_disk(uint64_t ino, uint64_t offset, int whence) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* const entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return fail(ESTALE);
   if (entry->tier != Entry::Tier::kCold) {
     auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
@@ -115,22 +113,23 @@ Result<void> DiskRequests::make_copyable(Entry& entry, bool locked) {
 void DiskRequests::sync(uint64_t ino, Waiter waiter, bool locked) {
   if (capacity_.closed()) return waiter({});
   if (disk_.tier() == nullptr) return durable_without_disk(disk_.away(), std::move(waiter));
-  EntryTable::Shard& shard = entries_.shard(ino);
   std::optional<uint64_t> dirty_bytes;
   Result<void> copyable;
   {
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     if (entry != nullptr) copyable = make_copyable(*entry, locked);
     if (copyable && entry != nullptr && !entry->removed) dirty_bytes = claim_copy(*entry);
   }
   if (!copyable) return waiter(std::move(copyable));
   if (!dirty_bytes) return when_committed(std::move(waiter));
-  disk_.tier()->spiller.request(ino, *dirty_bytes, true,
-                                [this, its = std::move(waiter)](Result<void> outcome) mutable {
-                                  if (!outcome) return its(std::move(outcome));
-                                  when_committed(std::move(its));
-                                });
+  disk_.tier()->spiller.request(ino, *dirty_bytes, true, committed_after(std::move(waiter)));
+}
+
+Waiter DiskRequests::committed_after(Waiter waiter) {
+  return [this, its = std::move(waiter)](Result<void> outcome) mutable {
+    if (!outcome) return its(std::move(outcome));
+    when_committed(std::move(its));
+  };
 }
 
 void DiskRequests::sync_name(int directory, const char* name, Waiter waiter) {
@@ -145,10 +144,7 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
   auto fd = inodes_.open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return waiter(pass(fd));
   disk_.tier()->names.keep_directory(fd->get());
-  auto together = std::make_shared<Together>([this, its = std::move(waiter)](Result<void> outcome) mutable {
-    if (!outcome) return its(std::move(outcome));
-    when_committed(std::move(its));
-  });
+  auto together = std::make_shared<Together>(committed_after(std::move(waiter)));
   // A file that is still being written is left to its own fsync and close. A close of which the daemon has
   // heard may have been of a copy of the descriptor, as a fork makes one, and a stalled write would hold the
   // spiller up. Once it is closed no write can be under way, but a writer may come before its copy is made.
@@ -170,10 +166,9 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
     // whole pool.
     if (disk_.durability() == Durability::kNone)
       if (auto told = disk_.tell_names(false); !told) together->ended(std::move(told));
-    for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    for (EntryTable::Shard& shard : entries_.shards()) {
       std::vector<std::pair<uint64_t, uint64_t>> dirty;
       {
-        EntryTable::Shard& shard = entries_.shard_at(index);
         MutexLock lock(shard.mutex);
         for (auto& [inode, entry] : shard.entries)
           if (const auto bytes = claim(entry)) dirty.emplace_back(inode, *bytes);
@@ -189,12 +184,8 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
       disk_.tier()->names.keep(directory, child.name);
       return;
     }
-    EntryTable::Shard& shard = entries_.shard(child.ino);
     std::optional<uint64_t> dirty_bytes;
-    {
-      MutexLock lock(shard.mutex);
-      if (Entry* entry = shard.find(child.ino)) dirty_bytes = claim(*entry);
-    }
+    if (const LockedEntry entry{entries_.shard(child.ino), child.ino}) dirty_bytes = claim(*entry);
     if (dirty_bytes) spill(child.ino, *dirty_bytes);
   });
   if (!read) together->ended(std::move(read));
@@ -202,9 +193,8 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
 
 void DiskRequests::spill_all() {
   if (disk_.tier() == nullptr || disk_.durability() == Durability::kNone) return;
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+  for (EntryTable::Shard& shard : entries_.shards()) {
     count_step();
-    EntryTable::Shard& shard = entries_.shard_at(index);
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries) {
       if (entry.stage == Entry::Stage::kFresh && !entry.removed) disk_.publish(entry);

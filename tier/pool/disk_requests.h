@@ -14,11 +14,10 @@
 
 namespace kvcachefs {
 
-class DiskRequests : PoolPart {
+class DiskRequests : DiskPart {
  public:
-  DiskRequests(const PoolPart& part, const Capacity& capacity, PoolDisk& disk, CopyMarks& marks,
-               Inodes& inodes)
-      : PoolPart(part), capacity_(capacity), disk_(disk), marks_(marks), inodes_(inodes) {}
+  DiskRequests(const DiskPart& part, CopyMarks& marks, Inodes& inodes)
+      : DiskPart(part), marks_(marks), inodes_(inodes) {}
 
   // A writer's waiter hears that there is no memory when `patience_ends_ms` (now_coarse_ms()) is over.
   void promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose = Room::Whose::kPromotion,
@@ -42,14 +41,13 @@ class DiskRequests : PoolPart {
   ScrubProgress scrub_progress() const;
 
  private:
+  Waiter committed_after(Waiter waiter);  // told what an earlier step was told, if that failed
   // Answers whether what is dirty of the entry can be copied, and so be made durable, while it is written.
   Result<void> make_copyable(Entry& entry, bool locked);
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.
   std::optional<uint64_t> claim_copy(Entry& entry);
 
-  const Capacity& capacity_;
-  PoolDisk& disk_;
   CopyMarks& marks_;
   Inodes& inodes_;
 };

@@ -11,18 +11,15 @@ void EntrySizeLearner::closed(uint64_t size_bytes) {
 }
 
 uint64_t EntrySizeLearner::expected_bytes() const {
-  uint64_t largest = 0;
-  uint64_t second = 0;
+  std::array<uint64_t, 2> largest{};
   for (const auto& slot : slots_) {
     const uint64_t kept = slot.load(std::memory_order_relaxed);
-    if (kept > largest) {
-      second = largest;
-      largest = kept;
-    } else {
-      second = std::max(second, kept);
-    }
+    if (kept > largest[0])
+      largest = {kept, largest[0]};
+    else
+      largest[1] = std::max(largest[1], kept);
   }
-  const uint64_t answer = second != 0 ? second : largest;
+  const uint64_t answer = largest[1] != 0 ? largest[1] : largest[0];
   return answer != 0 ? answer - 1 : 0;
 }
 
@@ -30,10 +27,6 @@ uint64_t EntrySizeLearner::largest_bytes() const {
   uint64_t largest = 0;
   for (const auto& slot : slots_) largest = std::max(largest, slot.load(std::memory_order_relaxed));
   return largest != 0 ? largest - 1 : 0;
-}
-
-void EntrySizeLearner::reset() {
-  for (auto& slot : slots_) slot.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace kvcachefs

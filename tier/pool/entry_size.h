@@ -25,9 +25,6 @@ class EntrySizeLearner {
   // The largest size remembered; 0 before any entry was closed.
   uint64_t largest_bytes() const;
 
-  // Forgets all sizes.
-  void reset();
-
  private:
   // A slot holds a size plus one; 0 is an unused slot.
   std::array<std::atomic<uint64_t>, kRemembered> slots_{};

@@ -35,9 +35,7 @@ bool Evictor::tidy() {
 void Evictor::publish_grown() {
   const uint64_t now_ms = now_coarse_ms();
   while (auto ino = entries_.next_grown(now_ms)) {
-    EntryTable::Shard& shard = entries_.shard(*ino);
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(*ino);
+    const LockedEntry entry(entries_.shard(*ino), *ino);
     if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
     if (entry->memory.reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
     disk_.publish(*entry);
@@ -104,29 +102,21 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
   const auto victim = entries_.next_victim(effort.even_fresh);
   if (!victim) return Attempt::kNothing;
   EntryTable::Shard& shard = entries_.shard(victim->ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(victim->ino);
+  const LockedEntry entry(shard, victim->ino);
   if (entry == nullptr || entry->removed) return Attempt::kBusy;
   if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
-  if (!entry->evictable()) {
-    entries_.park(*entry);
-    return Attempt::kBusy;
-  }
   const bool lacks_copy = disk_.tier() != nullptr && disk_.tier()->store->log().has_lost(entry->disk.node_id);
-  if (lacks_copy || keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
+  if (!entry->evictable() || lacks_copy || keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
     entries_.park(*entry);
     return Attempt::kBusy;
   }
+  const bool clean = entry->tier == Entry::Tier::kClean;
   const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->kernel.looked_up_ms;
-  if (!effort.even_recent && age_ms < Parked::kRecentMs) {
+  if ((!effort.even_recent && age_ms < Parked::kRecentMs) || (effort.clean_alone && !clean)) {
     parked_.park(*entry, true);
     return Attempt::kBusy;
   }
-  if (entry->tier == Entry::Tier::kClean) return drop_memory(shard, *entry, result);
-  if (effort.clean_alone) {
-    parked_.park(*entry, true);
-    return Attempt::kBusy;
-  }
+  if (clean) return drop_memory(shard, *entry, result);
   if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
   return discard(shard, *entry, result);
 }
@@ -238,8 +228,7 @@ bool Evictor::discard_coldest() {
   const auto ino = entries_.next_cold();
   if (!ino) return false;
   EntryTable::Shard& shard = entries_.shard(*ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(*ino);
+  const LockedEntry entry(shard, *ino);
   if (entry == nullptr || entry->removed) return true;
   if (entry->open_count > 0 || entry->disk.promoting || entry->tier != Entry::Tier::kCold)
     parked_.park(*entry, true);
@@ -253,8 +242,7 @@ EvictResult Evictor::evict_now(EvictOrder order) {
   const uint64_t evictable = insight_.usage().evictable_bytes;
   uint64_t bytes = UINT64_MAX;
   uint64_t entries = UINT64_MAX;
-  if (order.unit == EvictOrder::Unit::kPercent)
-    bytes = evictable / 100 * order.amount + evictable % 100 * order.amount / 100;
+  if (order.unit == EvictOrder::Unit::kPercent) bytes = percent_of(evictable, order.amount);
   if (order.unit == EvictOrder::Unit::kBytes) bytes = order.amount;
   if (order.unit == EvictOrder::Unit::kEntries) entries = order.amount;
   parked_.retry(true);

@@ -20,14 +20,12 @@
 
 namespace kvcachefs {
 
-class Evictor : PoolPart {
+class Evictor : DiskPart {
  public:
-  Evictor(const PoolPart& part, Capacity& capacity, Reservations& reservations, PoolDisk& disk,
-          const Insight& insight, CopyMarks& marks, Parked& parked, Tree& tree)
-      : PoolPart(part),
-        capacity_(capacity),
+  Evictor(const DiskPart& part, Reservations& reservations, const Insight& insight, CopyMarks& marks,
+          Parked& parked, Tree& tree)
+      : DiskPart(part),
         reservations_(reservations),
-        disk_(disk),
         insight_(insight),
         marks_(marks),
         parked_(parked),
@@ -67,9 +65,7 @@ class Evictor : PoolPart {
   bool make_inode_room();  // true: there is more to do
   bool make_inodes_of_entries(uint64_t free_inodes);
 
-  Capacity& capacity_;
   Reservations& reservations_;
-  PoolDisk& disk_;
   const Insight& insight_;
   CopyMarks& marks_;
   Parked& parked_;

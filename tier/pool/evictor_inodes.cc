@@ -155,16 +155,13 @@ class DirectoryReclaimer : PoolPart {
   bool may_be_dropped(const EmptyDirectories::Asked& asked) {
     if (!surroundings_.listener->can_let_go()) return true;
     if (!drops_) return false;
-    EntryTable::Shard& shard = entries_.shard(asked.directory.handle.ino);
-    MutexLock lock(shard.mutex);
-    const Entry* const entry = shard.find(asked.directory.handle.ino);
+    const LockedEntry entry(entries_.shard(asked.directory.handle.ino), asked.directory.handle.ino);
     return entry != nullptr && entry->kernel.missed_in;
   }
 
   Fate look(sys::Handle handle, const EmptyDirectories::Asked* asked) {
     EntryTable::Shard& shard = entries_.shard(handle.ino);
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(handle.ino);
+    const LockedEntry entry(shard, handle.ino);
     if (entry != nullptr && entry->removed) return Fate::kOver;
     if (entry != nullptr && entry->kernel.lookup_count > 0) {
       const uint64_t now_ms = now_coarse_ms();

@@ -8,15 +8,11 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
-constexpr uint64_t kStatBlockBytes = 512;  // st_blocks, stat(2)
-
 // Blocks that the daemon has claimed beyond the end are not shown to users until a client writes there.
 void hide_reservation(const Entry& entry, struct stat& attributes) {
   if (entry.memory.reserved_end == 0) return;
-  const uint64_t size = static_cast<uint64_t>(attributes.st_size);
-  const uint64_t most = (size + kBlockBytes - 1) / kBlockBytes * (kBlockBytes / kStatBlockBytes);
-  if (static_cast<uint64_t>(attributes.st_blocks) > most) attributes.st_blocks = static_cast<blkcnt_t>(most);
+  const auto most = static_cast<blkcnt_t>(rounded_up(size_of(attributes)) / kStatBlockBytes);
+  attributes.st_blocks = std::min(attributes.st_blocks, most);
 }
 
 }  // namespace
@@ -52,8 +48,7 @@ void Inodes::touched(EntryTable::Shard& shard, Entry& entry) {
 Result<void> Inodes::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
   if (ino == root_ino()) return sys::change_times(arena_.tree_fd(), times);
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return fail(ESTALE);
   auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
@@ -69,9 +64,7 @@ Result<void> Inodes::set_times(uint64_t ino, const std::array<timespec, 2>& time
 }
 
 void Inodes::change_mode_unless_written(uint64_t ino, mode_t mode) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* const entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || entry->writer_count > 0) return;
   if (const auto fd = arena_.open(handle_of(*entry), O_PATH)) (void)sys::change_mode(fd->get(), mode);
 }
@@ -86,11 +79,9 @@ Result<Directory> Inodes::directory(uint64_t ino) {
 
 Result<UniqueFd> Inodes::open_inode(uint64_t ino, int flags) {
   if (ino == root_ino()) return arena_.open(arena_.tree(), flags);
-  EntryTable::Shard& shard = entries_.shard(ino);
   sys::Handle handle;
   {
-    MutexLock lock(shard.mutex);
-    const Entry* entry = shard.find(ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     if (entry == nullptr) return fail(ESTALE);
     handle = handle_of(*entry);
   }
@@ -108,8 +99,7 @@ Result<struct stat> Inodes::attributes(uint64_t ino) {
   if (!fd) return pass(fd);
   // The shard is held, so that no change of the daemon's own (tier/kept_ctime.h) is seen half done.
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* const entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   // A client that asks for the blocks after its close is told them without holes, also if the kernel had not
   // let go of the file yet when it told of the close.
   if (entry != nullptr && entry->memory.reserved_end > 0 && entry->may_be_closed())
@@ -138,9 +128,7 @@ Result<LookedUp> Inodes::look_up(sys::Handle handle, int directory, const char* 
 }
 
 bool Inodes::may_be_written(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* const entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || !entry->is_file()) return false;
   if (entry->writer_count > 0) return true;
   // A copy on the disk proves that no process could write when it was made. In daemon I/O a mapping keeps its
@@ -157,16 +145,9 @@ bool Inodes::may_be_written_past(const Entry& entry) const {
 }
 
 Result<void> Inodes::count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes) {
-  if (S_ISREG(attributes.st_mode)) {
-    // Every regular file that has a name has an entry: one without an entry has been discarded this moment.
-    Entry* entry = shard.find(handle.ino);
-    if (entry == nullptr || entry->removed) return fail(ESTALE);
-    ++entry->kernel.lookup_count;
-    entry->kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
-    show(shard, *entry, attributes);
-    return {};
-  }
   if (shard.find(handle.ino) == nullptr && handle.ino != root_ino()) {
+    // Every regular file that has a name has an entry: one without an entry has been discarded this moment.
+    if (S_ISREG(attributes.st_mode)) return fail(ESTALE);
     // A directory that the kernel did not know may have left this moment. From here on it stays.
     auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
     auto now = fd ? sys::stat_of(fd->get()) : pass(fd);
@@ -183,16 +164,13 @@ Result<void> Inodes::count_lookup(EntryTable::Shard& shard, sys::Handle handle, 
 
 void Inodes::looked_for_nothing(uint64_t directory_ino) {
   count(counters_.lookups_missed);
-  EntryTable::Shard& shard = entries_.shard(directory_ino);
-  MutexLock lock(shard.mutex);
-  if (Entry* const entry = shard.find(directory_ino)) entry->kernel.missed_in = true;
+  if (const LockedEntry entry{entries_.shard(directory_ino), directory_ino}) entry->kernel.missed_in = true;
 }
 
 void Inodes::forget(uint64_t ino, uint64_t lookups) {
   EntryTable::Shard& shard = entries_.shard(ino);
   KeptByDescriptor kept;  // closed with no lock held: it may be the file's last reference
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return;
   // For an adopted inode the number of lookups that the kernel was told is unknown. It stays while it has a
   // name, because it may have been looked up again before this FORGET came; without a name it cannot have
@@ -210,16 +188,12 @@ void Inodes::forget(uint64_t ino, uint64_t lookups) {
 }
 
 uint32_t Inodes::generation_of(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   return entry == nullptr ? 0 : entry->generation;
 }
 
 bool Inodes::root_is_known() {
-  EntryTable::Shard& shard = entries_.shard(root_ino());
-  MutexLock lock(shard.mutex);
-  const Entry* root = shard.find(root_ino());
+  const LockedEntry root(entries_.shard(root_ino()), root_ino());
   return root != nullptr && root->kernel.lookup_count > 0;
 }
 

@@ -21,10 +21,9 @@ struct Directory {
   UniqueFd owned;
 };
 
-class Inodes : PoolPart {
+class Inodes : DiskPart {
  public:
-  Inodes(const PoolPart& part, Reservations& reservations, const PoolDisk& disk)
-      : PoolPart(part), reservations_(reservations), disk_(disk) {}
+  Inodes(const DiskPart& part, Reservations& reservations) : DiskPart(part), reservations_(reservations) {}
 
   Result<Directory> directory(uint64_t ino);
   Result<UniqueFd> open_inode(uint64_t ino, int flags);
@@ -58,7 +57,6 @@ class Inodes : PoolPart {
       REQUIRES(shard.mutex);
 
   Reservations& reservations_;
-  const PoolDisk& disk_;
 };
 
 }  // namespace kvcachefs

@@ -34,12 +34,11 @@ PoolUsage Insight::usage() const {
 std::vector<NodeUsage> Insight::numa_usage() {
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
+  for (EntryTable::Shard& shard : entries_.shards()) {
     fault_point("survey");
     surroundings_.still_at_it();
     std::vector<sys::Handle> handles;
     {
-      EntryTable::Shard& shard = entries_.shard_at(index);
       MutexLock lock(shard.mutex);
       for (const auto& [ino, entry] : shard.entries)
         if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
@@ -69,7 +68,7 @@ std::vector<EntryListing> Insight::list_entries(size_t shard_index) {
   surroundings_.still_at_it();
   std::vector<std::pair<sys::Handle, EntryListing>> found;
   {
-    EntryTable::Shard& shard = entries_.shard_at(shard_index);
+    EntryTable::Shard& shard = entries_.shards()[shard_index];
     MutexLock lock(shard.mutex);
     const uint64_t now_ms = now_coarse_ms();  // under the lock: no entry found below is stored later
     for (const auto& [ino, entry] : shard.entries) {
@@ -92,7 +91,7 @@ std::vector<EntryListing> Insight::list_entries(size_t shard_index) {
     auto attributes = sys::stat_of(fd->get());
     if (!name || !attributes) continue;
     listing.name = std::move(*name);
-    listing.size_bytes = static_cast<uint64_t>(attributes->st_size);
+    listing.size_bytes = size_of(*attributes);
     result.push_back(std::move(listing));
   }
   return result;
@@ -121,8 +120,7 @@ SpillUsage Insight::spill_usage() const {
 
 Result<EntryFacts> Insight::facts(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) {
     if (ino == root_ino()) return EntryFacts{};
     return fail(ESTALE);

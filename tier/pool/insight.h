@@ -5,17 +5,15 @@
 #include <vector>
 
 #include "tier/disk/spill_orders.h"
-#include "tier/pool/capacity.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_reports.h"
 
 namespace kvcachefs {
 
-class Insight : PoolPart {
+class Insight : DiskPart {
  public:
-  Insight(const PoolPart& part, const Capacity& capacity, const PoolDisk& disk)
-      : PoolPart(part), capacity_(capacity), disk_(disk) {}
+  explicit Insight(const DiskPart& part) : DiskPart(part) {}
 
   PoolUsage usage() const;
   SpillUsage spill_usage() const;
@@ -31,8 +29,6 @@ class Insight : PoolPart {
  private:
   std::vector<NodeUsage> numa_usage();  // looks at every entry
 
-  const Capacity& capacity_;
-  const PoolDisk& disk_;
   NumaSurvey numa_survey_{[this] { return numa_usage(); }};
 };
 

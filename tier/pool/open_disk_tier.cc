@@ -82,6 +82,13 @@ std::string catalog_path_of(const PoolOptions& options) {
                                       : options.catalog_path;
 }
 
+SpillTargetOptions target_of(const PoolOptions& options, bool whole) {
+  return {.path = options.spill_path,
+          .size_bytes = options.spill_size_bytes,
+          .unit_bytes = options.spill_unit_bytes,
+          .whole = whole};
+}
+
 }  // namespace
 
 Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching how) {
@@ -90,11 +97,8 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
   auto catalog = adopted ? open_present_catalog(catalog_path, kAdoptedPatience) : open_catalog(catalog_path);
   if (!catalog)
     return fail(catalog.error().code, fmt::format("pool {}: {}", pool.name(), catalog.error().message));
-  SpillTargetOptions wanted{.path = options.spill_path,
-                            .size_bytes = options.spill_size_bytes,
-                            .unit_bytes = options.spill_unit_bytes,
-                            .force = options.spill_force && !adopted,
-                            .whole = adopted};
+  SpillTargetOptions wanted = target_of(options, adopted);
+  wanted.force = options.spill_force && !adopted;
   if (adopted) wanted.patience = kAdoptedPatience;
   auto known = uuid_in(**catalog, kSpillUuidSetting);
   if (!known) return pass(known);
@@ -123,18 +127,15 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
 }
 
 Result<void> probe_disk_tier(const PoolOptions& options) {
-  constexpr std::chrono::milliseconds kNone{0};
-  auto catalog = open_present_catalog(catalog_path_of(options), kNone);
+  SpillTargetOptions wanted = target_of(options, true);
+  wanted.patience = std::chrono::milliseconds(0);
+  auto catalog = open_present_catalog(catalog_path_of(options), wanted.patience);
   if (!catalog) return pass(catalog);
   auto known = uuid_in(**catalog, kSpillUuidSetting);
   if (known && !*known) known = uuid_in(**catalog, kNewSpillUuidSetting);
   if (!known) return pass(known);
-  return probe_spill_target({.path = options.spill_path,
-                             .size_bytes = options.spill_size_bytes,
-                             .unit_bytes = options.spill_unit_bytes,
-                             .patience = kNone,
-                             .uuid = *known,
-                             .whole = true});
+  wanted.uuid = *known;
+  return probe_spill_target(wanted);
 }
 
 void try_catalog_again(const PoolOptions& options) {
@@ -146,10 +147,7 @@ Result<void> look_at_disk_tier(const PoolOptions& options) {
   if (auto there = sys::open_at(AT_FDCWD, catalog.c_str(), O_RDONLY | O_DIRECTORY); !there)
     return fail(there.error().code, fmt::format("pool {}: its catalog {} cannot be opened: {}", options.name,
                                                 catalog, sys::error_text(there.error().code)));
-  auto looked = look_at_spill_target({.path = options.spill_path,
-                                      .size_bytes = options.spill_size_bytes,
-                                      .unit_bytes = options.spill_unit_bytes,
-                                      .whole = true});
+  auto looked = look_at_spill_target(target_of(options, true));
   if (looked) return looked;
   return fail(looked.error().code, fmt::format("pool {}: {}", options.name, looked.error().message));
 }

@@ -7,14 +7,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
-#include "tier/entries/name_hash.h"
 
 namespace kvcachefs {
-namespace {
-
-constexpr uint64_t kBlockBytes = 4096;
-
-}  // namespace
 
 Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t client) {
   const bool writer = mode.writer;
@@ -22,8 +16,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
   Opened& opened = answer.opened;
   {
     EntryTable::Shard& shard = entries_.shard(ino);
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
+    const LockedEntry entry(shard, ino);
     if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
       return OpenAnswer{Presence::kGone};
     if (entry->disk.promoting) return OpenAnswer{Presence::kCold};
@@ -46,9 +39,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
       else if (auto backing = back(*entry); !backing)
         return pass(backing);
     }
-    if (writer) {
-      opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes);
-    }
+    if (writer) opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes);
     entries_.opened(*entry, writer, opened.from_disk);
     if (!writer && entry->tier == Entry::Tier::kDirty)
       disk_.spill_by_itself(*entry);  // a second access may admit it
@@ -85,37 +76,35 @@ Result<Opened> OpenFiles::created(const Created& file) {
   entry.kernel.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
   entry.memory.node = static_cast<int8_t>(file.node);
   entry.disk.name_hash = name_hash_of(file.name);
-  KeptByDescriptor kept;
-  if (!file.named) {
-    auto copy = sys::duplicate(file.fd);
-    auto keep = copy ? tree_.keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
-    if (!keep) {
-      shard.erase(file.ino);
-      return pass(keep);
-    }
-    kept = std::move(*keep);
-  }
-  auto numbered =
-      file.open && file.writer && marks_.numbers_at_open() ? marks_.number(entry, file.fd) : Result<void>();
-  if (!numbered) {
+  auto kept = rest_on(entry, file);
+  if (!kept) {
     shard.erase(file.ino);
-    return pass(numbered);
-  }
-  if (file.open) {
-    auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
-    if (!backing) {
-      shard.erase(file.ino);
-      return pass(backing);
-    }
-    entry.backing = *backing;
+    return pass(kept);
   }
   entry.kernel.lookup_count = 1;
-  if (!file.named) shard.kept[file.ino] = std::move(kept);
+  if (*kept) shard.kept[file.ino] = std::move(*kept);
   entries_.created(entry, file.named, file.open, file.open && file.writer);
   Opened opened{.backing = entry.backing};
   if (file.open && file.writer)
     opened.through_daemon = !capacity_.admit_writer(file.ino, entry.memory.charged_bytes);
   return opened;
+}
+
+Result<KeptByDescriptor> OpenFiles::rest_on(Entry& entry, const Created& file) {
+  KeptByDescriptor kept;
+  if (!file.named) {
+    auto copy = sys::duplicate(file.fd);
+    auto keep = copy ? tree_.keep_inode({file.ino, file.generation}, std::move(*copy)) : pass(copy);
+    if (!keep) return keep;
+    kept = std::move(*keep);
+  }
+  if (file.open && file.writer && marks_.numbers_at_open())
+    if (auto numbered = marks_.number(entry, file.fd); !numbered) return pass(numbered);
+  if (!file.open) return kept;
+  auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
+  if (!backing) return pass(backing);
+  entry.backing = *backing;
+  return kept;
 }
 
 Result<void> OpenFiles::back(Entry& entry) {
@@ -143,8 +132,7 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
   int32_t backing = -1;
   KeptByDescriptor kept;
   {
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
+    const LockedEntry entry(shard, ino);
     if (entry == nullptr || entry->open_count == 0) return;
     if (mode.writer && entries_.writer_closed(*entry)) settle(*entry);
     const bool last = entries_.closed(*entry, mode.from_disk);
@@ -160,8 +148,7 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
   }
   fault_point("last open ended");
   if (backing >= 0) surroundings_.backing_store->give_back(backing);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return;
   if (entry->memory.reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
   if (!entry->removed || entry->open_count > 0 || entry->kernel.lookup_count > 0) return;
@@ -180,9 +167,7 @@ void OpenFiles::settle(Entry& entry) {
 }
 
 void OpenFiles::flushed(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return;
   entry->flushed = true;
   entry->hits = 0;
@@ -193,9 +178,7 @@ void OpenFiles::flushed(uint64_t ino) {
 
 std::optional<Opened> OpenFiles::adopted_open(uint64_t ino, bool from_disk) {
   if (injected_error("open again") != 0) return std::nullopt;
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* const entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || entry->open_count == 0) return std::nullopt;
   if (from_disk) {
     // There may be memory for the entry now, or it is in memory already: then others may have it open with

@@ -16,14 +16,12 @@
 
 namespace kvcachefs {
 
-class OpenFiles : PoolPart {
+class OpenFiles : DiskPart {
  public:
-  OpenFiles(const PoolPart& part, Capacity& capacity, Reservations& reservations, PoolDisk& disk,
-            const Insight& insight, CopyMarks& marks, Inodes& inodes, Tree& tree, Prefetcher& prefetcher)
-      : PoolPart(part),
-        capacity_(capacity),
+  OpenFiles(const DiskPart& part, Reservations& reservations, const Insight& insight, CopyMarks& marks,
+            Inodes& inodes, Tree& tree, Prefetcher& prefetcher)
+      : DiskPart(part),
         reservations_(reservations),
-        disk_(disk),
         insight_(insight),
         marks_(marks),
         inodes_(inodes),
@@ -56,16 +54,15 @@ class OpenFiles : PoolPart {
  private:
   // Called before another open is served from the disk: the content stays there as long as one is.
   void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
+  // Makes what a new file rests on; answers what keeps a nameless one.
+  Result<KeptByDescriptor> rest_on(Entry& entry, const Created& file);
   Result<void> may_be_written_now(Entry& entry);  // before an open for writing is answered
   void settle(Entry& entry);                      // called when its last writer has closed it
-  Result<UniqueFd> own_descriptor(uint64_t ino, int access);
-  // The descriptor that daemon I/O on an open file goes through.
-  Result<int> io_descriptor(uint64_t ino);
+  // The descriptor that the daemon's I/O on an open file goes through.
+  Result<int> io_descriptor(uint64_t ino, int access, UniqueFd& own);
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
 
-  Capacity& capacity_;
   Reservations& reservations_;
-  PoolDisk& disk_;
   const Insight& insight_;
   CopyMarks& marks_;
   Inodes& inodes_;

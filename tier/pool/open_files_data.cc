@@ -10,8 +10,6 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kStatBlockBytes = 512;
-
 // A write or an allocation in a full pool tries again at most this often, after a wait each time.
 constexpr int kRoomAttempts = 20;
 // A copied range may be as long as its caller likes: room for a part of it is enough to go on.
@@ -24,15 +22,14 @@ constexpr uint64_t kWholeBytes = uint64_t{1} << 20;
 uint64_t missing_bytes(int fd, uint64_t end) {
   const auto attributes = sys::stat_of(fd);
   if (!attributes) return 0;
-  return end - std::min(end, static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes);
+  return end - std::min(end, allocated_bytes_of(*attributes));
 }
 
 // The writer has allocated its memory itself: the rest of its promise goes back to the other writers.
 void preallocated(Writers& writers, uint64_t ino, int fd) {
   const auto now = sys::stat_of(fd);
   if (!now) return;
-  (void)writers.seen(ino, static_cast<uint64_t>(now->st_size),
-                     static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes, 0);
+  (void)writers.seen(ino, size_of(*now), allocated_bytes_of(*now), 0);
   writers.flushed(ino);
 }
 
@@ -40,15 +37,14 @@ void preallocated(Writers& writers, uint64_t ino, int fd) {
 
 // With passthrough the open file rests on a backing id of the kernel. I/O that comes to the daemon all the
 // same (O_SYNC writes, writers without a promise) gets a descriptor of its own. In daemon I/O it needs none.
-Result<UniqueFd> OpenFiles::own_descriptor(uint64_t ino, int access) {
-  if (surroundings_.backing_store->needs_write_access()) return UniqueFd();
-  return inodes_.open_inode(ino, access);
-}
-
-Result<int> OpenFiles::io_descriptor(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* entry = shard.find(ino);
+Result<int> OpenFiles::io_descriptor(uint64_t ino, int access, UniqueFd& own) {
+  if (!surroundings_.backing_store->needs_write_access()) {
+    auto opened = inodes_.open_inode(ino, access);
+    if (!opened) return pass(opened);
+    own = std::move(*opened);
+    return own.get();
+  }
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || entry->backing < 0) return fail(ESTALE);
   return entry->backing;
 }
@@ -58,9 +54,8 @@ void OpenFiles::io_done(uint64_t ino) {
 }
 
 Result<size_t> OpenFiles::read(uint64_t ino, std::span<char> bytes, uint64_t offset) {
-  auto own = own_descriptor(ino, O_RDONLY);
-  if (!own) return pass(own);
-  auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
+  UniqueFd own;
+  auto fd = io_descriptor(ino, O_RDONLY, own);
   if (!fd) return pass(fd);
   auto count = sys::read_at(*fd, bytes, offset);
   io_done(ino);
@@ -68,9 +63,8 @@ Result<size_t> OpenFiles::read(uint64_t ino, std::span<char> bytes, uint64_t off
 }
 
 Result<size_t> OpenFiles::write(uint64_t ino, std::span<const char> bytes, uint64_t offset) {
-  auto own = own_descriptor(ino, O_RDWR);
-  if (!own) return pass(own);
-  auto fd = *own ? Result<int>(own->get()) : io_descriptor(ino);
+  UniqueFd own;
+  auto fd = io_descriptor(ino, O_RDWR, own);
   if (!fd) return pass(fd);
   if (offset == 0) reservations_.begin_writing(ino);
   size_t total = 0;
@@ -103,45 +97,41 @@ Result<size_t> OpenFiles::copy_range(int from, uint64_t from_offset, int to, uin
 }
 
 Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  {
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
-    if (entry == nullptr) return Presence::kGone;
-    const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
-    if (lacks_content && entry->removed) return Presence::kGone;
-    if (lacks_content && disk_.tier() == nullptr) return disk_.presence_without();
-    if (entry->disk.promoting || lacks_content) return Presence::kCold;
-    auto fd = arena_.open(handle_of(*entry), O_RDWR);
-    if (!fd) return pass(fd);
-    // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
-    // Any other is cut after its mark says so.
-    const bool cold = entry->tier == Entry::Tier::kCold;
-    if (cold)
-      if (auto done = sys::truncate(fd->get(), 0); !done) return pass(done);
-    fault_point("cold one cut");
-    ++entry->version;
-    // A copy that was asked for while the mark numbers the entry is made after this too.
-    const bool numbered =
-        entry->disk.node_id != 0 || marks_.numbers_at_open() || marks_.is_numbered(*entry, fd->get());
-    if (size_bytes == 0) {
-      entry->memory.wants_reservation = true;
-      entry->disk.emptied = entry->disk.node_id != 0;
-      entry->disk.first_version = entry->version;
-      if (entry->tier == Entry::Tier::kDirty && numbered) (void)marks_.number(*entry, fd->get());
-    }
-    marks_.became_dirty(*entry, fd->get());
-    fault_point("marked dirty");
-    if (!cold)
-      if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
-    if (entry->writer_count == 0) {
-      const auto attributes = sys::stat_of(fd->get());
-      if (attributes && !entries_.resized(*entry, bytes_of(*attributes), capacity_.pinned_max_bytes()))
-        tree_.lost_its_pin(*entry);
-      disk_.spill_by_itself(*entry);
-    } else if (size_bytes == 0) {
-      entry->memory.reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
-    }
+  const LockedEntry entry(entries_.shard(ino), ino);
+  if (entry == nullptr) return Presence::kGone;
+  const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
+  if (lacks_content && entry->removed) return Presence::kGone;
+  if (lacks_content && disk_.tier() == nullptr) return disk_.presence_without();
+  if (entry->disk.promoting || lacks_content) return Presence::kCold;
+  auto fd = arena_.open(handle_of(*entry), O_RDWR);
+  if (!fd) return pass(fd);
+  // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
+  // Any other is cut after its mark says so.
+  const bool cold = entry->tier == Entry::Tier::kCold;
+  if (cold)
+    if (auto done = sys::truncate(fd->get(), 0); !done) return pass(done);
+  fault_point("cold one cut");
+  ++entry->version;
+  // A copy that was asked for while the mark numbers the entry is made after this too.
+  const bool numbered =
+      entry->disk.node_id != 0 || marks_.numbers_at_open() || marks_.is_numbered(*entry, fd->get());
+  if (size_bytes == 0) {
+    entry->memory.wants_reservation = true;
+    entry->disk.emptied = entry->disk.node_id != 0;
+    entry->disk.first_version = entry->version;
+    if (entry->tier == Entry::Tier::kDirty && numbered) (void)marks_.number(*entry, fd->get());
+  }
+  marks_.became_dirty(*entry, fd->get());
+  fault_point("marked dirty");
+  if (!cold)
+    if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
+  if (entry->writer_count == 0) {
+    const auto attributes = sys::stat_of(fd->get());
+    if (attributes && !entries_.resized(*entry, bytes_of(*attributes), capacity_.pinned_max_bytes()))
+      tree_.lost_its_pin(*entry);
+    disk_.spill_by_itself(*entry);
+  } else if (size_bytes == 0) {
+    entry->memory.reserved_end = 0;  // gone with the content: a writer that starts over gets a new one
   }
   return Presence::kHere;
 }
@@ -151,9 +141,7 @@ Result<void> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint64
   for (int attempt = 0;; ++attempt) {
     Result<void> done;
     {
-      EntryTable::Shard& shard = entries_.shard(ino);
-      MutexLock lock(shard.mutex);
-      Entry* entry = shard.find(ino);
+      const LockedEntry entry(entries_.shard(ino), ino);
       if (entry == nullptr) return fail(ESTALE);
       auto fd = arena_.open(handle_of(*entry), O_RDWR);
       if (!fd) return pass(fd);

@@ -62,14 +62,13 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       arena_(std::move(arena)),
       entries_(options.policy),
       capacity_(options, surroundings_, arena_, counters_),
-      settings_(part_, options, capacity_, disk_, prefetcher_, disk_requests_, evictor_) {
+      settings_(disk_part_, options, prefetcher_, disk_requests_, evictor_) {
   entries_.observe(counting_);
   entries_.observe(kernel_);
 }
 
 Pool::~Pool() {
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = entries_.shard_at(index);
+  for (EntryTable::Shard& shard : entries_.shards()) {
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries)
       if (entry.backing >= 0) surroundings_.backing_store->give_back(entry.backing);
@@ -79,8 +78,7 @@ Pool::~Pool() {
 Result<void> Pool::retire() {
   EntryTable::Shard& shard = entries_.shard(root_ino());
   {
-    MutexLock lock(shard.mutex);
-    Entry* const root = shard.find(root_ino());
+    const LockedEntry root(shard, root_ino());
     KeptByDescriptor keep;
     // A process that works in the root keeps its attributes, and the pool its number: another pool would get
     // it with the kernel's inodes and open control files of this one. So no user's share of descriptors is
@@ -106,20 +104,14 @@ Result<void> Pool::retire() {
 }
 
 bool Pool::serves_from_disk() {
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = entries_.shard_at(index);
-    MutexLock lock(shard.mutex);
-    if (!shard.held.empty()) return true;
-  }
+  for (EntryTable::Shard& shard : entries_.shards())
+    if (MutexLock lock(shard.mutex); !shard.held.empty()) return true;
   return false;
 }
 
 bool Pool::forgotten() {
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = entries_.shard_at(index);
-    MutexLock lock(shard.mutex);
-    if (!shard.entries.empty()) return false;
-  }
+  for (EntryTable::Shard& shard : entries_.shards())
+    if (MutexLock lock(shard.mutex); !shard.entries.empty()) return false;
   return true;
 }
 

@@ -42,8 +42,6 @@ class Pool {
   // process.
   static Result<void> adopt_files(const std::shared_ptr<Pool>& pool);
   Pool(uint16_t number, const PoolOptions& options, const Surroundings& surroundings, MemoryArena arena);
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
   ~Pool();
 
   uint16_t number() const { return number_; }
@@ -77,8 +75,6 @@ class Pool {
   bool forgotten();  // the kernel knows none of its inodes any more
 
  private:
-  friend class Recovery;
-
   const uint16_t number_;
   const std::string name_;
   const Surroundings surroundings_;
@@ -88,22 +84,24 @@ class Pool {
   CountingObserver counting_{counters_};
   KernelObserver kernel_{*surroundings_.listener, number_, *surroundings_.backing_store};
   Capacity capacity_;
-  const PoolPart part_{number_, name_, surroundings_, arena_, entries_, counters_};
-  Reservations reservations_{part_, capacity_};
+  const PoolPart part_{number_, name_, surroundings_, arena_, capacity_, entries_, counters_};
+  Reservations reservations_{part_};
   Parked parked_{entries_};
-  PoolDisk disk_{part_, capacity_};
-  CopyMarks marks_{part_, disk_};
-  Insight insight_{part_, capacity_, disk_};
-  Inodes inodes_{part_, reservations_, disk_};
-  Tree tree_{part_, capacity_, disk_, insight_, parked_, inodes_};
-  Prefetcher prefetcher_{part_, disk_};
-  PoolResidency residency_{part_, capacity_, reservations_, disk_, marks_, inodes_, tree_};
-  DiskRequests disk_requests_{part_, capacity_, disk_, marks_, inodes_};
-  OpenFiles open_files_{part_,  capacity_, reservations_, disk_,      insight_,
-                        marks_, inodes_,   tree_,         prefetcher_};
-  Evictor evictor_{part_, capacity_, reservations_, disk_, insight_, marks_, parked_, tree_};
+  PoolDisk disk_{part_};
+  const DiskPart disk_part_{part_, disk_};
+  CopyMarks marks_{disk_part_};
+  Insight insight_{disk_part_};
+  Inodes inodes_{disk_part_, reservations_};
+  Tree tree_{disk_part_, insight_, parked_, inodes_};
+  Prefetcher prefetcher_{disk_part_};
+  PoolResidency residency_{disk_part_, reservations_, marks_, inodes_, tree_};
+  DiskRequests disk_requests_{disk_part_, marks_, inodes_};
+  OpenFiles open_files_{disk_part_, reservations_, insight_, marks_, inodes_, tree_, prefetcher_};
+  Evictor evictor_{disk_part_, reservations_, insight_, marks_, parked_, tree_};
   Settings settings_;
-  Recovery recovery_{*this};
+  Recovery recovery_{
+      disk_part_,
+      {reservations_, marks_, insight_, inodes_, tree_, residency_, disk_requests_, open_files_, settings_}};
 };
 
 }  // namespace kvcachefs

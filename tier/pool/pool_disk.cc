@@ -80,9 +80,7 @@ Result<void> PoolDisk::tell_names(bool with_links) {
     fault_point("looked at a name");
     if (!child.is_regular) return names.keep(directory, child.name);
     if (!with_links) return;
-    EntryTable::Shard& shard = entries_.shard(child.ino);
-    MutexLock lock(shard.mutex);
-    const Entry* entry = shard.find(child.ino);
+    const LockedEntry entry(entries_.shard(child.ino), child.ino);
     if (entry == nullptr || entry->disk.node_id != 0) return;
     auto attributes = sys::stat_at(directory, child.name.c_str());
     if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)

@@ -11,7 +11,6 @@
 #include "base/mutex.h"
 #include "tier/disk/away_disk.h"
 #include "tier/disk/disk_tier.h"
-#include "tier/pool/capacity.h"
 #include "tier/pool/opened.h"
 #include "tier/pool/pool_part.h"
 
@@ -19,7 +18,7 @@ namespace kvcachefs {
 
 class PoolDisk : PoolPart {
  public:
-  PoolDisk(const PoolPart& part, Capacity& capacity) : PoolPart(part), capacity_(capacity) {}
+  explicit PoolDisk(const PoolPart& part) : PoolPart(part) {}
 
   DiskTier* tier() const { return tier_.load(std::memory_order_acquire); }
   AwayDisk* away() const { return away_.get(); }
@@ -61,7 +60,6 @@ class PoolDisk : PoolPart {
  private:
   bool wants_spill(const Entry& entry) const;
 
-  Capacity& capacity_;
   std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
   std::unique_ptr<DiskTier> owned_;
   std::atomic<DiskTier*> tier_{nullptr};
@@ -70,6 +68,11 @@ class PoolDisk : PoolPart {
   std::atomic<uint64_t> wanted_bytes_{0};
   Mutex changed_mutex_;
   std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(changed_mutex_);
+};
+
+// What a part works on that knows of the pool's disk.
+struct DiskPart : PoolPart {
+  PoolDisk& disk_;
 };
 
 }  // namespace kvcachefs

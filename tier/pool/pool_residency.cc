@@ -9,15 +9,13 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kStatBlockBytes = 512;
 constexpr uint64_t kDamagedSize = UINT64_MAX;  // no file has this size, so no content is found to be the same
 
 }  // namespace
 
 std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t ino, bool urgent) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
   if (entry->disk.spilling) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
@@ -45,8 +43,8 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   const bool snapshot = !proven || !settled;
   if (snapshot && !marks_.is_numbered(*entry, fd->get())) return std::unexpected(Refusal::kLater);
   entries_.spill_begun(*entry);
-  const auto size = static_cast<uint64_t>(attributes->st_size);
-  const bool whole = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes >= size;
+  const auto size = size_of(*attributes);
+  const bool whole = allocated_bytes_of(*attributes) >= size;
   SpillTask task{.ino = ino,
                  .fd = std::move(*fd),
                  .size_bytes = size,
@@ -64,8 +62,7 @@ bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
   EntryTable::Shard& shard = entries_.shard(task.ino);
   bool taken = false;
   {
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(task.ino);
+    const LockedEntry entry(shard, task.ino);
     if (entry == nullptr) return false;
     entries_.spill_ended(*entry);
     if (outcome.kind == Kind::kAgain) return false;
@@ -129,8 +126,7 @@ bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const Spil
 
 Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   auto copy = shard.copies.find(ino);
   // An entry that was unlinked while it is served from the disk stays there.
   if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting ||
@@ -150,11 +146,7 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
   begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
   fault_point("promotion begun");
-  return PromoteTask{.ino = ino,
-                     .fd = std::move(*fd),
-                     .content = copy->second,
-                     .content_epoch = entry->disk.content_epoch,
-                     .begun_ns = now_ns()};
+  return PromoteTask{.ino = ino, .fd = std::move(*fd), .content = copy->second, .begun_ns = now_ns()};
 }
 
 void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) {
@@ -188,9 +180,7 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
 }
 
 void PoolResidency::waiters_told(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry != nullptr) entries_.waiters_told(*entry);
 }
 
@@ -206,8 +196,7 @@ void PoolResidency::report_bad_copy(const CatalogContent& content, Finding findi
 
 std::vector<uint64_t> PoolResidency::copied_entries() {
   std::vector<uint64_t> result;
-  for (size_t index = 0; index < EntryTable::kShards; ++index) {
-    EntryTable::Shard& shard = entries_.shard_at(index);
+  for (EntryTable::Shard& shard : entries_.shards()) {
     MutexLock lock(shard.mutex);
     for (const auto& [ino, content] : shard.copies) {
       const Entry* entry = shard.find(ino);
@@ -219,8 +208,7 @@ std::vector<uint64_t> PoolResidency::copied_entries() {
 
 std::optional<CatalogContent> PoolResidency::begin_verify(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  const Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   auto copy = shard.copies.find(ino);
   if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty || copy == shard.copies.end())
     return std::nullopt;
@@ -232,8 +220,7 @@ bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Find
   disk_.tier()->store->let_go(content);
   if (finding.is_whole()) return false;
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   auto copy = shard.copies.find(ino);
   if (entry == nullptr || entry->removed || copy == shard.copies.end() ||
       copy->second.extents != content.extents)

@@ -12,17 +12,11 @@
 
 namespace kvcachefs {
 
-class PoolResidency final : public Residency, PoolPart {
+class PoolResidency final : public Residency, DiskPart {
  public:
-  PoolResidency(const PoolPart& part, Capacity& capacity, Reservations& reservations, PoolDisk& disk,
-                CopyMarks& marks, Inodes& inodes, Tree& tree)
-      : PoolPart(part),
-        capacity_(capacity),
-        reservations_(reservations),
-        disk_(disk),
-        marks_(marks),
-        inodes_(inodes),
-        tree_(tree) {}
+  PoolResidency(const DiskPart& part, Reservations& reservations, CopyMarks& marks, Inodes& inodes,
+                Tree& tree)
+      : DiskPart(part), reservations_(reservations), marks_(marks), inodes_(inodes), tree_(tree) {}
 
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
   bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
@@ -44,9 +38,7 @@ class PoolResidency final : public Residency, PoolPart {
   void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
   void report_refusal(const Error& error);
 
-  Capacity& capacity_;
   Reservations& reservations_;
-  PoolDisk& disk_;
   CopyMarks& marks_;
   Inodes& inodes_;
   Tree& tree_;

@@ -16,24 +16,19 @@ void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || !auto_ || client == 0) return;
   for (const uint64_t next : tier->successors.opened(client, ino, now_coarse_ms())) {
-    EntryTable::Shard& shard = entries_.shard(next);
-    bool cold = false;
-    {
-      MutexLock lock(shard.mutex);
-      const Entry* entry = shard.find(next);
-      cold =
-          entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold && !entry->disk.promoting;
-    }
-    if (cold) (void)tier->promoter.request(next, kAheadPriority);
+    const auto is_cold = [&] {
+      const LockedEntry entry(entries_.shard(next), next);
+      return entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold &&
+             !entry->disk.promoting;
+    };
+    if (is_cold()) (void)tier->promoter.request(next, kAheadPriority);
   }
 }
 
 Result<void> Prefetcher::prefetch(std::span<const PrefetchOrder> orders) {
   if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
   const auto is_entry = [this](uint64_t ino) {
-    EntryTable::Shard& shard = entries_.shard(ino);
-    MutexLock lock(shard.mutex);
-    const Entry* const entry = shard.find(ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     return entry != nullptr && entry->is_file() && !entry->removed;
   };
   for (const PrefetchOrder& order : orders) {

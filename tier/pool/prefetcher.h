@@ -13,9 +13,9 @@
 
 namespace kvcachefs {
 
-class Prefetcher : PoolPart {
+class Prefetcher : DiskPart {
  public:
-  Prefetcher(const PoolPart& part, PoolDisk& disk) : PoolPart(part), disk_(disk) {}
+  explicit Prefetcher(const DiskPart& part) : DiskPart(part) {}
 
   void set_auto(bool on) { auto_ = on; }
   // The client has opened the inode: what it opened next the last time is asked for.
@@ -28,7 +28,6 @@ class Prefetcher : PoolPart {
     std::atomic<uint64_t> queued{0}, done{0}, failed{0}, dropped{0};
   };
 
-  PoolDisk& disk_;
   std::atomic<bool> auto_{true};
   const std::shared_ptr<Ordered> ordered_ = std::make_shared<Ordered>();
 };

@@ -1,37 +1,40 @@
 // Recovery gives a pool back what outlived a process: its memory after that process died (adopt), and what
-// its disk has, after that or after a reboot. It reaches into every part of the pool, none of which calls it.
-// It is carried out in tier/recovery. adopt() and the attach functions are each called once, by one thread.
+// its disk has, after that or after a reboot. It uses the pool's other parts, none of which calls it, and is
+// carried out in tier/recovery. adopt() and the attach functions are each called once, by one thread.
 // Failure: a sentence for the log; the pool is as it was.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "base/result.h"
-#include "base/sys.h"
-#include "tier/block_io.h"
-#include "tier/catalog/catalog.h"
-#include "tier/catalog/copy_mark.h"
-#include "tier/pool_options.h"
+#include "tier/pool/open_files.h"
+#include "tier/pool/pool_residency.h"
+#include "tier/pool/settings.h"
 
 namespace kvcachefs {
 
-class Pool;
-struct DiskTier;
-
-class Recovery {
+class Recovery : DiskPart {
  public:
-  explicit Recovery(Pool& pool) : pool_(pool) {}
+  struct Parts {
+    Reservations& reservations;
+    CopyMarks& marks;
+    const Insight& insight;
+    Inodes& inodes;
+    Tree& tree;
+    PoolResidency& residency;
+    DiskRequests& disk_requests;
+    OpenFiles& open_files;
+    Settings& settings;
+  };
+  Recovery(const DiskPart& part, const Parts& parts) : DiskPart(part), parts_(parts) {}
 
   // Finds out again what the process that died knew of the files (tier/survivors/survivors.h). Answers the
   // inodes that have no name and no content. EIO if not all of the files could be looked at.
   Result<std::vector<uint64_t>> adopt();
-  // What the catalog has comes back, cold. The pool may be served already: its entries
-  // then get the disk too, and until all is back directories and what has come back cannot be renamed or
-  // removed (EBUSY).
+  // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
+  // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                            uint64_t unit_bytes, const PoolOptions& spill);
   // Attaches an adopted pool's disk: the marks on its files say what the disk has of them, and the catalog is
@@ -56,7 +59,7 @@ class Recovery {
   void tell_names();
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
 
-  Pool& pool_;
+  const Parts parts_;
 };
 
 }  // namespace kvcachefs

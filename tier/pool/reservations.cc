@@ -11,8 +11,6 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
-constexpr uint64_t kStatBlockBytes = 512;
 constexpr uint64_t kNothingReserved = 1;  // no reservation, but the file may have holes that take memory
 constexpr uint64_t kGrowthShare = 8;      // a small pool lets a writer grow by this share of itself
 
@@ -28,8 +26,7 @@ bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
   EntryTable::Shard& shard = entries_.shard(ino);
   for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
     if (!capacity_.wait_for_room(bytes, capacity_.writers().promised_to(ino))) return false;
-    MutexLock lock(shard.mutex);
-    Entry* entry = shard.find(ino);
+    const LockedEntry entry(shard, ino);
     const auto before = sys::stat_of(fd);
     if (entry == nullptr || entry->writer_count == 0 || entry->memory.reserved_end > 0 || !before)
       return true;
@@ -37,7 +34,7 @@ bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
     const UnseenChange unseen(entry->kept, fd, is_supervised());
     if (!sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes)) continue;
     entry->memory.reserved_end = bytes;
-    const uint64_t size = std::min(static_cast<uint64_t>(before->st_size), bytes);
+    const uint64_t size = std::min(size_of(*before), bytes);
     (void)capacity_.writers().seen(ino, size, bytes, bytes - size);
     return true;
   }
@@ -48,9 +45,7 @@ void Reservations::begin_writing(uint64_t ino) {
   const uint64_t bytes = capacity_.expected_entry_bytes();
   UniqueFd fd;
   {
-    EntryTable::Shard& shard = entries_.shard(ino);
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     if (entry == nullptr || entry->writer_count == 0 || entry->memory.reserved_end > 0) return;
     // The kernel asks before the first write of a new or truncated file. Any user may ask later, while a
     // write past the daemon waits for its source and keeps the lock that allocating takes.
@@ -77,9 +72,7 @@ bool Reservations::follow_writers() {
 }
 
 uint64_t Reservations::follow(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || entry->writer_count == 0) return 0;
   // The file is looked at and not changed: a write past the daemon holds the inode's lock for as long as its
   // pages of the source need to come, and they may come from this daemon.
@@ -87,8 +80,8 @@ uint64_t Reservations::follow(uint64_t ino) {
   if (!fd) return 0;
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return 0;
-  const auto size = static_cast<uint64_t>(attributes->st_size);
-  const uint64_t allocated = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
+  const auto size = size_of(*attributes);
+  const uint64_t allocated = allocated_bytes_of(*attributes);
   const uint64_t reserved = entry->memory.reserved_end - std::min(entry->memory.reserved_end, size);
   const Writers::Seen seen = capacity_.writers().seen(ino, size, allocated, reserved);
   if (!seen.active || !seen.passes) return 0;
@@ -105,11 +98,11 @@ uint64_t Reservations::follow(uint64_t ino) {
 uint64_t Reservations::trim(Entry& entry, int fd) {
   auto attributes = sys::stat_of(fd);
   if (!attributes) return 0;
-  const auto size = static_cast<uint64_t>(attributes->st_size);
-  const uint64_t keep = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const auto size = size_of(*attributes);
+  const uint64_t keep = rounded_up(size);
   // The end is rounded up to a block, because punching a part of a block zeroes the bytes and frees no
   // memory.
-  const uint64_t end = (entry.memory.reserved_end + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const uint64_t end = rounded_up(entry.memory.reserved_end);
   if (end > keep) {
     const UnseenChange unseen(entry.kept, fd, is_supervised());
     (void)sys::allocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, keep, end - keep);
@@ -149,7 +142,7 @@ void Reservations::give_back_holes(Entry& entry) {
   auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK | O_NOATIME);
   const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
   if (!attributes) return;
-  const auto size = static_cast<uint64_t>(attributes->st_size);
+  const auto size = size_of(*attributes);
   const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
   const uint64_t reserved_end =
       entry.memory.reserved_end == kNothingReserved ? 0 : std::min(entry.memory.reserved_end, size);
@@ -158,8 +151,7 @@ void Reservations::give_back_holes(Entry& entry) {
     surroundings_.listener->changed(number_, entry.policy.ino);
   if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
   if (given_back != GivenBack::kMoreToCome) entry.memory.reserved_end = 0;
-  if (const auto now = sys::stat_of(fd->get()))
-    entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
+  if (const auto now = sys::stat_of(fd->get())) entries_.charged(entry, allocated_bytes_of(*now));
 }
 
 }  // namespace kvcachefs

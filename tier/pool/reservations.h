@@ -5,14 +5,13 @@
 
 #include <cstdint>
 
-#include "tier/pool/capacity.h"
 #include "tier/pool/pool_part.h"
 
 namespace kvcachefs {
 
 class Reservations : PoolPart {
  public:
-  Reservations(const PoolPart& part, Capacity& capacity) : PoolPart(part), capacity_(capacity) {}
+  explicit Reservations(const PoolPart& part) : PoolPart(part) {}
 
   // A first write comes: a file without memory gets an entry's. Waits without a lock.
   void begin_writing(uint64_t ino);
@@ -30,8 +29,6 @@ class Reservations : PoolPart {
  private:
   bool claim(uint64_t ino, int fd, uint64_t bytes);
   uint64_t follow(uint64_t ino);  // what it may grow by before the next round
-
-  Capacity& capacity_;
 };
 
 }  // namespace kvcachefs

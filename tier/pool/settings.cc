@@ -69,10 +69,9 @@ Result<void> Settings::set_watermarks(Watermarks watermarks) {
 
 Result<void> Settings::set_entry_size(uint64_t entry_size_bytes) {
   MutexLock lock(mutex_);
-  if (entry_size_bytes > options_.size_bytes) {
+  if (entry_size_bytes > options_.size_bytes)
     return fail(EINVAL, fmt::format("pool {}: an entry of {} does not fit into {}", name_,
                                     format_size(entry_size_bytes), format_size(options_.size_bytes)));
-  }
   options_.entry_size_bytes = entry_size_bytes;
   capacity_.set_entry_size(entry_size_bytes);
   return {};
@@ -90,11 +89,10 @@ Result<void> Settings::set_size_max(uint64_t size_max_bytes) {
 
 Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
   MutexLock lock(mutex_);
-  if (percent > options_.pinned_max_percent && authority != Authority::kAdministrator) {
+  if (percent > options_.pinned_max_percent && authority != Authority::kAdministrator)
     return fail(EPERM, fmt::format("pool {}: pinned_max {}% is more than {}%, which only the administrator "
                                    "raises (.kvcachefs/pools/{}/pinned_max)",
                                    name_, percent, options_.pinned_max_percent, name_));
-  }
   options_.pinned_max_percent = percent;
   capacity_.set_pinned_max(percent);
   return {};

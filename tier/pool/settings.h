@@ -13,13 +13,11 @@
 
 namespace kvcachefs {
 
-class Settings : PoolPart {
+class Settings : DiskPart {
  public:
-  Settings(const PoolPart& part, const PoolOptions& options, Capacity& capacity, PoolDisk& disk,
-           Prefetcher& prefetcher, DiskRequests& disk_requests, Evictor& evictor)
-      : PoolPart(part),
-        capacity_(capacity),
-        disk_(disk),
+  Settings(const DiskPart& part, const PoolOptions& options, Prefetcher& prefetcher,
+           DiskRequests& disk_requests, Evictor& evictor)
+      : DiskPart(part),
         prefetcher_(prefetcher),
         disk_requests_(disk_requests),
         evictor_(evictor),
@@ -45,8 +43,6 @@ class Settings : PoolPart {
   void use_disk(const PoolOptions& spill) EXCLUDES(mutex_);
 
  private:
-  Capacity& capacity_;
-  PoolDisk& disk_;
   Prefetcher& prefetcher_;
   DiskRequests& disk_requests_;
   Evictor& evictor_;

@@ -6,8 +6,6 @@
 #include <optional>
 
 #include "alloc/tree_name.h"
-#include "base/clock.h"
-#include "tier/entries/name_hash.h"
 
 namespace kvcachefs {
 namespace {
@@ -207,8 +205,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
   auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return fail(ESTALE);
   if (disk_.restoring() && !entry->removed) return fail(EBUSY);
   Result<void> linked;
@@ -227,9 +224,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
     if (!entries_.named(*entry, capacity_.pinned_max_bytes())) lost_its_pin(*entry);
   }
   tell_attributes(shard, *entry);
-  if (gets_its_first_name) {
-    if (entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);
-  }
+  if (gets_its_first_name && entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);
   ++entry->kernel.lookup_count;
   return {};
 }

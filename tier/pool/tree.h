@@ -10,7 +10,6 @@
 #include <string>
 
 #include "tier/entries/parked.h"
-#include "tier/pool/capacity.h"
 #include "tier/pool/empty_directories.h"
 #include "tier/pool/inodes.h"
 #include "tier/pool/insight.h"
@@ -18,16 +17,10 @@
 
 namespace kvcachefs {
 
-class Tree : PoolPart {
+class Tree : DiskPart {
  public:
-  Tree(const PoolPart& part, Capacity& capacity, PoolDisk& disk, const Insight& insight, Parked& parked,
-       Inodes& inodes)
-      : PoolPart(part),
-        capacity_(capacity),
-        disk_(disk),
-        insight_(insight),
-        parked_(parked),
-        inodes_(inodes) {}
+  Tree(const DiskPart& part, const Insight& insight, Parked& parked, Inodes& inodes)
+      : DiskPart(part), insight_(insight), parked_(parked), inodes_(inodes) {}
 
   // --- its users' changes ---
   Result<void> remove(int directory, const char* name, bool is_directory);
@@ -82,8 +75,6 @@ class Tree : PoolPart {
   void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // they have changed
   void tell_catalog(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
 
-  Capacity& capacity_;
-  PoolDisk& disk_;
   const Insight& insight_;
   Parked& parked_;
   Inodes& inodes_;

@@ -53,7 +53,6 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
 }
 
 Result<void> Tree::make_symlink(const char* target, int directory, const char* name) {
-  constexpr uint64_t kBlockBytes = 4096;
   for (int attempt = 0;; ++attempt) {
     auto made = sys::symlink_at(target, directory, name);
     if (made || made.error().code != ENOSPC) return made;
@@ -88,9 +87,7 @@ void Tree::made(const sys::Handle& handle, bool is_directory, int directory, con
   if (is_directory) empty_directories_->rests({handle}, now_coarse_ms());
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || disk_.durability() == Durability::kNone) return;
-  EntryTable::Shard& shard = entries_.shard(handle.ino);
-  MutexLock lock(shard.mutex);
-  if (const Entry* entry = shard.find(handle.ino); entry != nullptr && !entry->is_file())
+  if (const LockedEntry entry(entries_.shard(handle.ino), handle.ino); entry != nullptr && !entry->is_file())
     tier->names.made(*entry, directory, name);
 }
 
@@ -98,14 +95,12 @@ void Tree::attributes_changed(uint64_t ino) {
   if (ino == root_ino()) return;
   disk_.note_changed(ino);
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  if (Entry* const entry = shard.find(ino)) tell_attributes(shard, *entry);
+  if (const LockedEntry entry{shard, ino}) tell_attributes(shard, *entry);
 }
 
 void Tree::tell_catalog(uint64_t ino) {
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  if (Entry* const entry = shard.find(ino)) tell_catalog(shard, *entry);
+  if (const LockedEntry entry{shard, ino}) tell_catalog(shard, *entry);
 }
 
 void Tree::tell_attributes(EntryTable::Shard& shard, Entry& entry) {
@@ -132,8 +127,7 @@ void Tree::look_again(uint64_t directory_ino, std::string name) {
 Result<void> Tree::set_pinned(uint64_t ino, bool pinned) {
   const uint64_t limit = capacity_.pinned_max_bytes();
   EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* entry = shard.find(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr) return fail(ESTALE);
   if (!entry->is_file()) return fail(EPERM, "only regular files can be pinned");
   if (entry->pinned == pinned) return {};
@@ -170,9 +164,7 @@ void Tree::lost_its_pin(Entry& entry) {
 }
 
 void Tree::set_priority(uint64_t ino, int priority) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  if (Entry* entry = shard.find(ino)) entries_.reprioritised(*entry, priority);
+  if (const LockedEntry entry{entries_.shard(ino), ino}) entries_.reprioritised(*entry, priority);
 }
 
 }  // namespace kvcachefs

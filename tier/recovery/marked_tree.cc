@@ -38,10 +38,9 @@ Result<void> MarkedTree::note(int fd, bool is_file, Place place) {
   tier_.store->saw_id(id);
   KeptCtime kept = is_file ? KeptCtime() : adopt_ctime(fd, *attributes, true);
   bool pinned = false;
-  if (EntryTable::Shard& shard = entries_.shard(handle->ino); is_file) {
-    MutexLock lock(shard.mutex);
-    if (const Entry* const entry = shard.find(handle->ino)) kept = entry->kept, pinned = entry->pinned;
-  }
+  if (is_file)
+    if (const LockedEntry entry{entries_.shard(handle->ino), handle->ino})
+      kept = entry->kept, pinned = entry->pinned;
   show_ctime(kept, *attributes);
   Node& node = nodes_[id];
   if (node.places.empty()) {

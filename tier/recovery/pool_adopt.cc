@@ -5,7 +5,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,19 +12,15 @@
 
 #include "base/clock.h"
 #include "base/fault_point.h"
-#include "base/log.h"
 #include "base/progress.h"
 #include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/catalog/copy_mark.h"
 #include "tier/children.h"
-#include "tier/pool/pool.h"
+#include "tier/pool/recovery.h"
 
 namespace kvcachefs {
 namespace {
-
-constexpr uint64_t kBlockBytes = 4096;
-constexpr uint64_t kStatBlockBytes = 512;  // the unit of st_blocks, stat(2)
 
 struct Opens {
   uint32_t all = 0;
@@ -60,7 +55,7 @@ uint64_t age_ms(const timespec& time) {
 // otherwise than from the disk has all its pages.
 bool is_cold(const std::optional<CopyMark>& mark, const struct stat& attributes, const Opens& opens) {
   if (!mark || opens.all > opens.from_disk) return false;
-  const auto size = static_cast<uint64_t>(attributes.st_size);
+  const auto size = size_of(attributes);
   if (mark->state == CopyMark::State::kUnreadable) return size > 0 && attributes.st_blocks == 0;
   return mark->state == CopyMark::State::kCold && (size > 0 || mark->content.size_bytes == 0);
 }
@@ -80,32 +75,33 @@ int number_in(std::string_view text) {
 
 }  // namespace
 
-class Recovery::Adopter {
+class Recovery::Adopter : DiskPart {
  public:
-  explicit Adopter(Pool& pool) : pool_(pool), survivors_(*pool.surroundings_.survivors) {}
+  explicit Adopter(const Recovery& its)
+      : DiskPart(its), parts_(its.parts_), survivors_(*surroundings_.survivors) {}
 
   // What could not be looked at would count as gone.
   Result<void> run() {
     survivors_.handles().for_each([this](const OpenHandle& handle) {
-      if (handle.inode.pool != pool_.number_) return;
+      if (handle.inode.pool != number_) return;
       Opens& opens = opens_[handle.inode.ino];
       ++opens.all;
       if (handle.writer) ++opens.writers;
       if (handle.from_disk) ++opens.from_disk;
     });
     survivors_.backing_ids().for_each([this](const HeldBacking& backing, bool) {
-      if (backing.inode.pool == pool_.number_) backings_[backing.inode.ino] = backing.id;
+      if (backing.inode.pool == number_) backings_[backing.inode.ino] = backing.id;
     });
     adopt_nameless();
     fault_point("adopted nameless");
-    if (!pool_.retired()) adopt_other(pool_.root_ino(), 0);
+    if (!capacity_.closed()) adopt_other(root_ino(), 0);
     adopt_tree();
     fault_point("adopted the tree");
     if (!whole_) return whole_;
     publish();
     // The remaining backing ids are of files that are gone: a client that has the file open goes on without
     // it.
-    for (const auto& [ino, backing] : backings_) pool_.surroundings_.backing_store->give_back(backing);
+    for (const auto& [ino, backing] : backings_) surroundings_.backing_store->give_back(backing);
     return {};
   }
 
@@ -120,10 +116,10 @@ class Recovery::Adopter {
   void adopt_nameless() {
     for (const auto& [place, kept] : survivors_.kept_inodes().list()) {
       count_step();
-      if (kept.inode.pool != pool_.number_) continue;
+      if (kept.inode.pool != number_) continue;
       const auto attributes = sys::stat_of(kept.fd);
       DescriptorBudget::Charge charge;
-      if (attributes) charge = survivors_.descriptors().charge_held(attributes->st_uid, pool_.number_);
+      if (attributes) charge = survivors_.descriptors().charge_held(attributes->st_uid, number_);
       KeptByDescriptor keeper(UniqueFd(kept.fd), &survivors_.kept_inodes(), place, std::move(charge));
       // The process died before the last name went, or after a new one came.
       if (!attributes || attributes->st_ino != kept.inode.ino || attributes->st_nlink > 0) continue;
@@ -131,7 +127,7 @@ class Recovery::Adopter {
       if (is_file && !opens_.contains(kept.inode.ino)) continue;
       const sys::Handle handle{kept.inode.ino, kept.generation};
       if (is_file) {
-        if (const auto fd = pool_.arena_.open(handle, kReadForFacts))
+        if (const auto fd = arena_.open(handle, kReadForFacts))
           adopt_file(handle, *attributes, fd->get(), true);
         else
           note_failure(fd.error());
@@ -139,21 +135,20 @@ class Recovery::Adopter {
         adopt_other(handle.ino, handle.generation);
         nameless_directories.push_back(handle.ino);
       }
-      EntryTable::Shard& shard = pool_.entries_.shard(kept.inode.ino);
-      MutexLock lock(shard.mutex);
-      Entry* const entry = shard.find(kept.inode.ino);
-      if (entry != nullptr) pool_.entries_.found_nameless(*entry);
+      EntryTable::Shard& shard = entries_.shard(kept.inode.ino);
+      const LockedEntry entry(shard, kept.inode.ino);
+      if (entry != nullptr) entries_.found_nameless(*entry);
       shard.kept[kept.inode.ino] = std::move(keeper);
     }
   }
 
   void adopt_tree() {
-    auto whole = walk_tree(pool_.arena_, [this](int directory, uint64_t, const Child& child) {
+    auto whole = walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
       if (child.is_regular)
         adopt_named(child, directory);
       else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
-        pool_.tree_.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
+        parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });
     if (!whole) note_failure(whole.error());
@@ -164,11 +159,7 @@ class Recovery::Adopter {
   }
 
   void adopt_named(const Child& child, int directory) {
-    {
-      EntryTable::Shard& shard = pool_.entries_.shard(child.ino);
-      MutexLock lock(shard.mutex);
-      if (shard.find(child.ino) != nullptr) return;  // another name of the file
-    }
+    if (const LockedEntry known{entries_.shard(child.ino), child.ino}) return;  // by another name
     const int refused = injected_error("look at a file");
     const auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), kReadForFacts);
     if (!fd) return note_failure(fd.error());
@@ -181,9 +172,9 @@ class Recovery::Adopter {
   void adopt_file(sys::Handle handle, struct stat attributes, int fd, bool nameless) {
     const auto found = opens_.find(handle.ino);
     const Opens opens = found == opens_.end() ? Opens{} : found->second;
-    const uint64_t size = static_cast<uint64_t>(attributes.st_size);
-    const uint64_t allocated = static_cast<uint64_t>(attributes.st_blocks) * kStatBlockBytes;
-    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
+    const uint64_t size = size_of(attributes);
+    const uint64_t allocated = allocated_bytes_of(attributes);
+    EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     entry.kept = adopt_ctime(fd, attributes, opens.writers > 0);
@@ -196,51 +187,49 @@ class Recovery::Adopter {
     if (was_cut(mark, attributes)) {
       entry.disk.node_id = mark->node_id;
       entry.disk.first_version = mark->content.version + 1;
-      (void)pool_.marks_.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
+      (void)parts_.marks.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
       entry.disk.node_id = 0;  // set again from the mark
     }
     entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
-    const uint64_t whole = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    if (pool_.surroundings_.topology->node_count() > 1)
-      entry.memory.node = static_cast<int8_t>(pool_.surroundings_.topology->node_of_file(fd));
+    const uint64_t whole = rounded_up(size);
+    if (surroundings_.topology->node_count() > 1)
+      entry.memory.node = static_cast<int8_t>(surroundings_.topology->node_of_file(fd));
     bool pinned = false;
     if (has_other_xattrs(fd)) {
       entry.policy.priority = number_in(xattr_of(fd, "user.kv.priority"));
       pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
     }
-    pool_.entries_.found(entry, {.open_count = opens.all,
-                                 .writer_count = opens.writers,
-                                 .direct_count = opens.from_disk,
-                                 .charged_bytes = cold ? whole : allocated,
-                                 .whole_bytes = whole,
-                                 .cold = cold,
-                                 .pinned = pinned,
-                                 .named = !nameless});
+    entries_.found(entry, {.open_count = opens.all,
+                           .writer_count = opens.writers,
+                           .direct_count = opens.from_disk,
+                           .charged_bytes = cold ? whole : allocated,
+                           .whole_bytes = whole,
+                           .cold = cold,
+                           .pinned = pinned,
+                           .named = !nameless});
     if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
-    if (entry.backing < 0 && opens.all > opens.from_disk) (void)pool_.open_files_.back(entry);
+    if (entry.backing < 0 && opens.all > opens.from_disk) (void)parts_.open_files.back(entry);
     if (opens.writers > 0)
-      pool_.capacity_.writers().open(handle.ino, allocated,
-                                     !pool_.surroundings_.backing_store->needs_write_access());
+      capacity_.writers().open(handle.ino, allocated, !surroundings_.backing_store->needs_write_access());
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
       entry.memory.reserved_end = size + allocated;
       if (opens.writers == 0)
-        if (auto file = pool_.arena_.open(handle, O_RDWR | O_NONBLOCK)) {
-          (void)pool_.reservations_.trim(entry, file->get());
-          if (auto now = sys::stat_of(file->get()))
-            pool_.entries_.charged(entry, static_cast<uint64_t>(now->st_blocks) * kStatBlockBytes);
+        if (auto file = arena_.open(handle, O_RDWR | O_NONBLOCK)) {
+          (void)parts_.reservations.trim(entry, file->get());
+          if (auto now = sys::stat_of(file->get())) entries_.charged(entry, allocated_bytes_of(*now));
         }
     }
     if (nameless) return;
     if (size > 0 && opens.writers == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
-      pool_.capacity_.stored(size);
+      capacity_.stored(size);
     if (opens.writers == 0)
       closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
   }
 
   // The kernel may know the inode; nothing tells how many lookups it was told.
   void adopt_other(uint64_t ino, uint32_t generation) {
-    EntryTable::Shard& shard = pool_.entries_.shard(ino);
+    EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(ino, generation);
     entry.kernel.lookup_count = 1;
@@ -254,14 +243,12 @@ class Recovery::Adopter {
     std::ranges::sort(closed_, {}, &Closed::used_ns);
     for (const Closed& closed : closed_) {
       count_step();
-      EntryTable::Shard& shard = pool_.entries_.shard(closed.ino);
-      MutexLock lock(shard.mutex);
-      Entry& entry = *shard.find(closed.ino);
-      pool_.entries_.found_stored(entry);
+      const LockedEntry entry(entries_.shard(closed.ino), closed.ino);
+      entries_.found_stored(*entry);
     }
   }
 
-  Pool& pool_;
+  const Parts& parts_;
   Survivors& survivors_;
   std::unordered_map<uint64_t, Opens> opens_;
   std::unordered_map<uint64_t, int32_t> backings_;
@@ -270,7 +257,7 @@ class Recovery::Adopter {
 };
 
 Result<std::vector<uint64_t>> Recovery::adopt() {
-  Adopter adopter(pool_);
+  Adopter adopter(*this);
   if (auto whole = adopter.run(); !whole) return pass(whole);
   return std::move(adopter.nameless_directories);
 }

@@ -10,27 +10,25 @@
 #include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/children.h"
-#include "tier/entries/name_hash.h"
-#include "tier/pool/pool.h"
+#include "tier/pool/recovery.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
 // More versions than a file gets between two truncations to 0 bytes.
 constexpr uint32_t kUnseenVersions = uint32_t{1} << 24;
 
 }  // namespace
 
 Result<void> Recovery::go_on_without_disk(const PoolOptions& spill, const Error& why) {
-  pool_.disk_.is_away(
+  disk_.is_away(
       std::make_unique<AwayDisk>(why.code == EBUSY ? AwayDisk::kLockPatience : AwayDisk::kPatience));
-  (void)pool_.disk_.exchange_durability(durability_of(spill));
+  (void)disk_.exchange_durability(durability_of(spill));
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
-  pool_.disk_.set_restoring(is_restoring(pool_.arena_.tree_fd()));
+  disk_.set_restoring(is_restoring(arena_.tree_fd()));
   Result<void> opened;
-  const auto walked = walk_tree(pool_.arena_, [&](int directory, uint64_t, const Child& child) {
+  const auto walked = walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
     if (!child.is_regular) return;
     auto fd = sys::open_at(directory, child.name.c_str(), kReadForFacts);
     if (!fd) {
@@ -43,19 +41,18 @@ Result<void> Recovery::go_on_without_disk(const PoolOptions& spill, const Error&
   if (const Result<void>& whole = walked ? opened : walked; !whole)
     return fail(EIO, "not all of its files can be looked at: " + sys::error_text(whole.error().code));
   fault_point("without its disk");
-  const SpillUsage usage = pool_.insight_.spill_usage();
+  const SpillUsage usage = parts_.insight.spill_usage();
   log_error(
       "pool {}: without its disk: {} ({}); served from memory, and tried again: {} dirty entries, {} clean, "
       "{} cold, which cannot be opened meanwhile",
-      pool_.name_, why.message, sys::error_text(why.code), usage.dirty_entries, usage.clean_entries,
+      name_, why.message, sys::error_text(why.code), usage.dirty_entries, usage.clean_entries,
       usage.cold_entries);
   return {};
 }
 
 void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
-  EntryTable::Shard& shard = pool_.entries_.shard(ino);
-  MutexLock lock(shard.mutex);
-  Entry* const entry = shard.find(ino);
+  EntryTable::Shard& shard = entries_.shard(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr || entry->removed || entry->disk.node_id != 0) return;  // another name of the file
   entry->disk.node_id = mark.node_id;
   entry->disk.first_version = mark.first_version;
@@ -69,10 +66,8 @@ void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) 
   entry->disk.name_hash = name_hash_of(name);
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
-  const uint64_t data_bytes = data_bytes_of(mark.content, pool_.options().spill_unit_bytes);
-  pool_.entries_.found_copy(
-      *entry,
-      cold ? std::optional((data_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes) : std::nullopt);
+  const uint64_t data_bytes = data_bytes_of(mark.content, parts_.settings.options().spill_unit_bytes);
+  entries_.found_copy(*entry, cold ? std::optional(rounded_up(data_bytes)) : std::nullopt);
   if (entry->direct_count > 0) shard.held.emplace(ino, mark.content);
   shard.copies[ino] = std::move(mark.content);
 }

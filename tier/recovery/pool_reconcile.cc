@@ -9,14 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "tier/catalog/catalog_compare.h"
 #include "tier/catalog/content_layout.h"
-#include "tier/entries/name_hash.h"
-#include "tier/pool/pool.h"
+#include "tier/pool/recovery.h"
 #include "tier/recovery/marked_tree.h"
 
 namespace kvcachefs {
@@ -33,12 +30,23 @@ CatalogNames::Place place_of(const CatalogName& name) {
   return {name.parent, std::string(name.name)};
 }
 
+bool is_same(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+// All but the ids, which are the same.
+bool is_same(const CatalogNode& a, const CatalogNode& b) {
+  return a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && a.device == b.device &&
+         a.pinned == b.pinned && is_same(a.accessed, b.accessed) && is_same(a.modified, b.modified) &&
+         is_same(a.changed, b.changed) && a.link_target == b.link_target && a.xattrs == b.xattrs;
+}
+
 }  // namespace
 
-class Recovery::Reconciler final : public CatalogVisitor {
+class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
  public:
-  Reconciler(Pool& pool, DiskTier& tier, bool unfinished)
-      : pool_(pool), tier_(tier), unfinished_(unfinished), tree_(pool.arena_, pool.entries_, tier) {}
+  Reconciler(const Recovery& its, DiskTier& tier, bool unfinished)
+      : DiskPart(its), marks_(its.parts_.marks), pool_tree_(its.parts_.tree), tier_(tier), unfinished_(unfinished) {}
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
@@ -73,8 +81,8 @@ class Recovery::Reconciler final : public CatalogVisitor {
     hold_kept();
     discard_lost();
     if (lost_ > 0)
-      log_warning("pool {}: {} entries were on the disk alone, and it has them no more", pool_.name_, lost_);
-    log_info("pool {}: {} of what is there is on its disk too", pool_.name_, marked_.size());
+      log_warning("pool {}: {} entries were on the disk alone, and it has them no more", name_, lost_);
+    log_info("pool {}: {} of what is there is on its disk too", name_, marked_.size());
     return known;
   }
 
@@ -90,12 +98,12 @@ class Recovery::Reconciler final : public CatalogVisitor {
       return;
     }
     MarkedTree::Node& marked = found->second;
-    if (marked.is_clean() && !(same_content(*content, marked.mark.content) && tier_.store->claim(*content)))
+    if (marked.is_clean() && !(*content == marked.mark.content && tier_.store->claim(*content)))
       doubt(marked);
     // What the catalog has stays true until something newer is committed, or its name goes.
     if (marked.is_dirty() && !keep_older(marked, names, *content)) return drop(names);
     marked.seen = true;
-    if (auto now = tree_.describe(node.id, marked); now && !same_node(*now, node))
+    if (auto now = tree_.describe(node.id, marked); now && !is_same(*now, node))
       changes_.push_back(PutNode{std::move(*now)});
     std::set<CatalogNames::Place> wanted = tree_.names_of(marked);
     for (const CatalogName& name : names) {
@@ -109,7 +117,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     // A new name of an emptied file waits for its new content (tier/disk/catalog_names.h).
     if (marked.emptied) return tier_.names.known_links(marked.handle.ino, std::move(wanted));
     for (const auto& [parent, name] : wanted) changes_.push_back(PutName{parent, name, node.id});
-    if (content != nullptr && !same_content(*content, marked.mark.content))
+    if (content != nullptr && *content != marked.mark.content)
       changes_.push_back(PutContent{node.id, marked.mark.content});
   }
 
@@ -129,12 +137,10 @@ class Recovery::Reconciler final : public CatalogVisitor {
 
   // Claims what clients read of nameless files from the disk.
   void claim_kept() {
-    for (const auto& [place, inode] : pool_.surroundings_.survivors->kept_inodes().list()) {
-      if (inode.inode.pool != pool_.number_) continue;
+    for (const auto& [place, inode] : surroundings_.survivors->kept_inodes().list()) {
+      if (inode.inode.pool != number_) continue;
       tier_.store->saw_id(promised_number(copy_mark_of(inode.fd)));
-      EntryTable::Shard& shard = pool_.entries_.shard(inode.inode.ino);
-      MutexLock lock(shard.mutex);
-      const Entry* const entry = shard.find(inode.inode.ino);
+      const LockedEntry entry(entries_.shard(inode.inode.ino), inode.inode.ino);
       if (entry == nullptr || entry->direct_count == 0 || entry->tier != Entry::Tier::kCold) continue;
       auto mark = copy_mark_of(inode.fd);
       if (!mark || mark->state != CopyMark::State::kCold || !tier_.store->claim(mark->content)) continue;
@@ -145,7 +151,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
 
   void hold_kept() {
     for (auto& [id, kept] : kept_) {
-      EntryTable::Shard& shard = pool_.entries_.shard(kept.ino);
+      EntryTable::Shard& shard = entries_.shard(kept.ino);
       MutexLock lock(shard.mutex);
       const CatalogContent& held = shard.held.emplace(kept.ino, std::move(kept.content)).first->second;
       kept.is_named ? tier_.store->hold(held) : tier_.store->hold_dropped(held);
@@ -160,18 +166,17 @@ class Recovery::Reconciler final : public CatalogVisitor {
   }
 
   void take_for_dirty(uint64_t id, const MarkedTree::Node& marked) {
-    EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(marked.handle.ino);
+    EntryTable::Shard& shard = entries_.shard(marked.handle.ino);
+    const LockedEntry entry(shard, marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
     entry->version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
     entry->disk.first_version = marked.mark.first_version;
     entry->disk.node_id = id;
-    if (const auto file = pool_.arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
-      (void)pool_.marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
+    if (const auto file = arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
+      (void)marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
     entry->disk.node_id = 0;  // apply() sets it if the catalog has the file
     shard.copies.erase(marked.handle.ino);
-    if (entry->tier == Entry::Tier::kClean) pool_.entries_.dirtied(*entry);
+    if (entry->tier == Entry::Tier::kClean) entries_.dirtied(*entry);
   }
 
   // Keeps the names in the catalog that the dirty file still has, and claims its content. False: none stays.
@@ -213,9 +218,8 @@ class Recovery::Reconciler final : public CatalogVisitor {
 
   // Discards cold entries of which no copy was found.
   void discard_lost() {
-    for (size_t index = 0; index < EntryTable::kShards; ++index) {
+    for (EntryTable::Shard& shard : entries_.shards()) {
       count_step();
-      EntryTable::Shard& shard = pool_.entries_.shard_at(index);
       MutexLock lock(shard.mutex);
       std::vector<uint64_t> lost;
       for (const auto& [ino, entry] : shard.entries)
@@ -225,10 +229,10 @@ class Recovery::Reconciler final : public CatalogVisitor {
       for (const uint64_t ino : lost) {
         count_step();
         Entry* const entry = shard.find(ino);
-        auto fd = pool_.arena_.open(handle_of(*entry), O_PATH);
-        if (!fd || pool_.tree_.remove_names(*entry, fd->get()) != Tree::NamesLeft::kNone) continue;
+        auto fd = arena_.open(handle_of(*entry), O_PATH);
+        if (!fd || pool_tree_.remove_names(*entry, fd->get()) != Tree::NamesLeft::kNone) continue;
         ++lost_;
-        pool_.tree_.gone(shard, *entry, RemovalReason::kDamaged);
+        pool_tree_.gone(shard, *entry, RemovalReason::kDamaged);
       }
     }
   }
@@ -245,17 +249,16 @@ class Recovery::Reconciler final : public CatalogVisitor {
 
   void apply(uint64_t id, MarkedTree::Node& marked) {
     count_step();
-    EntryTable::Shard& shard = pool_.entries_.shard(marked.handle.ino);
-    MutexLock lock(shard.mutex);
-    Entry* const entry = shard.find(marked.handle.ino);
+    EntryTable::Shard& shard = entries_.shard(marked.handle.ino);
+    const LockedEntry entry(shard, marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
     // An entry that was opened after its promotion has all its pages (is_cold() in pool_adopt.cc).
     const bool cold = marked.mark.state == CopyMark::State::kCold && entry->tier == Entry::Tier::kCold;
     const bool is_half_promoted = cold && marked.attributes.st_blocks > 0;
     if (is_half_promoted)
-      if (auto file = pool_.arena_.open(marked.handle, O_RDWR | O_NONBLOCK)) {
+      if (auto file = arena_.open(marked.handle, O_RDWR | O_NONBLOCK)) {
         const UnseenChange unseen(entry->kept, file->get(), true);
-        (void)pool_.arena_.drop_pages(file->get());
+        (void)arena_.drop_pages(file->get());
       }
     entry->disk.node_id = id;
     entry->version =
@@ -267,7 +270,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
     const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
     if (marked.is_dirty()) return;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    pool_.entries_.found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
+    entries_.found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
     if (entry->direct_count > 0) {
       const auto held = shard.held.emplace(marked.handle.ino, content).first;
       tier_.store->hold(held->second);
@@ -286,13 +289,14 @@ class Recovery::Reconciler final : public CatalogVisitor {
     bool is_named = false;  // whether the catalog names it
   };
 
-  Pool& pool_;
+  CopyMarks& marks_;
+  Tree& pool_tree_;
   DiskTier& tier_;
   const bool unfinished_;
   std::vector<Stray> strays_;
   std::vector<CatalogNames::Place> lost_names_;  // the tree has their files by other names
   std::vector<CatalogChange> dropped_;
-  MarkedTree tree_;
+  MarkedTree tree_{arena_, entries_, tier_};
   MarkedTree::Nodes& marked_ = tree_.nodes();
   std::unordered_map<uint64_t, Kept> kept_;  // by the catalog's number
   std::vector<CatalogChange> changes_;
@@ -300,7 +304,7 @@ class Recovery::Reconciler final : public CatalogVisitor {
 };
 
 Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, bool unfinished) {
-  return Reconciler(pool_, tier, unfinished).run();
+  return Reconciler(*this, tier, unfinished).run();
 }
 
 }  // namespace kvcachefs

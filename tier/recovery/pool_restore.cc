@@ -3,13 +3,11 @@
 #include <cerrno>
 
 #include "alloc/tree_name.h"
-#include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log_limit.h"
 #include "base/progress.h"
 #include "tier/catalog/content_layout.h"
-#include "tier/entries/name_hash.h"
-#include "tier/pool/pool.h"
+#include "tier/pool/recovery.h"
 
 namespace kvcachefs {
 namespace {
@@ -36,11 +34,15 @@ bool is_for_want_of_room(int code) {
 
 }  // namespace
 
-class Recovery::Restorer final : public CatalogVisitor {
+class Recovery::Restorer final : public CatalogVisitor, DiskPart {
  public:
   // `there`: the nodes that the tree has already, restored by a process that died or made before.
-  Restorer(Pool& pool, DiskTier& tier, const KnownNodes& there)
-      : pool_(pool), tier_(tier), there_(there), serves_(pool.inodes_.root_is_known()) {}
+  Restorer(const Recovery& its, DiskTier& tier, const KnownNodes& there)
+      : DiskPart(its),
+        parts_(its.parts_),
+        tier_(tier),
+        there_(there),
+        serves_(parts_.inodes.root_is_known()) {}
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
@@ -62,7 +64,7 @@ class Recovery::Restorer final : public CatalogVisitor {
         return;
       }
       static LogLimit limit(kMostNamed);
-      limit.warning("pool {}: {} cannot be restored: errno {}", pool_.name_, std::string(names.front().name),
+      limit.warning("pool {}: {} cannot be restored: errno {}", name_, std::string(names.front().name),
                     made.error().code);
       drop(names);
     }
@@ -70,7 +72,7 @@ class Recovery::Restorer final : public CatalogVisitor {
 
   void lost(CatalogLoss loss, uint64_t id, std::string_view name) override {
     if (losses_++ == 0)
-      log_warning("pool {}: the catalog has lost something, the first: {} (node {}, '{}')", pool_.name_,
+      log_warning("pool {}: the catalog has lost something, the first: {} (node {}, '{}')", name_,
                   to_string(loss), id, name);
   }
 
@@ -90,7 +92,7 @@ class Recovery::Restorer final : public CatalogVisitor {
     if (!done) {
       take_back();
       return fail(done.error().code, fmt::format("pool {}: what its catalog has cannot be restored: {}",
-                                                 pool_.name_, done.error().message));
+                                                 name_, done.error().message));
     }
     finish();
     return {};
@@ -103,26 +105,24 @@ class Recovery::Restorer final : public CatalogVisitor {
     });
     for (const Stored& stored : stored_) {
       count_step();
-      EntryTable::Shard& shard = pool_.entries_.shard(stored.ino);
-      MutexLock lock(shard.mutex);
-      Entry* entry = shard.find(stored.ino);
+      const LockedEntry entry(entries_.shard(stored.ino), stored.ino);
       if (entry == nullptr) continue;
-      pool_.entries_.published(*entry);
+      entries_.published(*entry);
       if (entry->pinned) {
-        pool_.entries_.park(*entry);
+        entries_.park(*entry);
         (void)tier_.promoter.request(stored.ino, Promoter::kOpenPriority - 1);
       }
     }
     for (const auto& [fd_handle, node] : directory_times_) {
       count_step();
-      auto fd = pool_.arena_.open(fd_handle, O_RDONLY | O_DIRECTORY);
+      auto fd = arena_.open(fd_handle, O_RDONLY | O_DIRECTORY);
       if (!fd) continue;
       (void)sys::change_times(fd->get(), {node.first, node.second});
-      pool_.tree_.note_if_empty(fd->get());
+      parts_.tree.note_if_empty(fd->get());
     }
     if (damaged_ + losses_ > 0)
-      log_warning("pool {}: {} entries of the catalog were dropped", pool_.name_, damaged_ + losses_);
-    if (!stored_.empty()) log_info("pool {}: {} entries are back, cold", pool_.name_, stored_.size());
+      log_warning("pool {}: {} entries of the catalog were dropped", name_, damaged_ + losses_);
+    if (!stored_.empty()) log_info("pool {}: {} entries are back, cold", name_, stored_.size());
   }
 
   // A node of the tree may lack some of its names; a directory's times have changed with what is made in it.
@@ -132,7 +132,7 @@ class Recovery::Restorer final : public CatalogVisitor {
       directory_times_.emplace_back(handle, std::pair(node.accessed, node.modified));
       return;
     }
-    const auto fd = pool_.arena_.open(handle, O_PATH | O_NOFOLLOW);
+    const auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
     for (const CatalogName& name : names) {
       const auto parent = directory(name.parent);
       if (fd && parent) link(fd->get(), *parent, name.name);
@@ -148,8 +148,7 @@ class Recovery::Restorer final : public CatalogVisitor {
     for (const CatalogName& name : names) {
       auto parent = directory(name.parent);
       auto attributes = parent ? sys::stat_of(*parent) : pass(parent);
-      if (attributes)
-        pool_.surroundings_.listener->appeared(pool_.number_, attributes->st_ino, std::string(name.name));
+      if (attributes) surroundings_.listener->appeared(number_, attributes->st_ino, std::string(name.name));
     }
   }
 
@@ -159,35 +158,34 @@ class Recovery::Restorer final : public CatalogVisitor {
     for (; !made_.empty(); made_.pop_back()) {
       count_step();
       const Made& made = made_.back();
-      EntryTable::Shard& shard = pool_.entries_.shard(made.handle.ino);
-      MutexLock lock(shard.mutex);
-      Entry* const entry = shard.find(made.handle.ino);
-      auto fd = pool_.arena_.open(made.handle, O_PATH | O_NOFOLLOW);
+      EntryTable::Shard& shard = entries_.shard(made.handle.ino);
+      const LockedEntry entry(shard, made.handle.ino);
+      auto fd = arena_.open(made.handle, O_PATH | O_NOFOLLOW);
       if (!fd) continue;
       shard.copies.erase(made.handle.ino);
       Entry nameless;
       nameless.policy.ino = made.handle.ino;
       const bool removed = made.is_directory ? remove_directory(fd->get())
-                                             : pool_.tree_.remove_names(entry != nullptr ? *entry : nameless,
+                                             : parts_.tree.remove_names(entry != nullptr ? *entry : nameless,
                                                                         fd->get()) == Tree::NamesLeft::kNone;
       if (!removed || entry == nullptr) continue;
-      auto kept = pool_.tree_.keep_inode(handle_of(*entry), std::move(*fd));
-      pool_.tree_.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
+      auto kept = parts_.tree.keep_inode(handle_of(*entry), std::move(*fd));
+      parts_.tree.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
     }
   }
 
   bool remove_directory(int fd) {
-    auto found = find_name(pool_.arena_, fd);
+    auto found = find_name(arena_, fd);
     return found && sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR);
   }
 
   Result<int> directory(uint64_t id) {
-    if (id == kCatalogRoot) return pool_.arena_.tree_fd();
+    if (id == kCatalogRoot) return arena_.tree_fd();
     if (auto found = open_.find(id); found != open_.end()) return found->second.get();
     auto known = directories_.find(id);
     if (known == directories_.end()) return fail(ENOENT);
     if (open_.size() >= kOpenDirectories) open_.clear();
-    auto fd = pool_.arena_.open(known->second, O_RDONLY | O_DIRECTORY);
+    auto fd = arena_.open(known->second, O_RDONLY | O_DIRECTORY);
     if (!fd) return pass(fd);
     return open_.emplace(id, std::move(*fd)).first->second.get();
   }
@@ -203,8 +201,8 @@ class Recovery::Restorer final : public CatalogVisitor {
     if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
     Entry marked;
     marked.disk.node_id = node.id;
-    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised());
-    if (auto put = pool_.marks_.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
+    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, is_supervised());
+    if (auto put = parts_.marks.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
       return pass(put);
     if (auto named = sys::link_to(fd->get(), parent, name); !named) return pass(named);
     return fd;
@@ -253,8 +251,7 @@ class Recovery::Restorer final : public CatalogVisitor {
     if (is_new) made_.push_back({*handle, S_ISDIR(node.mode)});
     if (content == nullptr) {
       const KeptCtime kept =
-          is_new ? restore_ctime(fd->get(), node.modified, node.changed, pool_.surroundings_.is_supervised())
-                 : KeptCtime();
+          is_new ? restore_ctime(fd->get(), node.modified, node.changed, is_supervised()) : KeptCtime();
       tier_.names.known(handle->ino, node.id, fd->get(), kept);
       if (S_ISDIR(node.mode)) {
         directories_[node.id] = *handle;
@@ -283,8 +280,7 @@ class Recovery::Restorer final : public CatalogVisitor {
 
   void adopt(const CatalogNode& node, sys::Handle handle, const CatalogContent& content,
              std::string_view name, KeptCtime kept) {
-    constexpr uint64_t kBlockBytes = 4096;
-    EntryTable::Shard& shard = pool_.entries_.shard(handle.ino);
+    EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     entry.disk.node_id = node.id;
@@ -292,14 +288,11 @@ class Recovery::Restorer final : public CatalogVisitor {
     entry.disk.name_hash = name_hash_of(name);
     entry.version = content.version;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    const auto in_blocks = [](uint64_t bytes) {
-      return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    };
-    pool_.entries_.restored(entry, {in_blocks(data_bytes), in_blocks(content.size_bytes)}, node.pinned);
+    entries_.restored(entry, {rounded_up(data_bytes), rounded_up(content.size_bytes)}, node.pinned);
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
     shard.copies[handle.ino] = content;
-    if (content.size_bytes > 0 && !has_holes(content.extents)) pool_.capacity_.stored(content.size_bytes);
+    if (content.size_bytes > 0 && !has_holes(content.extents)) capacity_.stored(content.size_bytes);
     stored_.push_back({node.modified, handle.ino});
   }
 
@@ -307,7 +300,7 @@ class Recovery::Restorer final : public CatalogVisitor {
     for (const CatalogName& name : names) dropped_.push_back(DropName{name.parent, std::string(name.name)});
   }
 
-  Pool& pool_;
+  const Parts& parts_;
   DiskTier& tier_;
   const KnownNodes& there_;
   const bool serves_;  // a client may have looked for what comes back
@@ -323,7 +316,7 @@ class Recovery::Restorer final : public CatalogVisitor {
 };
 
 Result<void> Recovery::restore(DiskTier& tier, const KnownNodes& there) {
-  return Restorer(pool_, tier, there).run();
+  return Restorer(*this, tier, there).run();
 }
 
 }  // namespace kvcachefs

@@ -40,13 +40,6 @@ TEST(EntrySize, EmptyEntriesCountAsSizes) {
   EXPECT_EQ(learner.expected_bytes(), 0u);
 }
 
-TEST(EntrySize, ResetForgets) {
-  EntrySizeLearner learner;
-  learner.closed(4096);
-  learner.reset();
-  EXPECT_EQ(learner.expected_bytes(), 0u);
-}
-
 TEST(EntrySize, AgreesWithSortingTheLastSizes) {
   std::mt19937_64 random(20240531);
   EntrySizeLearner learner;

@@ -37,7 +37,7 @@ class ReservationsTest : public test::ArenaTest {
     ArenaTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     capacity_.emplace(PoolOptions{}, surroundings_, *arena_, counters_);
-    reservations_.emplace(PoolPart(kPool, name_, surroundings_, *arena_, entries_, counters_), *capacity_);
+    reservations_.emplace(PoolPart{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_});
     resize(32 * kMiB);
   }
   void resize(uint64_t bytes) {

@@ -69,8 +69,8 @@ TEST_F(SettingsTest, TheLargestSizeIsNotBelowTheSize) {
 TEST_F(SettingsTest, OptionsOfAVersionWithoutALargestSize) {
   PoolOptions old;
   old.size_bytes = kPoolBytes;
-  const Settings settings(PoolPart(kPool, name_, surroundings_, *arena_, entries_, counters_), old,
-                          *capacity_, *disk_, *prefetcher_, *requests_, *evictor_);
+  const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_};
+  const Settings settings({part, *disk_}, old, *prefetcher_, *requests_, *evictor_);
   EXPECT_EQ(settings.options().size_max_bytes, kPoolBytes);
 }
 
