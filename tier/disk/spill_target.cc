@@ -116,8 +116,9 @@ Result<bool> Opening::look_for_ours() {
   Result<void> ok = measure();
   if (ok) ok = read_first_unit();
   auto ours = ok ? is_ours() : pass(ok);
-  if (ours && *ours) ok = check_whole();
-  return ok ? std::move(ours) : pass(ok);
+  if (ours && *ours)
+    if (auto whole = check_whole(); !whole) return pass(whole);
+  return ours;
 }
 
 Result<void> Opening::look() {
