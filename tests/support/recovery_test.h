@@ -17,7 +17,10 @@ class RecoveryTest : public PoolPartsTest {
  protected:
   static constexpr uint64_t kUnits = 64;
 
-  RecoveryTest() : PoolPartsTest(Upto::kRecovery) { options_.spill_path = "disk"; }
+  RecoveryTest() : PoolPartsTest(Upto::kRecovery) {
+    options_.spill_path = "disk";
+    options_.spill_unit_bytes = kUnitBytes;
+  }
   void SetUp() override {
     PoolPartsTest::SetUp();
     if (!IsSkipped() && !HasFatalFailure()) supervise();

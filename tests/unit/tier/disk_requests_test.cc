@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "tests/support/catalogs.h"
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
@@ -221,7 +222,7 @@ TEST_F(DiskRequestsTest, ADirectorysSyncIsForWhatIsClosedInIt) {
   EXPECT_EQ(state(elsewhere).node_id, 0u);
   const uint64_t its_id = catalogued("d");
   EXPECT_NE(its_id, 0u);
-  EXPECT_TRUE(tier().store->catalog().lookup(its_id, "below").value());
+  EXPECT_TRUE(test::id_in(tier().store->catalog(), its_id, "below"));
 }
 
 // The kernel tells of it some time after the close.
@@ -235,7 +236,7 @@ TEST_F(DiskRequestsTest, ADirectorysSyncDoesNotWaitForALastClose) {
   requests_->sync_directory(d, waiter());
   EXPECT_EQ(outcome(), kToldWell);
   EXPECT_EQ(state(f).tier, Entry::Tier::kDirty);
-  EXPECT_TRUE(tier().store->catalog().content(state(f).node_id).value());
+  EXPECT_TRUE(test::content_in(tier().store->catalog(), state(f).node_id));
   const auto mark = copy_mark_of(open("d/f").get());
   ASSERT_TRUE(mark);
   EXPECT_EQ(mark->node_id, state(f).node_id) << "or a successor would drop it";
@@ -251,7 +252,7 @@ TEST_F(DiskRequestsTest, ADirectorysSyncCopiesWhatAMappingMayWrite) {
   requests_->sync_directory(d, waiter());
   EXPECT_EQ(outcome(), kToldWell);
   EXPECT_EQ(state(f).tier, Entry::Tier::kDirty);
-  EXPECT_TRUE(tier().store->catalog().content(state(f).node_id).value());
+  EXPECT_TRUE(test::content_in(tier().store->catalog(), state(f).node_id));
 }
 
 TEST_F(DiskRequestsTest, ADirectorysSyncCopiesWhatAWriterHasOpenedMeanwhile) {
@@ -263,7 +264,7 @@ TEST_F(DiskRequestsTest, ADirectorysSyncCopiesWhatAWriterHasOpenedMeanwhile) {
   open_entry(f, {.writer = true});
   const UniqueFd writer = open("d/f");
   EXPECT_EQ(outcome(), kToldWell);
-  EXPECT_TRUE(tier().store->catalog().content(state(f).node_id).value());
+  EXPECT_TRUE(test::content_in(tier().store->catalog(), state(f).node_id));
 }
 
 TEST_F(DiskRequestsTest, AnEmptyDirectorysSyncIsForItself) {
