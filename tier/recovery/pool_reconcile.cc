@@ -46,7 +46,11 @@ bool is_same(const CatalogNode& a, const CatalogNode& b) {
 class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
  public:
   Reconciler(const Recovery& its, DiskTier& tier, bool unfinished)
-      : DiskPart(its), marks_(its.parts_.marks), pool_tree_(its.parts_.tree), tier_(tier), unfinished_(unfinished) {}
+      : DiskPart(its),
+        marks_(its.parts_.marks),
+        pool_tree_(its.parts_.tree),
+        tier_(tier),
+        unfinished_(unfinished) {}
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
