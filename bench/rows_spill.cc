@@ -93,7 +93,8 @@ void spill_rows(Bench& bench) {
   const std::string fios = disk.make_file("fio", bytes);
   const Tmpfs memory(bench.work, "spill-pages", "huge=within_size,size=" + std::to_string(bytes + 64 * kMiB));
   const Pages pages(memory.directory() + "/pages", bytes);
-  const auto device = must_have(open_uring_device(ours));
+  const auto device =
+      must_have(uring_device_on(UniqueFd(::open(ours.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC)), ours));
   for (const Case& one : cases) {
     const FioJob job{one.kind, fios, bytes, one.block_bytes, one.depth, memory.directory() + "/pages"};
     FioJob own_pages = job;
