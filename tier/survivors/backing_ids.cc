@@ -1,14 +1,16 @@
 #include "tier/survivors/backing_ids.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcachefs {
 
 void BackingIds::begin_generation() {
   records_.find_free();
+  std::unordered_map<int32_t, uint32_t> places;
+  records_.for_each([&](uint32_t place, PoolInode, const Record& record) { places[record.id] = place; });
   MutexLock lock(mutex_);
-  place_of_.clear();
-  records_.for_each([&](uint32_t place, PoolInode, const Record& record) { place_of_[record.id] = place; });
+  place_of_ = std::move(places);
 }
 
 Result<void> BackingIds::held(const HeldBacking& backing) {
