@@ -252,14 +252,19 @@ TEST_F(FaultTest, InATakeover) {
   int round = 0;
   for (const char* places :
        {"taken over", "adopted nameless", "adopted the tree", "claimed what the disk has", "pools adopted",
-        "resumed", "disk flushed\nmade up for the catalog",
+        "resumed", "pause disk flushed\nmade up for the catalog",
         "disk flushed\nclaimed what the disk has\nresumed"}) {
     SCOPED_TRACE(places);
     die_at(places, [&] {
       add("more-" + std::to_string(++round), 2);
+      if (std::string_view(places).starts_with("pause")) {  // the catalog has not got the directory yet
+        ASSERT_EQ(::mkdir(path("directory").c_str(), 0755), 0);
+        ASSERT_TRUE(eventually([&] { return exists(fault_file() + ".paused"); }));
+      }
       if (!std::string_view(places).starts_with("disk")) kill_server();
       expect_whole();
     });
+    (void)::rmdir(path("directory").c_str());
     EXPECT_EQ(read_at(gone.fd(), 0, 10), "gone");
     EXPECT_EQ(difference(0, read_at(open.fd(), 0, kMiB)), "");
     if (HasFailure()) return;
