@@ -46,12 +46,21 @@ TEST_F(RecoveryReconcileTest, TheCatalogHearsOfChangedAttributes) {
   EXPECT_EQ(node(2)->mode, S_IFREG | 0604u);
 }
 
-TEST_F(RecoveryReconcileTest, TheCatalogGetsWhatItLacks) {
+TEST_F(RecoveryReconcileTest, ACleanFileWhoseCopyTheCatalogDoesNotNameIsDirty) {
   const uint64_t f = leave_clean("f", 7, content_);
+  recover();
+  EXPECT_EQ(state(f).tier, Tier::kDirty) << "a flush that failed may have lost it";
+  EXPECT_FALSE(copy(f));
+  EXPECT_EQ(catalogued("f"), 0u);
+  EXPECT_EQ(promised_number(copy_mark_of(open("f").get())), 7u);
+}
+
+TEST_F(RecoveryReconcileTest, TheCatalogGetsWhatItLacks) {
+  const uint64_t f = leave_cold("f", 7, content_);
   recover();
   EXPECT_EQ(catalogued("f"), 7u);
   EXPECT_EQ(committed(7), content_);
-  EXPECT_EQ(state(f).tier, Tier::kClean);
+  EXPECT_EQ(state(f).tier, Tier::kCold);
   EXPECT_GT(tier().store->new_id(), 7u) << "no number is given twice";
 }
 
@@ -87,7 +96,7 @@ TEST_F(RecoveryReconcileTest, AFileKeepsAllItsNames) {
 
 TEST_F(RecoveryReconcileTest, ANewDirectoryComesWithWhatIsInIt) {
   make_directory("d");
-  (void)leave_clean("d/f", 2, content_);
+  (void)leave_cold("d/f", 2, content_);
   recover();
   const uint64_t d = catalogued("d");
   ASSERT_NE(d, 0u);
