@@ -41,6 +41,7 @@ uint64_t bytes_of(std::span<const CatalogChange> changes) {
 }  // namespace
 
 void CatalogLog::note_lost(const auto& changes) {
+  if (!flush_failed_) return;
   for (const CatalogChange& change : changes)
     if (const auto* const put = std::get_if<PutContent>(&change)) lost_nodes_.insert(put->id);
 }
@@ -130,11 +131,12 @@ void CatalogLog::step(std::chrono::milliseconds at_most) {
   answer(committed, outcome);
 }
 
-void CatalogLog::freeze(const char* why) {
+void CatalogLog::freeze(const char* why, bool flush_failed) {
   log_error("{}: the disk tier keeps what its catalog has and gets nothing more until the pool starts again",
             why);
   MutexLock lock(mutex_);
   frozen_ = true;
+  flush_failed_ = flush_failed;
   std::ranges::move(batch_, std::back_inserter(changes_));
   note_lost(changes_);
   batch_.clear();
@@ -157,7 +159,7 @@ Result<void> CatalogLog::write() {
     if (auto flushed = device_.flush(); !flushed) {
       count(counters_.catalog_errors);
       // Earlier writes may be lost even if a later flush succeeds, and nothing tells which of them.
-      freeze("a flush of the disk failed");
+      freeze("a flush of the disk failed", true);
       return flushed;
     }
   }
@@ -165,7 +167,8 @@ Result<void> CatalogLog::write() {
   auto freed = catalog_.commit(batch_);
   if (!freed) {
     count(counters_.catalog_errors);
-    if (pending_bytes_ > kMostPendingBytes) freeze("too much waits for a catalog that cannot be written");
+    if (pending_bytes_ > kMostPendingBytes)
+      freeze("too much waits for a catalog that cannot be written", false);
     if (!std::exchange(failing_, true))
       log_error("{}: what changes stays in memory until the catalog can be written again",
                 freed.error().message);

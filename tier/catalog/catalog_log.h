@@ -56,8 +56,8 @@ class CatalogLog {
   // before it changes more.
   bool is_full() const { return pending_bytes_.load(std::memory_order_relaxed) > kFullBytes; }
   bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
-  // has_lost() is true if the log was frozen before it could commit a content of the node: the disk may not
-  // have it.
+  // has_lost() is true if a flush failed before a content of the node was committed: the disk may not have
+  // it.
   bool has_lost(uint64_t node_id) const EXCLUDES(mutex_);
   // close() tells remaining waiters, and later callers, ESHUTDOWN. It is called after the last step().
   void close() EXCLUDES(mutex_);
@@ -70,7 +70,7 @@ class CatalogLog {
   };
   void gather() REQUIRES(mutex_);
   Result<void> write();
-  void freeze(const char* why) EXCLUDES(mutex_);
+  void freeze(const char* why, bool flush_failed) EXCLUDES(mutex_);
   void note_lost(const auto& changes) REQUIRES(mutex_);
   void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);
 
@@ -93,6 +93,7 @@ class CatalogLog {
   bool woken_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> frozen_{false};  // changes under the mutex
+  bool flush_failed_ GUARDED_BY(mutex_) = false;
   std::atomic<uint64_t> pending_bytes_{0};
   // The stepping thread's own members: the changes taken and not committed yet.
   std::vector<CatalogChange> batch_;

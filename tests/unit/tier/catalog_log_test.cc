@@ -110,9 +110,11 @@ TEST_F(CatalogLogTest, MoreThanMemoryShouldHoldIsDropped) {
   for (int i = 0; i < 1000; ++i) log_->append(std::vector<CatalogChange>(999, PutNode{file_node(2)}));
   EXPECT_NE(told(), 0);
   EXPECT_FALSE(log_->frozen());
+  log_->append(file(3, {{1, 1}}));
   log_->append(std::vector<CatalogChange>(2000, PutNode{file_node(2)}));
   EXPECT_NE(told(), 0);
   EXPECT_TRUE(log_->frozen());
+  EXPECT_FALSE(log_->has_lost(3)) << "the disk has it, and its memory may go";
   EXPECT_TRUE(log_->idle());
 }
 
