@@ -1,6 +1,7 @@
 // kvcachefsd: the command line, what an earlier process has left, the supervisor, and --daemonize. What
 // serves is daemon/serve.
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -54,6 +55,12 @@ Result<std::unique_ptr<Survivors>> inherit(Inheritance& left) {
   return survivors;
 }
 
+void unmount(const Connection& connection) {
+  const std::string device = device_at(connection.mount_point());
+  for (const std::string& target : mount_points_of(device, connection.device_fd().value_or(-1)))
+    (void)sys::unmount(target.c_str(), MNT_DETACH);
+}
+
 Result<int> serve_supervised(const Config& config, const Succession& succession, ServiceManager& manager,
                              std::unique_ptr<Survivors> survivors, const RuntimeDir& runtime,
                              Announcement& announcement) {
@@ -80,7 +87,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                 .give_up =
                                     [&](const std::string& reason) {
                                       log_error("{}: unmounting", reason);
-                                      unmount_everywhere(config.mountpoint.string());
+                                      unmount(survivors->connection());
                                       runtime.clean_up();
                                     },
                                 .can_upgrade = [&]() -> Result<void> {

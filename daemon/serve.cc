@@ -195,12 +195,14 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     };
     wait_for_end(session, workers, survivors, audience.supervisor, gets_on);
     survivors.children().ending();
+  } else if (generation > 0) {
+    log_info("unmounted from outside");
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
   }
   session.unmount();
   workers.stop();
-  return negotiated ? 0 : kExitFailure;
+  return negotiated || generation > 0 ? 0 : kExitFailure;
 }
 
 }  // namespace kvcachefs

@@ -105,6 +105,7 @@ void Workers::start(unsigned server_threads) {
     evict();
   });
   pools_.on_disk_tier([this](const std::shared_ptr<Pool>& pool) { run_disk(pool); });
+  fault_point("requests are taken");
 }
 
 void Workers::start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds)) {

@@ -1,5 +1,6 @@
 #include "fs/mounts.h"
 
+#include <poll.h>
 #include <sys/mount.h>
 
 #include <algorithm>
@@ -34,12 +35,12 @@ std::string device_at(const std::string& mountpoint) {
   return mount == nullptr || mount->type != kFileSystemType ? "" : mount->device;
 }
 
-void unmount_everywhere(const std::string& mountpoint) {
-  for (const std::string& target : mount_points_of(device_at(mountpoint)))
-    (void)sys::unmount(target.c_str(), MNT_DETACH);
+bool is_connected(int device_fd) {
+  pollfd device{device_fd, 0, 0};
+  return poll(&device, 1, 0) == 0;  // POLLERR: fuse_dev_poll() of fs/fuse/dev.c
 }
 
-std::vector<std::string> mount_points_of(const std::string& device) {
+std::vector<std::string> mount_points_of(const std::string& device, int device_fd) {
   const auto mounts = read_mounts().value_or(std::vector<MountPoint>());
   std::vector<std::string> result;
   for (const MountPoint& mount : mounts) {
@@ -49,6 +50,8 @@ std::vector<std::string> mount_points_of(const std::string& device) {
     else
       log_warning("{}: something else is mounted over it, and both stay", mount.directory);
   }
+  if (!is_connected(device_fd))
+    std::erase_if(result, [](const std::string& target) { return !is_dead_mount(target); });
   std::ranges::reverse(result);
   return result;
 }

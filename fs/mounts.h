@@ -16,12 +16,14 @@ Result<void> clean_dead_mount(const std::string& mountpoint);
 // Linux 5.14, one that is mounted elsewhere already.
 Result<void> mount_connection(int device_fd, const std::string& mountpoint);
 
+// Whether the kernel still has the connection's file system. It ends with its last mount or by MNT_FORCE, and
+// then the number of its device may be another file system's.
+bool is_connected(int device_fd);
+
 // The result is `MAJOR:MINOR` of the kvcachefs that is mounted there; empty if there is none.
 std::string device_at(const std::string& mountpoint);
-// unmount_everywhere() unmounts the kvcachefs that is mounted at `mountpoint` from each place where it is
-// mounted. mount_points_of() lists the places where the device's file system is mounted and a path leads to
-// it, bind mounts included, the newest first.
-void unmount_everywhere(const std::string& mountpoint);
-std::vector<std::string> mount_points_of(const std::string& device);
+// The places where the connection's file system, which has or had this device, is mounted and a path leads to
+// it, bind mounts included, the newest first. Without a descriptor (-1) it counts as connected.
+std::vector<std::string> mount_points_of(const std::string& device, int device_fd);
 
 }  // namespace kvcachefs

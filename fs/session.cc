@@ -346,7 +346,7 @@ void Session::stop_notifying() {
 void Session::unmount() {
   // The mount may have been missing when this process took over, and exist again (daemon/second_start.h).
   if (mounted_device_.empty()) mounted_device_ = device_at(options_.mountpoint);
-  for (const std::string& target : mount_points_of(mounted_device_)) {
+  for (const std::string& target : mount_points_of(mounted_device_, fuse_session_fd(session_))) {
     if (sys::unmount(target.c_str(), 0)) continue;
     // The unmount fails because files are open. MNT_FORCE ends the connection, which answers all waiting
     // requests; the mount goes when the last file is closed.
@@ -354,6 +354,7 @@ void Session::unmount() {
     (void)sys::unmount(target.c_str(), MNT_DETACH);
   }
   fuse_session_exit(session_);
+  server_.survivors.connection().disconnected();
 }
 
 }  // namespace kvcachefs

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -123,6 +124,36 @@ TEST_F(ServingTest, EndsWhenSomebodyUnmountsIt) {
   EXPECT_THAT(mount.log(), HasSubstr("unmounted from outside"));
   EXPECT_TRUE(mounts_below(mount.runtime_dir()).empty());
   EXPECT_EQ(list(mount.runtime_dir()), std::vector<std::string>());
+}
+
+// The kernel gives the number of an unmounted file system's device to the next one.
+TEST_F(ServingTest, UnmountsNoOtherMountThatHasItsDeviceNumber) {
+  const auto device = [](const Mount& mount) {
+    struct stat status {};
+    return ::stat(mount.root().c_str(), &status) == 0 ? status.st_dev : 0;
+  };
+  std::vector<std::unique_ptr<Mount>> others;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    // The lowest free number is given first, and before the other's own there are those of its pool.
+    std::vector<std::unique_ptr<PlainTmpfs>> lower(static_cast<size_t>(attempt % 8));
+    for (auto& tmpfs : lower) tmpfs = std::make_unique<PlainTmpfs>("size=1M");
+    Mount mount;
+    mount.stop_squeezing();
+    const dev_t number = device(mount);
+    ASSERT_EQ(::kill(mount.server_pid(), SIGSTOP), 0);
+    ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
+    lower.clear();
+    // A mount of another test may be given the number meanwhile.
+    others.push_back(std::make_unique<Mount>());
+    Mount& other = *others.back();
+    ASSERT_EQ(::kill(mount.server_pid(), SIGCONT), 0);
+    EXPECT_EQ(mount.wait_for_exit(std::chrono::seconds(60)), 0) << mount.log();
+    if (device(other) != number) continue;
+    EXPECT_EQ(store(other.path() + "/file", "content"), 0);
+    other.stop();
+    return;
+  }
+  FAIL() << "no mount was given the number of one before";
 }
 
 }  // namespace

@@ -182,6 +182,20 @@ TEST_F(SupervisorTest, GivesUpWhatCannotBe) {
   ::unlink(file.c_str());
 }
 
+// A successor finds the connection ended before it comes to serve.
+TEST_F(SupervisorTest, EndsWhenItIsUnmountedDuringATakeover) {
+  const std::string file = start_with_faults();
+  mount().stop_squeezing();
+  ASSERT_EQ(store(file, "pause requests are taken\n"), 0);
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  EXPECT_TRUE(eventually([&] { return exists(file + ".paused"); }));
+  ASSERT_EQ(::umount2(mount().root().c_str(), 0), 0);
+  ASSERT_EQ(::unlink((file + ".paused").c_str()), 0);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 0) << mount().log();
+  EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
+  EXPECT_NE(mount().log().find("unmounted from outside"), std::string::npos) << mount().log();
+}
+
 // An Obstacle covers a pool's memory with another mount, so that no successor can adopt the pool.
 class Obstacle {
  public:

@@ -138,7 +138,7 @@ TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
   add("cold", 4);
   make_all_cold();
   // The successor has to write what this process has not written.
-  arm("disk flushed\npause claimed what the disk has");
+  arm("marked clean\npause claimed what the disk has");
   auto stored = std::async(std::launch::async, [&] { add("e", 4); });
   EXPECT_TRUE(eventually([&] { return exists(paused()); }));
   slow.freeze();

@@ -20,6 +20,10 @@ void Connection::connected(int device_fd, std::span<const std::byte> init) {
   shared_->device_fd = device_fd;
 }
 
+void Connection::disconnected() {
+  if (shared_ != nullptr) shared_->device_fd = -1;
+}
+
 std::optional<int> Connection::device_fd() const {
   if (shared_ == nullptr || shared_->device_fd < 0) return std::nullopt;
   return shared_->device_fd;
