@@ -9,6 +9,7 @@ usage: tests/run.sh [--preset P] [--target T]... [--no-setup] [-- CTEST-ARGUMENT
   --preset P   dev (default), release, asan, tsan or clang
   --target T   build only this target (may be repeated); default: everything
   --no-setup   do not run packaging/setup.sh first
+KVCACHEFS_UNITY=ON: eight source files are compiled as one, for a build from nothing.
 A capability that the machine lacks is listed as skipped with its reason; KVCACHEFS_REQUIRE=all (CI=... means the
 same) makes it a failure.
 TEXT
@@ -93,7 +94,7 @@ configure() {
   if [ ! -f "$build/build.ninja" ] && command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
   fi
-  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; return 1; }
+  cmake --preset "$preset" "-DCMAKE_UNITY_BUILD=${KVCACHEFS_UNITY:-OFF}" >"$log" 2>&1 || { cat "$log" >&2; return 1; }
 }
 
 # Tests on mounts wait more than they compute, half of the time and more.

@@ -138,9 +138,10 @@ TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
   add("cold", 4);
   make_all_cold();
   // The successor has to write what this process has not written.
-  arm("marked clean\npause claimed what the disk has");
-  auto stored = std::async(std::launch::async, [&] { add("e", 4); });
+  arm("disk flushed\npause claimed what the disk has");
+  make_directory(path("directory"));
   EXPECT_TRUE(eventually([&] { return exists(paused()); }));
+  auto stored = std::async(std::launch::async, [&] { add("e", 4); });
   slow.freeze();
   go_on();
   EXPECT_TRUE(eventually([&] { return lines_about(kWaits) > 0; }, std::chrono::seconds(30))) << mount().log();
