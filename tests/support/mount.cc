@@ -196,8 +196,10 @@ void Mount::kill_server(bool once_it_serves, std::chrono::milliseconds after) {
     for (size_t at = 0; (at = text.find(" serves ", at)) != std::string::npos; ++at) ++count;
     return count;
   };
+  const auto begun = std::chrono::steady_clock::now();
   if (once_it_serves) eventually([&] { return servers() > killed_servers_; }, kStartDeadline);
-  std::this_thread::sleep_for(after);
+  // Each server serves as long as its takeover took: on a slow machine clients would hardly get on.
+  std::this_thread::sleep_for(after + (std::chrono::steady_clock::now() - begun));
   const pid_t serving = serving_pid();
   killed_servers_ = servers();
   if (serving > 0) ::kill(serving, SIGKILL);
