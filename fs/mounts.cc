@@ -11,6 +11,15 @@
 #include "base/sys.h"
 
 namespace kvcachefs {
+namespace {
+
+bool is_connected(int device_fd) {
+  pollfd device{device_fd, 0, 0};
+  return poll(&device, 1, 0) == 0;  // POLLERR: fuse_dev_poll() of fs/fuse/dev.c
+}
+
+}  // namespace
+
 Result<void> clean_dead_mount(const std::string& mountpoint) {
   // Dead mounts may lie on top of each other, if several daemons have died there.
   for (int layer = 0; layer < 8; ++layer) {
@@ -33,11 +42,6 @@ std::string device_at(const std::string& mountpoint) {
   const MountPoint* mount = find_mount(mounts, mountpoint);
   // The file system may have been unmounted, and another one may be mounted there now.
   return mount == nullptr || mount->type != kFileSystemType ? "" : mount->device;
-}
-
-bool is_connected(int device_fd) {
-  pollfd device{device_fd, 0, 0};
-  return poll(&device, 1, 0) == 0;  // POLLERR: fuse_dev_poll() of fs/fuse/dev.c
 }
 
 std::vector<std::string> mount_points_of(const std::string& device, int device_fd) {

@@ -16,14 +16,12 @@ Result<void> clean_dead_mount(const std::string& mountpoint);
 // Linux 5.14, one that is mounted elsewhere already.
 Result<void> mount_connection(int device_fd, const std::string& mountpoint);
 
-// Whether the kernel still has the connection's file system. It ends with its last mount or by MNT_FORCE, and
-// then the number of its device may be another file system's.
-bool is_connected(int device_fd);
-
 // The result is `MAJOR:MINOR` of the kvcachefs that is mounted there; empty if there is none.
 std::string device_at(const std::string& mountpoint);
 // The places where the connection's file system, which has or had this device, is mounted and a path leads to
-// it, bind mounts included, the newest first. Without a descriptor (-1) it counts as connected.
+// it, bind mounts included, the newest first. A file system ends with its last mount or by MNT_FORCE, and
+// then the number of its device may be another's: of an ended connection only mounts without a server are
+// listed. Without a descriptor (-1) it counts as connected.
 std::vector<std::string> mount_points_of(const std::string& device, int device_fd);
 
 }  // namespace kvcachefs

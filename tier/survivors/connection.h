@@ -37,7 +37,7 @@ class Connection {
   // is the kernel's INIT request.
   void connected(int device_fd, std::span<const std::byte> init);
   std::optional<int> device_fd() const;  // none: no connection to take over
-  void disconnected();
+  void disconnected();                   // it has ended for good: no process is to follow
   void moved(int device_fd) { shared_->device_fd = device_fd; }
   std::span<const std::byte> init() const { return std::span(shared_->init).first(shared_->init_bytes); }
 
