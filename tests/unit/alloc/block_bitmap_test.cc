@@ -5,8 +5,7 @@
 #include <random>
 #include <set>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::block_bitmap_test {
 
 std::optional<uint64_t> naive_next(const std::set<uint64_t>& members, uint64_t from) {
   const auto at = members.lower_bound(from);
@@ -79,5 +78,4 @@ TEST(BlockBitmapTest, DoesAsASetDoes) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::block_bitmap_test

@@ -7,8 +7,7 @@
 #include <random>
 #include <thread>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::extent_allocator_test {
 
 using Extents = std::vector<Extent>;
 
@@ -288,5 +287,4 @@ TEST(ExtentAllocatorTest, ThreadsNeverShareAUnit) {
   EXPECT_EQ(allocator.long_free_run(), kUnits);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::extent_allocator_test

@@ -11,8 +11,7 @@
 #include "tests/support/arena_test.h"
 #include "tests/support/files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::memory_arena_test {
 
 using MemoryArenaTest = test::ArenaTest;
 
@@ -113,5 +112,4 @@ TEST_F(MemoryArenaTest, TheLastOwnerUnmountsItAndOpenFilesKeepTheirBytes) {
   EXPECT_EQ(test::read_at(file.get(), 0, 5), "bytes");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::memory_arena_test

@@ -12,8 +12,7 @@
 
 #include "base/unique_fd.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::numa_topology_test {
 
 std::vector<int> as_vector(std::span<const int> values) {
   return {values.begin(), values.end()};
@@ -145,5 +144,4 @@ TEST(NumaTopology, AFileIsPlacedWhereTheSystemHasTheNode) {
   EXPECT_FALSE(topology.place_file(-1, 0).has_value());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::numa_topology_test

@@ -8,8 +8,7 @@
 
 #include "tests/support/arena_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::tree_name_test {
 
 using TreeNameTest = test::ArenaTest;
 
@@ -31,5 +30,4 @@ TEST_F(TreeNameTest, AnInodeLeadsToItsDirectoryAndName) {
   EXPECT_EQ(find_name(*arena_, high.get()).error().code, ENOENT);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::tree_name_test

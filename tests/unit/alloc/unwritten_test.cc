@@ -12,8 +12,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::unwritten_test {
 
 constexpr uint64_t kMiB = 1 << 20;
 
@@ -80,5 +79,4 @@ TEST_F(UnwrittenTest, AHoleThatLargePagesFilledIsAHoleAgain) {
   EXPECT_EQ(test::read_at(fd(), 3 * kMiB, 4096), test::pattern(0, 4 * kMiB).substr(3 * kMiB, 4096));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::unwritten_test

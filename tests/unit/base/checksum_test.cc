@@ -7,8 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::checksum_test {
 
 std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -77,5 +76,4 @@ TEST(ChecksumTest, EveryFlippedBitShows) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::checksum_test

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::costly_value_test {
 
 class CostlyValueTest : public testing::Test {
  protected:
@@ -51,5 +50,4 @@ TEST_F(CostlyValueTest, WhoComesMeanwhileGetsTheLastValue) {
   EXPECT_EQ(outer, 7);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::costly_value_test

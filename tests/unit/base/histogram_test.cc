@@ -6,8 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::histogram_test {
 
 TEST(Histogram, EmptyAnswersZero) {
   const Histogram histogram;
@@ -50,5 +49,4 @@ TEST(Histogram, NothingIsLostAcrossThreads) {
   EXPECT_EQ(histogram.snapshot().sum_ns, kThreads * (kRecords * (kRecords - 1) / 2));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::histogram_test

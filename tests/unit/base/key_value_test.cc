@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::key_value_test {
 
 TEST(KeyValue, TakesOnePartAfterTheOther) {
   const auto parts = [](std::string_view list) {
@@ -57,5 +56,4 @@ TEST(KeyValue, AValueIsFoundByTheKeyOfItsLine) {
   EXPECT_EQ(line_value("Tgid", "Tgid"), "");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::key_value_test

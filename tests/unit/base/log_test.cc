@@ -7,8 +7,7 @@
 
 #include "base/log_limit.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::log_test {
 
 TEST(Log, LineCarriesThePriority) {
   testing::internal::CaptureStderr();
@@ -74,5 +73,4 @@ TEST(LogLimit, WritesOnlyWhatIsDue) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "<4>entry 0\n<3>disk 7\n");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::log_test

@@ -8,8 +8,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::mount_point_test {
 
 TEST(MountPoint, ADeadDaemonIsKnownByItsErrors) {
   for (const int code : {ENOTCONN, ECONNABORTED, ECANCELED}) EXPECT_TRUE(is_daemon_gone(code)) << code;
@@ -46,5 +45,4 @@ TEST(MountPoint, WhatIsMissingIsNamedAsItWasGiven) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::mount_point_test

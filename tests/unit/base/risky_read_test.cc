@@ -10,8 +10,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::risky_read_test {
 
 class RiskyReadTest : public ::testing::Test {
  protected:
@@ -63,5 +62,4 @@ TEST_F(RiskyReadTest, OnlyTheOneThatIsAskedForIsForgotten) {
   EXPECT_EQ(test::read_file(deaths_), "d\n") << "a fresh list";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::risky_read_test

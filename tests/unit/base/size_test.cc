@@ -5,8 +5,7 @@
 #include <cerrno>
 #include <random>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::size_test {
 
 constexpr uint64_t kK = 1024;
 constexpr uint64_t kG = kK * kK * kK;
@@ -95,5 +94,4 @@ TEST(ParseNumber, TakesWholeDecimalsOnly) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::size_test

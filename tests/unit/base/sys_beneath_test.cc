@@ -13,8 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::sys_beneath_test {
 
 class SysBeneathTest : public ::testing::Test {
  protected:
@@ -77,5 +76,4 @@ TEST_F(SysBeneathTest, CallsWithADirectoryTakeOneComponent) {
   EXPECT_TRUE(sys::stat_at(tree, "a"));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::sys_beneath_test

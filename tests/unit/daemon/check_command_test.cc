@@ -15,8 +15,7 @@
 #include "tier/disk/spill_orders.h"
 #include "tier/disk/spill_target.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::check_command_test {
 
 constexpr uint64_t kUnit = uint64_t{1} << 20;  // not the default, so that the tool has to find it out
 constexpr size_t kEntryBytes = kUnit + 5;
@@ -174,5 +173,4 @@ TEST_F(CheckTest, NamesMistakes) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::check_command_test

@@ -13,8 +13,7 @@
 #include "tests/support/mount.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::child_test {
 
 bool is_open(int fd) {
   return ::fcntl(fd, F_GETFD) >= 0;
@@ -90,5 +89,4 @@ TEST_F(ChildTest, WhatCannotBeFoundOutCountsAsAlive) {
   EXPECT_TRUE(waits_in_kernel(kNobody));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::child_test

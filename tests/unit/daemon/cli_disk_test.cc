@@ -6,8 +6,7 @@
 #include "daemon/cli/progress.h"
 #include "tests/unit/daemon/cli_fixture.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::cli_disk_test {
 
 TEST_F(CliTest, ShowsDisks) {
   mount_.add_pool("a");
@@ -156,5 +155,4 @@ TEST(Progress, IsALine) {
   EXPECT_EQ(progress_line(12, 10, 1 << 20, 0.1), "[##############################] 100% 10 of 10 entries 1M");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::cli_disk_test

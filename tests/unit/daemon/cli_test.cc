@@ -5,8 +5,7 @@
 #include "daemon/cli/views.h"
 #include "tests/unit/daemon/cli_fixture.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::cli_test {
 
 TEST_F(CliTest, ShowsAllPools) {
   mount_.add_pool("llama");
@@ -273,5 +272,4 @@ TEST(Duration, HasTwoUnits) {
   EXPECT_EQ(format_duration(90000), "1d 1h");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::cli_test

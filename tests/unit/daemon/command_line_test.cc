@@ -5,8 +5,7 @@
 
 #include <fstream>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::command_line_test {
 
 constexpr uint64_t kG = uint64_t{1} << 30;
 constexpr uint64_t kMemory = 64 * kG;
@@ -331,5 +330,4 @@ TEST_F(CommandLineTest, TellsVersionAndHelp) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::command_line_test

@@ -5,8 +5,7 @@
 
 #include <cerrno>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::config_test {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -87,5 +86,4 @@ TEST(CheckTransport, OverIoUringNoPoolHasADisk) {
   EXPECT_TRUE(check_transport(config, {}));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::config_test

@@ -13,8 +13,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::empty_directory_test {
 
 class EmptyDirectoryTest : public ::testing::Test {
  protected:
@@ -85,5 +84,4 @@ TEST_F(EmptyDirectoryTest, WhatCannotBeRemovedIsToldAfterAllElseIs) {
   EXPECT_EQ(empty(), 0);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::empty_directory_test

@@ -9,8 +9,7 @@
 #include "base/log.h"
 #include "tests/support/files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::log_file_test {
 
 TEST(LogFile, BeginsAnewWhenItHasGrown) {
   const std::string directory = "/tmp/kv-log-" + std::to_string(getpid());
@@ -36,5 +35,4 @@ TEST(LogFile, BeginsAnewWhenItHasGrown) {
   std::filesystem::remove_all(directory);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::log_file_test

@@ -6,8 +6,7 @@
 
 #include "tests/unit/daemon/fake_mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::mount_helper_test {
 
 constexpr uint64_t kMemory = uint64_t{64} << 30;
 
@@ -181,5 +180,4 @@ TEST(MountHelper, KnowsItsOwnMount) {
                             "3 0 0:50 / /mnt/a rw - tmpfs tmpfs rw\n"));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::mount_helper_test

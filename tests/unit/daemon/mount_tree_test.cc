@@ -6,8 +6,7 @@
 
 #include "tests/unit/daemon/fake_mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::mount_tree_test {
 
 TEST(StatsReading, TakesNamesAndValuesApart) {
   const auto stats = StatsReading::parse("a 1\nwithout\n\nb two words\nc \na 2\nlast 7");
@@ -91,5 +90,4 @@ TEST_F(MountTreeTest, OneOrderHasTheWholeDisk) {
   EXPECT_EQ(code_of(tree_.write_settings("p", {{"spill_size", "1K"}})), EINVAL) << "less than two units";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::mount_tree_test

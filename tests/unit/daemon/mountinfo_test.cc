@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::mountinfo_test {
 
 constexpr std::string_view kTable =
     "21 26 0:20 / /proc rw,nosuid shared:5 - proc proc rw\n"
@@ -57,5 +56,4 @@ TEST(Mountinfo, FindsEachFileSystemOnce) {
   EXPECT_TRUE(find_kvcachefs_roots({}).empty());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::mountinfo_test

@@ -5,8 +5,7 @@
 
 #include <cerrno>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pool_list_test {
 
 constexpr uint64_t kMemoryBytes = uint64_t{64} << 30;
 
@@ -44,5 +43,4 @@ TEST(PoolListTest, WhatIsNoneIsRefused) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pool_list_test

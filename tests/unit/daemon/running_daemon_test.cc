@@ -10,8 +10,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::running_daemon_test {
 
 TEST(Holders, AreNamedUpToThree) {
   std::vector<Holder> holders;
@@ -45,5 +44,4 @@ TEST(RunningDaemon, HasTheDirectoryAndAConnectionOpen) {
   EXPECT_EQ(found->device_fd, device.fd());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::running_daemon_test

@@ -15,8 +15,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::runtime_dir_test {
 
 TEST(RuntimeDirName, EachMountPointHasItsOwn) {
   EXPECT_EQ(RuntimeDir::directory_of("/run/kv", "/mnt/kv"), "/run/kv/mnt-kv.mount");
@@ -128,5 +127,4 @@ TEST_F(RuntimeDirTest, PoolsWithoutTheirDiskAreNoted) {
   EXPECT_FALSE(test::exists(directory_)) << "with all that was noted";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::runtime_dir_test

@@ -17,8 +17,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::service_manager_test {
 
 class ServiceManagerTest : public ::testing::Test {
  protected:
@@ -137,5 +136,4 @@ TEST(NoServiceManager, IsToldNothing) {
   EXPECT_TRUE(manager.take_kept().empty());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::service_manager_test

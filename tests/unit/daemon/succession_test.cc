@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::succession_test {
 
 TEST(Succession, WhatIsNewerIsRefused) {
   EXPECT_EQ(objection_to(own_formats()), "");
@@ -14,5 +13,4 @@ TEST(Succession, WhatIsNewerIsRefused) {
   EXPECT_NE(objection_to(""), "");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::succession_test

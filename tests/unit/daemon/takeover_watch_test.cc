@@ -7,8 +7,7 @@
 #include "tests/support/mount.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::takeover_watch_test {
 
 using namespace std::chrono_literals;
 
@@ -43,5 +42,4 @@ TEST_F(TakeoverWatchTest, OneThatCannotBeLookedAtMayBeWaiting) {
   for (int looks = 0; looks < 100; ++looks) EXPECT_FALSE(watch.hangs(1ns));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::takeover_watch_test

@@ -7,8 +7,7 @@
 #include "tests/support/served_test.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::attributes_test {
 
 using test::UserProcess;
 using test::wire;
@@ -177,5 +176,4 @@ TEST_F(AttributesTest, APoolSaysWhatItMayHold) {
   EXPECT_EQ(ask(FUSE_STATFS, NodeId::of_inode(9, 1).value).as<fuse_statfs_out>().st.blocks, 0u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::attributes_test

@@ -10,8 +10,7 @@
 #include <cerrno>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::backing_test {
 
 constexpr PoolInode kInode{.pool = 3, .ino = 7};
 
@@ -78,5 +77,4 @@ TEST_F(BackingTest, WithoutAConnectionThereIsNoPassthrough) {
       [](const HeldBacking&, bool) { ADD_FAILURE() << "none was written down"; });
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::backing_test

@@ -11,8 +11,7 @@
 #include "tests/support/mount.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::caller_test {
 
 using test::UserProcess;
 
@@ -94,5 +93,4 @@ TEST_F(CallerTest, WhatHasEndedHasNoProcess) {
   EXPECT_FALSE(caller->may(CAP_CHOWN));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::caller_test

@@ -10,8 +10,7 @@
 #include "tests/support/served_test.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::control_files_test {
 
 using test::FuseAnswer;
 using test::FuseRequest;
@@ -192,5 +191,4 @@ TEST_F(ControlFilesTest, ThePoolsOwnerOwnsThem) {
   EXPECT_EQ(of(of_administrator("size")).uid, 0u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::control_files_test

@@ -11,8 +11,7 @@
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::control_pool_files_test {
 
 constexpr uint64_t kMemoryBytes = uint64_t{64} << 30;
 
@@ -364,5 +363,4 @@ TEST_F(PoolFiles, EntriesAreListed) {
             "tab\\there\\nline\\\\end\t0\tdirty\t0\t0\t0\t0\t0\n");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::control_pool_files_test

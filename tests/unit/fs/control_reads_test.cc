@@ -4,8 +4,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::control_reads_test {
 
 using test::wire;
 
@@ -70,5 +69,4 @@ TEST_F(ControlReadsTest, RequestsThatStillWaitAtTheEndAreAnswered) {
   session_->control().gather(std::chrono::minutes(10));  // nor does it wait itself
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::control_reads_test

@@ -14,8 +14,7 @@
 #include "fs/control/server_files.h"
 #include "fs/control/stats.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::control_stats_test {
 
 PoolReport sample_report(std::string name = "llama") {
   PoolOptions options;
@@ -256,5 +255,4 @@ TEST(ControlMetrics, WithoutPoolsThereAreOnlyTheDaemonsOwn) {
   EXPECT_EQ(text.find("pool=\""), std::string::npos);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::control_stats_test

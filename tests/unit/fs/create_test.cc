@@ -7,8 +7,7 @@
 #include "tests/support/served_test.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::create_test {
 
 using test::FuseRequest;
 using test::UserProcess;
@@ -170,5 +169,4 @@ TEST_F(CreateTest, OnlyAnAdministratorMakesAPool) {
   EXPECT_EQ(kernel_.ask(request).error, EPERM) << "a thread of another PID namespace";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::create_test

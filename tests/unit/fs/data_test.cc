@@ -6,8 +6,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::data_test {
 
 using test::wire;
 
@@ -110,5 +109,4 @@ TEST_F(DataTest, ACopyStaysWithinItsBounds) {
   EXPECT_EQ(copy({from.nodeid, 1}, 0, to, 0, 1).error, EOPNOTSUPP) << "a file that is served from the disk";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::data_test

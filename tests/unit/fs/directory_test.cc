@@ -8,8 +8,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::directory_test {
 
 using test::wire;
 
@@ -172,5 +171,4 @@ TEST_F(DirectoryTest, WhatIsNoDirectoryIsNotListed) {
   EXPECT_EQ(ask(FUSE_RELEASEDIR, root_, wire(fuse_release_in{})).error, 0);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::directory_test

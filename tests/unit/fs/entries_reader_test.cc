@@ -10,8 +10,7 @@
 #include "base/escape.h"
 #include "fs/control/orders.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::entries_reader_test {
 
 class EntriesReaderTest : public testing::Test {
  protected:
@@ -98,5 +97,4 @@ TEST_F(EntriesReaderTest, AnEmptyPoolHasAHeader) {
   EXPECT_EQ(reader.read(entries_header().size(), 1000), "");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::entries_reader_test

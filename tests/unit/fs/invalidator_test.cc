@@ -11,8 +11,7 @@
 #include "base/mutex.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::invalidator_test {
 
 constexpr auto kNow = std::chrono::milliseconds(0);
 constexpr uint16_t kStuck = 1;
@@ -89,5 +88,4 @@ TEST_F(InvalidatorTest, AllThatWasQueuedBeforeIsWaitedFor) {
   EXPECT_EQ(told(), std::vector<uint64_t>{2});
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::invalidator_test

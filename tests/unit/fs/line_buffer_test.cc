@@ -7,8 +7,7 @@
 #include <random>
 #include <string>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::line_buffer_test {
 
 TEST(LineBuffer, GivesWholeLines) {
   LineBuffer buffer;
@@ -51,5 +50,4 @@ TEST(LineBuffer, RefusesWhatIsNoLine) {
   EXPECT_EQ(buffer.add("\n" + half)->size(), half.size() + 1);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::line_buffer_test

@@ -3,8 +3,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::lookup_test {
 
 using test::wire;
 using test::wire_name;
@@ -108,5 +107,4 @@ TEST_F(LookupTest, ManyAreForgottenAtOnce) {
   EXPECT_EQ(getattr(other), ESTALE);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::lookup_test

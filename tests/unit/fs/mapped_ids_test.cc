@@ -9,8 +9,7 @@
 #include <array>
 #include <string>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::mapped_ids_test {
 
 // From include/uapi/linux/fuse.h of Linux 6.12; Debian 12's is older.
 constexpr uint32_t kInitExtended = 1u << 30;
@@ -58,5 +57,4 @@ TEST(MappedIds, AnAnswerThatIsTooShortIsLeftAlone) {
   EXPECT_EQ(sent(kInitExtended).flags2, 0u) << "that was the answer";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::mapped_ids_test

@@ -6,8 +6,7 @@
 #include "tests/support/served_test.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::names_test {
 
 using test::FuseRequest;
 using test::UserProcess;
@@ -159,5 +158,4 @@ TEST_F(NamesTest, AnEmptyPoolIsRemovedByAnAdministrator) {
   EXPECT_EQ(unlink("entry").error, 0);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::names_test

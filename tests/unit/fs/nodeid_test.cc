@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::nodeid_test {
 
 constexpr uint16_t kLastPool = 0x7fff;
 constexpr uint64_t kLastIno = (uint64_t{1} << 48) - 1;
@@ -49,5 +48,4 @@ TEST(NodeId, TheMountsOwnFilesBelongToNoPool) {
   EXPECT_TRUE(NodeId{NodeId::kPoolsDirectory}.is_pools_directory());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::nodeid_test

@@ -8,8 +8,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::notices_test {
 
 constexpr auto kNow = std::chrono::milliseconds(0);
 constexpr auto kLong = std::chrono::minutes(10);
@@ -118,5 +117,4 @@ TEST(Invalidator, AWakeEndsAStep) {
   worker.join();
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::notices_test

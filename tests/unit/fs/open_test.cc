@@ -7,8 +7,7 @@
 #include "tests/support/served_test.h"
 #include "tests/support/user_process.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::open_test {
 
 using operations::error_of;
 using test::FuseRequest;
@@ -147,5 +146,4 @@ TEST_F(OpenTest, AFlushOrASyncIsDoneAtOnceWithoutADisk) {
   EXPECT_EQ(ask(FUSE_FLUSH, NodeId::of_inode(9, 1).value, wire(flush)).error, ESTALE);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::open_test

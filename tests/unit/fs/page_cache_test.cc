@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::page_cache_test {
 
 constexpr uint64_t kFile = 7;
 
@@ -46,5 +45,4 @@ TEST(PageCache, WhereTheKernelKeepsItRightAllBypassIt) {
   EXPECT_TRUE(cache.bypasses(kFile));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::page_cache_test

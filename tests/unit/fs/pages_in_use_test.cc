@@ -6,8 +6,7 @@
 #include <memory>
 #include <thread>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pages_in_use_test {
 
 constexpr uint64_t kFile = 7;
 
@@ -41,5 +40,4 @@ TEST(PagesInUse, ACutWaitsForTheReadsUnderWay) {
   EXPECT_TRUE(cut);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pages_in_use_test

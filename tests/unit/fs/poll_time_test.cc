@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::poll_time_test {
 
 constexpr uint64_t kMostNs = 16'000;
 
@@ -51,5 +50,4 @@ TEST(PollTime, IsOffAtZero) {
   EXPECT_EQ(least.present_ns(), 1u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::poll_time_test

@@ -4,8 +4,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::session_test {
 
 using test::ServedTest;
 using test::wire;
@@ -86,5 +85,4 @@ TEST_F(SessionTest, NoRequestStaysInHand) {
   EXPECT_TRUE(test::eventually([&] { return survivors_->requests().oldest_ns() == 0; }));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::session_test

@@ -7,8 +7,7 @@
 #include "base/clock.h"
 #include "gtest/gtest.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::stale_callers_test {
 
 TEST(StaleCallers, OnlyTheFirstOfACallIsNew) {
   StaleCallers callers;
@@ -73,5 +72,4 @@ TEST(StaleCallers, ManyAtOnceKeepTheirMarks) {
   EXPECT_EQ(lost, 0);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::stale_callers_test

@@ -5,8 +5,7 @@
 
 #include <thread>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::thread_groups_test {
 
 TEST(ThreadGroups, AThreadBelongsToItsProcessAndItsMainThreadToo) {
   ThreadGroups groups;
@@ -28,5 +27,4 @@ TEST(ThreadGroups, AThreadThatCannotBeReadCountsAsAProcess) {
   EXPECT_EQ(ThreadGroups().of(kNone), static_cast<uint64_t>(kNone));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::thread_groups_test

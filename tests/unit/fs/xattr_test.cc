@@ -5,8 +5,7 @@
 
 #include "tests/support/served_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::xattr_test {
 
 using test::FuseAnswer;
 using test::wire;
@@ -170,5 +169,4 @@ TEST_F(XattrTest, WhatIsNoInodeOfAPoolHasNone) {
   EXPECT_EQ(get("user.a").error, ESTALE);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::xattr_test

@@ -17,8 +17,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs::test {
-namespace {
+namespace kvcachefs::test::attacker_test {
 
 class AttackerTest : public ::testing::Test {
  protected:
@@ -131,5 +130,4 @@ TEST_F(AttackerTest, OneThatHangsIsKilledAtTheDeadline) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs::test
+}  // namespace kvcachefs::test::attacker_test

@@ -10,8 +10,7 @@
 
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::own_mounts_test {
 
 class OwnMounts final : public ::testing::Environment {
  public:
@@ -30,5 +29,4 @@ TEST(OwnMountsTest, TheMountsAreNotThoseOfTheCaller) {
             std::filesystem::read_symlink("/proc/" + std::to_string(::getppid()) + "/ns/mnt"));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::own_mounts_test

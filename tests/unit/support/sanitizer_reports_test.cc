@@ -11,8 +11,7 @@
 #include "tests/support/mount.h"
 #include "tests/support/program.h"
 
-namespace kvcachefs::test {
-namespace {
+namespace kvcachefs::test::sanitizer_reports_test {
 
 using ::testing::HasSubstr;
 
@@ -48,5 +47,4 @@ TEST(SanitizerReports, OfAStartedProgramAreFound) {
   EXPECT_EQ(take_sanitizer_reports(), "") << "a report counts once";
 }
 
-}  // namespace
-}  // namespace kvcachefs::test
+}  // namespace kvcachefs::test::sanitizer_reports_test

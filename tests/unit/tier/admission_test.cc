@@ -5,8 +5,7 @@
 #include <random>
 #include <thread>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::admission_test {
 
 constexpr uint64_t kWindow = 1 << 12;
 
@@ -112,5 +111,4 @@ TEST(AdmissionTest, ThreadsMayCountAtOnce) {
   EXPECT_TRUE(filter.admit(1, 0));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::admission_test

@@ -9,8 +9,7 @@
 
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::away_disk_test {
 
 using namespace std::chrono_literals;
 using Kind = PromoteOutcome::Kind;
@@ -127,5 +126,4 @@ TEST(AwayDisk, ARefusalSaysWhetherThereIsADisk) {
   EXPECT_EQ(refuse_without_disk(nullptr, "llama").error().message, "pool llama has no disk tier");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::away_disk_test

@@ -11,8 +11,7 @@
 
 #include "tests/support/pools_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::away_disks_test {
 
 // What the process writes to its standard error goes to a file meanwhile.
 class Log {
@@ -96,5 +95,4 @@ TEST_F(AwayDisksTest, ADiskThatIsBackIsFoundAndAnotherIsNot) {
   EXPECT_NE(pool->away(), nullptr) << "only the next process gets it";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::away_disks_test

@@ -3,8 +3,7 @@
 #include "base/clock.h"
 #include "gtest/gtest.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::candidates_test {
 
 TEST(Candidates, AFreshOneGrowsForASecond) {
   Candidates candidates("lru");
@@ -95,5 +94,4 @@ TEST(Candidates, OnePublishedColdIsAsOldAsItsName) {
   EXPECT_EQ(candidates.next_cold(), 2u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::candidates_test

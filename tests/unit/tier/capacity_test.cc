@@ -11,8 +11,7 @@
 #include "tests/support/arena_test.h"
 #include "tests/support/no_kernel.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::capacity_test {
 
 constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -314,5 +313,4 @@ TEST_F(CapacityTest, ActivityShowsInMemoryAndInNewFiles) {
   EXPECT_NE(capacity.activity(), created);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::capacity_test

@@ -13,8 +13,7 @@
 #include "tests/support/files.h"
 #include "tier/catalog/content_layout.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_check_test {
 
 using test::directory_node;
 using test::file_node;
@@ -269,5 +268,4 @@ TEST_F(CatalogCheckTest, ADiskWithoutUnitsIsNone) {
   EXPECT_EQ(check_catalog(*catalog_, {}).error().code, EINVAL);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_check_test

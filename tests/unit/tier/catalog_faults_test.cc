@@ -62,8 +62,7 @@ extern "C" int fdatasync(int fd) {
   return static_cast<int>(::syscall(SYS_fdatasync, fd));
 }
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_faults_test {
 
 using test::CatalogChanges;
 using test::content_of;
@@ -279,5 +278,4 @@ TEST(CatalogFull, AFullFileSystemLosesNothingAndGoesOnWithRoom) {
   EXPECT_EQ(text_of(**catalog), naive.text());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_faults_test

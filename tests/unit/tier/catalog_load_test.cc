@@ -14,8 +14,7 @@
 #include "tier/catalog/catalog_records.h"
 #include "tier/catalog/catalog_store.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_load_test {
 
 using records::id_key;
 using records::NameKey;
@@ -329,5 +328,4 @@ TEST_F(CatalogLoadTest, AFileThatWasCutOffIsAnErrorAndNoCrash) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_load_test

@@ -10,8 +10,7 @@
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_log_test {
 
 using test::content_of;
 using test::file_node;
@@ -118,5 +117,4 @@ TEST_F(CatalogLogTest, MoreThanMemoryShouldHoldIsDropped) {
   EXPECT_TRUE(log_->idle());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_log_test

@@ -11,8 +11,7 @@
 #include "tests/support/disks.h"
 #include "tier/catalog/catalog.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_model_test {
 
 using test::CatalogChanges;
 using test::content_of;
@@ -160,5 +159,4 @@ TEST(CatalogGrowth, AMapThatIsTooSmallGrows) {
   EXPECT_EQ(count.losses, 0);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_model_test

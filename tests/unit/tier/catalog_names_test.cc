@@ -13,8 +13,7 @@
 #include "tests/support/catalogs.h"
 #include "tests/support/small_store.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_names_test {
 
 using test::SmallStore;
 
@@ -219,5 +218,4 @@ TEST_F(CatalogNamesTest, ChangedAttributesAreToldOfWhatTheCatalogHas) {
   EXPECT_EQ(test::node_in(store_->catalog(), file.disk.node_id)->mode & 07777, 0444u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_names_test

@@ -12,8 +12,7 @@
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::catalog_test {
 
 using test::content_of;
 using test::directory_node;
@@ -321,5 +320,4 @@ TEST(CatalogDirectory, AFileThatIsNoCatalogIsRefused) {
   EXPECT_EQ(refused.error().code, EUCLEAN);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::catalog_test

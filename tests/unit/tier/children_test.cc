@@ -12,8 +12,7 @@
 #include "base/sys.h"
 #include "tests/support/arena_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::children_test {
 
 class ChildrenTest : public ::testing::Test {
  protected:
@@ -77,5 +76,4 @@ TEST_F(WalkTest, ComesToADirectoryBeforeItsChildren) {
   EXPECT_LT(place("s"), 4);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::children_test

@@ -16,8 +16,7 @@
 #include "tier/disk/promoter.h"
 #include "tier/disk/spiller.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::closed_tier_test {
 
 constexpr auto kNow = std::chrono::milliseconds(0);
 constexpr uint64_t kUnitBytes = 8192;
@@ -145,5 +144,4 @@ TEST_F(ClosedTierTest, ReadsFromTheDisk) {
   EXPECT_EQ(promoter.queued(), 0u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::closed_tier_test

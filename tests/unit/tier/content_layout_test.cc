@@ -14,8 +14,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::content_layout_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -121,5 +120,4 @@ TEST(ContentLayout, DataAndHolesOfAContent) {
   EXPECT_EQ(seek_in_content(hole, kUnitBytes, 5, true), std::nullopt);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::content_layout_test

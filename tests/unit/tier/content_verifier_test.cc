@@ -13,8 +13,7 @@
 #include "tests/support/files.h"
 #include "tier/catalog/content_layout.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::content_verifier_test {
 
 using test::FaultyDisk;
 using test::Random;
@@ -193,5 +192,4 @@ TEST(ContentVerifier, HolesAreNotRead) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::content_verifier_test

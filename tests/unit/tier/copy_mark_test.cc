@@ -11,8 +11,7 @@
 #include "base/unique_fd.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::copy_mark_test {
 
 class CopyMarkTest : public ::testing::Test {
  protected:
@@ -111,5 +110,4 @@ TEST_F(CopyMarkTest, WhatCannotBeReadSaysSo) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::copy_mark_test

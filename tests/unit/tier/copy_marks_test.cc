@@ -8,8 +8,7 @@
 #include "tests/support/pool_parts.h"
 #include "tests/support/system_calls.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::copy_marks_test {
 
 using State = CopyMark::State;
 
@@ -210,5 +209,4 @@ TEST_F(CopyMarksTest, NumbersAreGivenAtOpensWhereACloseIsDurableAndWritesPassThe
   EXPECT_FALSE(marks_->numbers_at_open());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::copy_marks_test

@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::descriptor_budget_test {
 
 class DescriptorBudgetTest : public ::testing::Test {
  protected:
@@ -61,5 +60,4 @@ TEST_F(DescriptorBudgetTest, WhatWasHeldBeforeCounts) {
   EXPECT_EQ(take(1000, 1, 5), 1u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::descriptor_budget_test

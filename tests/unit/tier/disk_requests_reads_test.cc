@@ -8,8 +8,7 @@
 #include "tests/support/pool_parts.h"
 #include "tier/pool/disk_requests.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::disk_requests_reads_test {
 
 using test::code_of;
 using test::pattern;
@@ -136,5 +135,4 @@ TEST_F(DiskRequestsReadsTest, HolesAreFoundOnTheDisk) {
   EXPECT_EQ(seek_fails_with(4711, 0, SEEK_DATA), ESTALE);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::disk_requests_reads_test

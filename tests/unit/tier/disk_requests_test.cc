@@ -8,8 +8,7 @@
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::disk_requests_test {
 
 using test::code_of;
 using test::pattern;
@@ -334,5 +333,4 @@ TEST_F(DiskRequestsTest, OneScrubRunsAtATime) {
   EXPECT_FALSE(requests_->scrub_progress().running);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::disk_requests_test

@@ -2,8 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::empty_directories_test {
 
 EmptyDirectories::Directory directory(uint64_t ino, bool at_top = false) {
   return {.handle = {.ino = ino, .generation = 1}, .at_top = at_top};
@@ -64,5 +63,4 @@ TEST(EmptyDirectories, TheKernelsAnswerIsKeptForWhatWasAsked) {
   EXPECT_EQ(list.asked()[0].asked_ms, 7u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::empty_directories_test

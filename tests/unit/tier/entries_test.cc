@@ -8,8 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::entries_test {
 
 constexpr uint64_t kNoLimit = UINT64_MAX;
 
@@ -305,5 +304,4 @@ TEST_F(EntriesTest, AnImpossibleStateStopsTheProcess) {
 }
 #endif
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::entries_test

@@ -9,8 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::entry_size_test {
 
 TEST(EntrySize, NothingKnownAtFirst) {
   const EntrySizeLearner learner;
@@ -68,5 +67,4 @@ TEST(EntrySize, ThreadsMayCloseAtOnce) {
   EXPECT_EQ(learner.expected_bytes(), 4096u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::entry_size_test

@@ -11,8 +11,7 @@
 #include "tests/support/system_calls.h"
 #include "tier/pool/evictor.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::evictor_disk_test {
 
 using test::pattern;
 using Whose = Room::Whose;
@@ -219,5 +218,4 @@ TEST_F(EvictorDiskTest, IfNothingIsColdACleanEntryMakesRoomOnTheDisk) {
   EXPECT_FALSE(state(dirty).spill_queued);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::evictor_disk_test

@@ -12,8 +12,7 @@
 #include "tests/support/pool_parts.h"
 #include "tier/pool/evictor.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::evictor_inodes_test {
 
 constexpr uint64_t kMinuteMs = 60'000;
 
@@ -298,5 +297,4 @@ TEST_F(EvictorInodesTest, ARequestDoesNotWaitForADropThatWaitsForIt) {
   EXPECT_FALSE(evictor_->wait_to_make(now_ns() - 200'000'000));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::evictor_inodes_test

@@ -11,8 +11,7 @@
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::evictor_test {
 
 using Unit = EvictOrder::Unit;
 using Whose = Room::Whose;
@@ -229,5 +228,4 @@ TEST_F(EvictorTest, AWriterBeyondItsPromiseHasRoomAfterEachRound) {
   }));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::evictor_test

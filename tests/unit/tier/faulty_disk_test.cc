@@ -8,8 +8,7 @@
 
 #include "tests/support/disks.h"
 
-namespace kvcachefs::test {
-namespace {
+namespace kvcachefs::test::faulty_disk_test {
 
 using namespace std::chrono_literals;
 using Kind = BlockRequest::Kind;
@@ -302,5 +301,4 @@ TEST(FaultyDiskTest, ThreadsHaveChannelsOfTheirOwn) {
   }
 }
 
-}  // namespace
-}  // namespace kvcachefs::test
+}  // namespace kvcachefs::test::faulty_disk_test

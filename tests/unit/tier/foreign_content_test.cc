@@ -12,8 +12,7 @@
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::foreign_content_test {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr size_t kExt4MagicAt = 0x438;
@@ -142,5 +141,4 @@ TEST_F(ForeignContentTest, WipingWhereNothingIsChangesNothing) {
   EXPECT_TRUE(test::read_file(path_) == before);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::foreign_content_test

@@ -9,8 +9,7 @@
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::inodes_test {
 
 using test::code_of;
 
@@ -310,5 +309,4 @@ TEST_F(InodesTest, AFileMayBeWrittenByAnOpenOrAMapping) {
   EXPECT_TRUE(inodes_->may_be_written(f));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::inodes_test

@@ -9,8 +9,7 @@
 
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::insight_test {
 
 class InsightTest : public test::PoolPartsTest {
  protected:
@@ -159,5 +158,4 @@ TEST_F(InsightTest, TheSurveyCountsTheMemoryOfEachNode) {
   EXPECT_EQ(bytes, 4 * kBlock);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::insight_test

@@ -10,8 +10,7 @@
 #include "base/unique_fd.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::kept_ctime_test {
 
 constexpr timespec kLongAgo{1'000'000'000, 5};
 
@@ -137,5 +136,4 @@ TEST_F(KeptCtimeTest, TimesThatTheCatalogDoesNotKnowAreNotRestored) {
   EXPECT_TRUE(is_written_down());
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::kept_ctime_test

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::numa_survey_test {
 
 constexpr uint64_t kMany = NumaSurvey::kFewEntries + 1;
 
@@ -40,5 +39,4 @@ TEST_F(NumaSurveyTest, WhoeverAsksForItWaits) {
   EXPECT_GE(looks_, 1);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::numa_survey_test

@@ -13,8 +13,7 @@
 #include "tests/support/system_calls.h"
 #include "tier/pool/open_files.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::open_files_data_test {
 
 using test::code_of;
 using test::pattern;
@@ -354,5 +353,4 @@ TEST_F(OpenFilesDataTest, RoomForANewEntryIsMadeBefore) {
   EXPECT_GE(arena_->usage().free_bytes, kMiB);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::open_files_data_test

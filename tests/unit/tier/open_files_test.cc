@@ -7,8 +7,7 @@
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::open_files_test {
 
 using test::code_of;
 
@@ -379,5 +378,4 @@ TEST_F(OpenFilesTest, AnOpenThatWasNotAnsweredIsAnsweredAfterATakeover) {
   EXPECT_FALSE(files_->adopted_open(g, false));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::open_files_test

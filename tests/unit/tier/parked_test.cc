@@ -8,8 +8,7 @@
 #include "base/clock.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::parked_test {
 
 using test::eventually;
 
@@ -184,5 +183,4 @@ TEST_F(ParkedTest, MoreIsToComeWhileAnotherThreadBringsThemBack) {
   EXPECT_EQ(take(), 1u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::parked_test

@@ -12,8 +12,7 @@
 #include <tuple>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::policy_test {
 
 std::vector<std::string> names() {
   std::vector<std::string> result;
@@ -272,5 +271,4 @@ TEST(PolicyOrder, AnExchangedPolicyKeepsWhatIsKnown) {
   EXPECT_EQ(fifo->next_victim(), &late);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::policy_test

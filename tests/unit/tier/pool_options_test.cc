@@ -4,8 +4,7 @@
 
 #include <cerrno>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pool_options_test {
 
 constexpr uint64_t kG = uint64_t{1} << 30;
 constexpr uint64_t kMemory = 64 * kG;
@@ -194,5 +193,4 @@ TEST(PoolOption, LeavesTheOptionsAloneOnError) {
   EXPECT_EQ(find_pool_setting("name"), nullptr);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pool_options_test

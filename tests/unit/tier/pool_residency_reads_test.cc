@@ -8,8 +8,7 @@
 #include "tests/support/pool_parts.h"
 #include "tier/pool/pool_residency.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pool_residency_reads_test {
 
 constexpr Finding kWrongBytes{Finding::Kind::kWrongBytes};
 constexpr Finding kUnreadable{Finding::Kind::kUnreadable, EIO};
@@ -197,5 +196,4 @@ TEST_F(PoolResidencyReadsTest, AVerdictOfAnOlderCopyCountsForNothing) {
   EXPECT_EQ(counters_.checksum_errors, 0u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pool_residency_reads_test

@@ -8,8 +8,7 @@
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pool_residency_test {
 
 using test::pattern;
 using Kind = SpillOutcome::Kind;
@@ -329,5 +328,4 @@ TEST_F(PoolResidencyTest, WhatTheMoversAskOfThePool) {
   EXPECT_EQ(residency_->free_bytes(false), arena_->usage().free_bytes - kPoolBytes / 2);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pool_residency_test

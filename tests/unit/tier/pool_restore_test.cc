@@ -18,8 +18,7 @@
 #include "tier/pool/pool.h"
 #include "tier/pool/pools.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pool_restore_test {
 
 using test::content_of;
 using test::directory_node;
@@ -320,5 +319,4 @@ TEST_F(PoolRestoreTest, AContentOfMadeUpSizeIsNotClaimed) {
   EXPECT_TRUE(store.claim(content({{6, 2}}, kUnitBytes + 1)));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pool_restore_test

@@ -7,8 +7,7 @@
 
 #include "tests/support/pools_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::pools_test {
 
 constexpr auto kLong = std::chrono::minutes(10);
 
@@ -233,5 +232,4 @@ TEST_F(PoolsTest, WithoutItsDiskAnAdoptedPoolServesAndStays) {
   EXPECT_FALSE(test::exists(disk_ / "spill")) << "a successor makes no disk";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::pools_test

@@ -7,8 +7,7 @@
 #include "tests/support/files.h"
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::prefetcher_test {
 
 using test::code_of;
 
@@ -158,5 +157,4 @@ TEST_F(PrefetcherTest, NothingIsAskedForInVain) {
   entries_.promotion_ended(entry(g));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::prefetcher_test

@@ -20,8 +20,7 @@
 #include "tests/support/small_store.h"
 #include "tier/catalog/content_layout.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::promoter_lane_test {
 
 using Kind = PromoteOutcome::Kind;
 using test::SmallStore;
@@ -304,5 +303,4 @@ TEST_F(PromoterLaneTest, AReaderGetsItsRangeFromTheDisk) {
   EXPECT_EQ(read(content, 0, 1), "EIO");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::promoter_lane_test

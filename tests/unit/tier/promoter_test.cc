@@ -13,8 +13,7 @@
 #include "tests/support/files.h"
 #include "tests/support/idle_residency.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::promoter_test {
 
 using Kind = PromoteOutcome::Kind;
 
@@ -161,5 +160,4 @@ TEST_F(PromoterTest, AfterTheEnd) {
   EXPECT_EQ(told->kind, Kind::kEnding);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::promoter_test

@@ -7,8 +7,7 @@
 
 #include "tests/support/recovery_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::recovery_adopt_test {
 
 using test::code_of;
 using ::testing::ElementsAre;
@@ -224,5 +223,4 @@ TEST_F(RecoveryAdoptTest, AFileThatCannotBeLookedAtIsNoFileThatIsGone) {
   EXPECT_EQ(code_of(refused), EIO);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::recovery_adopt_test

@@ -6,8 +6,7 @@
 
 #include "tests/support/recovery_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::recovery_reconcile_test {
 
 using test::file_node;
 using Tier = Entry::Tier;
@@ -237,5 +236,4 @@ TEST_F(RecoveryReconcileTest, WhatIsDirtyIsSpilled) {
   EXPECT_EQ(catalogued("f"), state(f).node_id);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::recovery_reconcile_test

@@ -6,8 +6,7 @@
 
 #include "tests/support/recovery_test.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::recovery_test {
 
 using test::code_of;
 using test::directory_node;
@@ -206,5 +205,4 @@ TEST_F(RecoveryAwayTest, AnUnfinishedRestoreGoesOnLater) {
   EXPECT_EQ(state(cold).tier, Tier::kCold);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::recovery_test

@@ -13,8 +13,7 @@
 #include "tests/support/arena_test.h"
 #include "tests/support/no_kernel.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::reservations_test {
 
 constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kKiB = 1024;
@@ -362,5 +361,4 @@ TEST_F(ReservationsTest, InAFullPoolAWriterIsExpectedToGrowButGetsNoMemory) {
   EXPECT_EQ(capacity_->writers().promised_to(ino_), 4 * kMiB);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::reservations_test

@@ -4,8 +4,7 @@
 
 #include <thread>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::room_test {
 
 using Whose = Room::Whose;
 using Answer = Room::Answer;
@@ -83,5 +82,4 @@ TEST(Wakeup, AWakeBeforeTheWaitIsNotLost) {
   wakeup.wait(kLong);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::room_test

@@ -12,8 +12,7 @@
 #include "tests/support/mount.h"
 #include "tests/support/small_store.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::scrubber_test {
 
 using test::SmallStore;
 
@@ -143,5 +142,4 @@ TEST_F(ScrubberTest, AtItsCloseACopyThatWasBegunIsGivenUp) {
   EXPECT_FALSE(scrubber_.progress().running);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::scrubber_test

@@ -7,8 +7,7 @@
 
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::settings_test {
 
 using test::code_of;
 
@@ -182,5 +181,4 @@ TEST_F(SettingsTest, ThePoolHasTheSettingsOfItsDisk) {
   EXPECT_EQ(options().size_bytes, kPoolBytes) << "and its own";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::settings_test

@@ -4,8 +4,7 @@
 
 #include <cerrno>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::spill_orders_test {
 
 constexpr uint64_t kG = uint64_t{1} << 30;
 
@@ -70,5 +69,4 @@ TEST(SpillOrder, ChangesNothingOnAMistake) {
   EXPECT_FALSE(set_spill_order(none, "20G"));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::spill_orders_test

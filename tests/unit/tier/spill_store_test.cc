@@ -6,8 +6,7 @@
 #include "tests/support/catalogs.h"
 #include "tests/support/small_store.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::spill_store_test {
 
 using test::file_node;
 using test::SmallStore;
@@ -121,5 +120,4 @@ TEST_F(SpillStoreTest, NumbersAreGivenOnce) {
   EXPECT_EQ(store_->new_id(), first + 12);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::spill_store_test

@@ -9,8 +9,7 @@
 
 #include "base/checksum.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::spill_superblock_test {
 
 constexpr size_t kVersionAt = 16, kUnitAt = 20, kChecksumAt = 48, kNamedBytes = 64;
 constexpr uint32_t kUnset = 77;
@@ -136,5 +135,4 @@ TEST(SpillSuperblockDeathTest, IsNotWrittenWithUnitsThatCannotBe) {
   EXPECT_DEATH(written(kSuperblock, kSuperblockBytes - 1), "check failed: block.size");
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::spill_superblock_test

@@ -17,8 +17,7 @@
 #include "tests/support/mount.h"
 #include "tests/support/program.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::spill_target_test {
 
 using namespace std::chrono_literals;
 
@@ -374,5 +373,4 @@ TEST_F(SpillDeviceTest, RefusesAMountedDevice) {
   EXPECT_EQ(test::run({"/bin/umount", mount_point}).exit_code, 0);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::spill_target_test

@@ -16,8 +16,7 @@
 #include "tests/support/files.h"
 #include "tests/support/idle_residency.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::spiller_test {
 
 using Kind = SpillOutcome::Kind;
 using ::testing::ElementsAre;
@@ -306,5 +305,4 @@ TEST_F(SpillerTest, AFileThatStaysMappedIsNoBacklog) {
   EXPECT_THAT(residency_.ended, ElementsAre(Kind::kCopied));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::spiller_test

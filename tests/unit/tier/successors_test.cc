@@ -7,8 +7,7 @@
 #include <set>
 #include <thread>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::successors_test {
 
 using Inos = std::vector<uint64_t>;
 
@@ -145,5 +144,4 @@ TEST_F(SuccessorsTest, ThreadsMayLearnAtOnce) {
   EXPECT_EQ(chain, (Inos{151, 152, 153, 154}));
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::successors_test

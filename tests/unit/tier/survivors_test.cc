@@ -12,8 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::survivors_test {
 
 constexpr PoolInode kInode{.pool = 3, .ino = 4711};
 
@@ -231,5 +230,4 @@ TEST_F(SurvivorsTest, AProcessKilledAtAnyMomentLeavesTheTruth) {
   EXPECT_LT(handles_of(*survivors_).size(), 1u);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::survivors_test

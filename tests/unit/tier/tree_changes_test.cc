@@ -8,8 +8,7 @@
 #include "tests/support/pool_parts.h"
 #include "tier/pool/tree.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::tree_changes_test {
 
 using test::code_of;
 using NamesLeft = Tree::NamesLeft;
@@ -227,5 +226,4 @@ TEST_F(TreeChangesTest, APriorityDecidesWhoLeavesFirst) {
   EXPECT_EQ(entries_.next_victim(false)->ino, f);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::tree_changes_test

@@ -8,8 +8,7 @@
 
 #include "tests/support/pool_parts.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::tree_test {
 
 using test::code_of;
 
@@ -332,5 +331,4 @@ TEST_F(TreeTest, WithDurabilityAStoredEntryGoesToTheDiskOnceItIsRenamed) {
   EXPECT_TRUE(state(g.ino).spill_queued);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::tree_test

@@ -24,8 +24,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::uring_block_io_test {
 
 using namespace std::chrono_literals;
 using test::AlignedMemory;
@@ -300,5 +299,4 @@ TEST_F(UringBlockIoTest, NodeIsTheControllers) {
   EXPECT_EQ(sys::disk_node(makedev(8, 0), directory_.path()), -1);
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::uring_block_io_test

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcachefs {
-namespace {
+namespace kvcachefs::writers_test {
 
 constexpr uint64_t kIno = 7;
 
@@ -79,5 +78,4 @@ TEST(Writers, ARaisedPromiseNeverShrinks) {
   EXPECT_FALSE(writers.open(2, 0, 0, 499)) << "others' promises exceed what is free";
 }
 
-}  // namespace
-}  // namespace kvcachefs
+}  // namespace kvcachefs::writers_test
