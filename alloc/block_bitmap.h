@@ -4,7 +4,6 @@
 // programmer's error and stops the process.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>

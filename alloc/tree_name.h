@@ -3,7 +3,6 @@
 // its path is longer than PATH_MAX; ESTALE when the path was renamed during each of three tries.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "alloc/memory_arena.h"

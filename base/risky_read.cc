@@ -6,7 +6,6 @@
 
 #include <array>
 #include <csignal>
-#include <iterator>
 #include <utility>
 
 #include "base/sys.h"

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <optional>
 #include <ranges>
-#include <set>
 #include <string_view>
 
 #include "base/key_value.h"

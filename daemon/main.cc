@@ -20,7 +20,6 @@
 #include "daemon/child.h"
 #include "daemon/command_line.h"
 #include "daemon/handovers.h"
-#include "daemon/pool_list.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
 #include "daemon/serve.h"

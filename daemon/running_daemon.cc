@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string_view>

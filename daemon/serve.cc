@@ -1,7 +1,6 @@
 #include "daemon/serve.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>

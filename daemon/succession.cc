@@ -21,7 +21,6 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/sys.h"
-#include "base/sys_disk.h"
 #include "daemon/child.h"
 #include "daemon/pool_list.h"
 #include "tier/catalog/catalog_records.h"

@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "base/result.h"
 #include "base/unique_fd.h"

@@ -4,7 +4,6 @@
 #include <dirent.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "fs/invalidator.h"
 
 #include <linux/fuse.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>

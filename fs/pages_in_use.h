@@ -8,7 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 
 namespace kvcachefs {

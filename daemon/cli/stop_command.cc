@@ -5,7 +5,6 @@
 #include <csignal>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "base/sys_disk.h"
 #include "base/sys_process.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/mountinfo.h"
-#include "base/result.h"
 #include "daemon/cli/mount_tree.h"
 #include "daemon/mount_helper/arguments.h"
 

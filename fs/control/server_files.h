@@ -9,7 +9,6 @@
 
 #include "fs/control/control_file.h"
 #include "fs/control/stats.h"
-#include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
 

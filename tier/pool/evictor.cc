@@ -1,7 +1,6 @@
 #include "tier/pool/evictor.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <thread>
 

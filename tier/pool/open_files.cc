@@ -1,7 +1,6 @@
 #include "tier/pool/open_files.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/check.h"

@@ -1,7 +1,6 @@
 #include "tier/pool/pool.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include "base/clock.h"
 #include "base/fault_point.h"

@@ -2,7 +2,6 @@
 // of its files say what the disk has of them (tier/catalog/copy_mark.h), and its tree has their names. The
 // catalog is brought up to date here: with what it did not get, or lost in that process's memory alone.
 #include <algorithm>
-#include <cerrno>
 #include <set>
 #include <string>
 #include <unordered_map>
