@@ -37,11 +37,9 @@ bool take_line(const std::string& text, size_t end) {
   const std::string taken = fault_file() + ".taken";
   if (std::rename(fault_file().c_str(), taken.c_str()) != 0) return false;  // another thread was first
   log_error("fault point: {}", text.substr(0, end));
-  if (end + 1 < text.size()) {
-    std::ofstream(taken, std::ios::trunc) << text.substr(end + 1);
-    (void)std::rename(taken.c_str(), fault_file().c_str());
-  }
-  return true;
+  if (end + 1 >= text.size()) return std::remove(taken.c_str()) == 0;
+  std::ofstream(taken, std::ios::trunc) << text.substr(end + 1);
+  return std::rename(taken.c_str(), fault_file().c_str()) == 0;
 }
 
 void wait_for_the_test() {

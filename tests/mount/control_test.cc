@@ -217,7 +217,8 @@ TEST_F(ControlTest, ReadOnlyOnesRefuseAndNothingIsMade) {
   EXPECT_NE(error_of(::unlink((folder + "/size").c_str())), 0);
   EXPECT_NE(error_of(::rename((folder + "/size").c_str(), (folder + "/size2").c_str())), 0);
   EXPECT_NE(error_of(::rename((folder + "/size").c_str(), path("size").c_str())), 0);
-  EXPECT_NE(error_of(::link((folder + "/size").c_str(), path("size").c_str())), 0);
+  EXPECT_EQ(error_of(::link((folder + "/size").c_str(), path("size").c_str())), EPERM);
+  EXPECT_EQ(error_of(::link((folder + "/size").c_str(), (mount().root() + "/size").c_str())), EPERM);
   EXPECT_NE(error_of(::rmdir(folder.c_str())), 0);
   EXPECT_NE(error_of(::rename(folder.c_str(), path("moved").c_str())), 0);
   EXPECT_EQ(error_of(::mkdir(folder.c_str(), 0755)), EEXIST);
