@@ -144,6 +144,22 @@ TEST_F(RoomTest, AllocationsFarBeyondTheEndLeaveWithTheirEntry) {
   mount.stop();
 }
 
+// Five times another writer takes the room between the look at it and the allocation.
+TEST_F(RoomTest, AClaimThatLosesItToOthersIsMadeAgain) {
+  const DiskDirectory faults;
+  ::setenv("KVCACHEFS_FAULT_FILE", (faults / "fault").c_str(), 1);
+  Mount mount({.pools = {"p:size=64M,entry_size=1M"}});
+  ::unsetenv("KVCACHEFS_FAULT_FILE");
+  std::string lost;
+  for (int i = 0; i < 5; ++i) lost += "fail claim room 28\n";
+  ASSERT_EQ(store(faults / "fault", lost), 0);
+  ASSERT_EQ(save(mount.path() + "/entry", pattern(1, kMiB), 64 * kKiB), 0);
+  EXPECT_FALSE(exists(faults / "fault")) << "not all were lost";
+  EXPECT_EQ(mount.stat_value("reservations"), 1);
+  EXPECT_EQ(mount.stat_value("reservation_failures"), 0);
+  mount.stop();
+}
+
 TEST_F(RoomTest, FilesThatAreMerelyOpenTakeNone) {
   Mount mount({.pools = {"p:size=64M"}});
   ASSERT_EQ(save(mount.path() + "/first", pattern(1, 8 * kMiB), SIZE_MAX), 0);
