@@ -48,8 +48,8 @@ Space space_of(Pool& pool) {
 
 // `begun` is set to true when some of the change is done. The result is kHere, or kCold for an entry that
 // has to be promoted before it is cut.
-Result<Presence> set_attributes(fuse_req_t request, const Node& node, const struct stat& wanted, int valid,
-                                bool& begun) {
+Result<Presence> set_attributes(const Request& request, const Node& node, const struct stat& wanted,
+                                int valid, bool& begun) {
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // The size goes first, because it may have to wait for the disk, and then everything is done again.
@@ -85,7 +85,7 @@ Result<Presence> set_attributes(fuse_req_t request, const Node& node, const stru
 // The kernel does not tell itself of a write through a mapping either, so the attributes of a file that may
 // be written are asked for each time. may_be_written() is called first, because a mapping may end before the
 // attributes are read.
-void reply_attributes_of(fuse_req_t request, const Node& node, Error (*error_of)(Error)) {
+void reply_attributes_of(const Request& request, const Node& node, Error (*error_of)(Error)) {
   const double timeout_s = node.pool->inodes().may_be_written(node.ino) ? 0 : kLongTimeoutS;
   auto attributes = node.pool->inodes().attributes(node.ino);
   if (!attributes) return reply_error(request, error_of(attributes.error()));
@@ -93,7 +93,7 @@ void reply_attributes_of(fuse_req_t request, const Node& node, Error (*error_of)
 }
 
 // Empty if the caller's write takes no bit away.
-std::optional<mode_t> mode_without_set_id_bits(fuse_req_t request, int fd) {
+std::optional<mode_t> mode_without_set_id_bits(const Request& request, int fd) {
   auto attributes = sys::stat_of(fd);
   if (!attributes || !S_ISREG(attributes->st_mode)) return std::nullopt;
   mode_t mode = attributes->st_mode & 07777;
@@ -108,7 +108,7 @@ std::optional<mode_t> mode_without_set_id_bits(fuse_req_t request, int fd) {
   return mode == (attributes->st_mode & 07777) ? std::nullopt : std::optional(mode);
 }
 
-void getattr(fuse_req_t request, fuse_ino_t ino, fuse_file_info*) {
+void getattr(const Request& request, fuse_ino_t ino, fuse_file_info*) {
   const NodeId id{ino};
   if (id.is_root()) return reply_attributes(request, ino, root_attributes(server_of(request)));
   if (id.is_control()) return server_of(request).control.getattr(request, id);
@@ -122,8 +122,8 @@ Error after_change(Error why) {
   return why.code == ESTALE ? why : in_effect(std::move(why));
 }
 
-void change(fuse_req_t request, const Node& node, struct stat wanted, int valid, uint64_t patience_ends_ms,
-            int tries) {
+void change(const Request& request, const Node& node, struct stat wanted, int valid,
+            uint64_t patience_ends_ms, int tries) {
   bool begun = false;
   auto done = set_attributes(request, node, wanted, valid, begun);
   if (done && *done == Presence::kCold) {
@@ -132,8 +132,7 @@ void change(fuse_req_t request, const Node& node, struct stat wanted, int valid,
       if (outcome.kind != PromoteOutcome::Kind::kPromoted) return reply_error(request, error_of(outcome));
       change(request, node, wanted, valid, patience_ends_ms, tries + 1);
     };
-    return node.pool->disk_requests().promote(node.ino, for_this_request(again), Room::Whose::kWriter,
-                                              patience_ends_ms);
+    return node.pool->disk_requests().promote(node.ino, again, Room::Whose::kWriter, patience_ends_ms);
   }
   if (done || begun) node.pool->tree().attributes_changed(node.ino);
   if (!done) return reply_error(request, begun ? after_change(done.error()) : std::move(done.error()));
@@ -141,14 +140,15 @@ void change(fuse_req_t request, const Node& node, struct stat wanted, int valid,
   reply_attributes_of(request, node, after_change);
 }
 
-void setattr_of_node(fuse_req_t request, const Node& node, struct stat* attributes, int valid,
+void setattr_of_node(const Request& request, const Node& node, struct stat* attributes, int valid,
                      fuse_file_info*) {
   when_catalog_takes_more(node, [request, node, wanted = *attributes, valid] {
     change(request, node, wanted, valid, now_coarse_ms() + kTruncationPatienceMs, 1);
   });
 }
 
-void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int valid, fuse_file_info* file) {
+void setattr(const Request& request, fuse_ino_t ino, struct stat* attributes, int valid,
+             fuse_file_info* file) {
   if (!NodeId{ino}.is_control()) return on_node<setattr_of_node>(request, ino, attributes, valid, file);
   // A shell's `>` truncates first; a control file has nothing to truncate.
   if ((valid & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_CTIME | FUSE_SET_ATTR_MTIME_NOW |
@@ -157,7 +157,7 @@ void setattr(fuse_req_t request, fuse_ino_t ino, struct stat* attributes, int va
   reply_error(request, {EPERM, {}});
 }
 
-void readlink(fuse_req_t request, const Node& node) {
+void readlink(const Request& request, const Node& node) {
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));
   auto target = sys::read_link(fd->get());
@@ -165,7 +165,7 @@ void readlink(fuse_req_t request, const Node& node) {
   (void)fuse_reply_readlink(request, target->c_str());
 }
 
-void statfs(fuse_req_t request, fuse_ino_t ino) {
+void statfs(const Request& request, fuse_ino_t ino) {
   Server& server = server_of(request);
   const NodeId id{ino};
   std::vector<std::shared_ptr<Pool>> pools;
@@ -193,12 +193,12 @@ void statfs(fuse_req_t request, fuse_ino_t ino) {
 
 }  // namespace
 
-Result<void> drop_set_id_bits(fuse_req_t request, int fd) {
+Result<void> drop_set_id_bits(const Request& request, int fd) {
   const auto mode = mode_without_set_id_bits(request, fd);
   return mode ? sys::change_mode(fd, *mode) : Result<void>();
 }
 
-void drop_set_id_bits_at_open(fuse_req_t request, const Node& node) {
+void drop_set_id_bits_at_open(const Request& request, const Node& node) {
   const auto fd = node.pool->inodes().open_inode(node.ino, O_PATH);
   const auto mode = fd ? mode_without_set_id_bits(request, fd->get()) : std::nullopt;
   if (mode) node.pool->inodes().change_mode_unless_written(node.ino, *mode);
@@ -208,14 +208,14 @@ void when_catalog_takes_more(const Node& node, std::move_only_function<void()> t
   const DiskTier* const tier = node.pool->disk();
   if (tier == nullptr || !tier->store->log().is_full()) return then();
   node.pool->disk_requests().when_committed(
-      for_this_request([then = std::move(then)](const Result<void>&) mutable { then(); }));
+      [then = std::move(then)](const Result<void>&) mutable { then(); });
 }
 
 void add_attributes(fuse_lowlevel_ops& table) {
-  table.getattr = getattr;
-  table.setattr = setattr;
+  table.getattr = on_request<getattr>;
+  table.setattr = on_request<setattr>;
   table.readlink = on_node<readlink>;
-  table.statfs = statfs;
+  table.statfs = on_request<statfs>;
 }
 
 }  // namespace kvcachefs::operations

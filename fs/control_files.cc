@@ -151,7 +151,7 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
   return attributes;
 }
 
-void ControlFiles::reply_entry_of(fuse_req_t request, NodeId id) {
+void ControlFiles::reply_entry_of(const Request& request, NodeId id) {
   auto attributes = attributes_of(id);
   if (!attributes) return reply_error(request, std::move(attributes.error()));
   fuse_entry_param entry = entry_of(id.value, 0, *attributes);
@@ -161,13 +161,13 @@ void ControlFiles::reply_entry_of(fuse_req_t request, NodeId id) {
   reply_entry(request, entry);
 }
 
-void ControlFiles::lookup(fuse_req_t request, NodeId directory, std::string_view name) {
+void ControlFiles::lookup(const Request& request, NodeId directory, std::string_view name) {
   for (const Named& known : list(directory))
     if (known.name == name) return reply_entry_of(request, known.id);
   reply_no_entry(request, directory.is_pools_directory() ? 0 : kLongTimeoutS);
 }
 
-void ControlFiles::getattr(fuse_req_t request, NodeId id) {
+void ControlFiles::getattr(const Request& request, NodeId id) {
   auto attributes = attributes_of(id);
   if (!attributes) return reply_error(request, std::move(attributes.error()));
   (void)fuse_reply_attr(request, &*attributes, 0);
@@ -192,7 +192,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   return result;
 }
 
-Result<uint64_t> ControlFiles::handle_for(fuse_req_t request, NodeId id) {
+Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
   std::optional<uint64_t> process;
   if (id.is_administrators()) {
     auto administrator = need_administrator(request);
@@ -206,7 +206,7 @@ Result<uint64_t> ControlFiles::handle_for(fuse_req_t request, NodeId id) {
   return process ? administrators_handle(*process, number) : number;
 }
 
-void ControlFiles::run(ReadCost cost, fuse_req_t request, ControlReads::Job job) {
+void ControlFiles::run(ReadCost cost, const Request& request, ControlReads::Job job) {
   if (cost == ReadCost::kNone || over_io_uring_) return job();
   (cost == ReadCost::kSurveys ? surveying_ : gathering_).run(request, std::move(job));
 }
@@ -229,14 +229,14 @@ void ControlFiles::end_reads() {
   surveying_.end();
 }
 
-void ControlFiles::open(fuse_req_t request, NodeId id, fuse_file_info* file) {
+void ControlFiles::open(const Request& request, NodeId id, fuse_file_info* file) {
   auto handle = handle_for(request, id);
   if (!handle) return reply_error(request, std::move(handle.error()));
   file->fh = *handle;
   run(cost_of(id), request, [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
 }
 
-void ControlFiles::open_now(fuse_req_t request, NodeId id, fuse_file_info* file) {
+void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* file) {
   const uid_t user = fuse_req_ctx(request)->uid;
   bool has_its_share = false;
   {
@@ -293,7 +293,7 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
   return open_files_.try_emplace(file->fh, std::move(*opened)).first->second;
 }
 
-void ControlFiles::read(fuse_req_t request, NodeId id, size_t size, off_t offset,
+void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
   const auto known = known_open(file);
   const bool is_gathered = known != nullptr && known->reader != nullptr && known->reader->is_gathered();
@@ -305,7 +305,7 @@ void ControlFiles::read(fuse_req_t request, NodeId id, size_t size, off_t offset
   });
 }
 
-Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle,
+Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                                  OpenFile& open) {
   const PoolFile* file = writable_file(id);
   if (file == nullptr) return fail(EACCES);
@@ -332,7 +332,7 @@ Result<void> ControlFiles::order(fuse_req_t request, NodeId id, std::string_view
   return done;
 }
 
-void ControlFiles::write(fuse_req_t request, NodeId id, const char* bytes, size_t size, off_t,
+void ControlFiles::write(const Request& request, NodeId id, const char* bytes, size_t size, off_t,
                          const fuse_file_info* file) {
   // The file is checked first, because opening it anew for its content may cost much.
   if (writable_file(id) == nullptr) return reply_error(request, {EACCES, {}});
@@ -344,7 +344,7 @@ void ControlFiles::write(fuse_req_t request, NodeId id, const char* bytes, size_
   (void)fuse_reply_write(request, size);
 }
 
-void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* file) {
+void ControlFiles::flush(const Request& request, NodeId id, const fuse_file_info* file) {
   // A handle that this process does not know has no unfinished line.
   const std::shared_ptr<OpenFile> open = known_open(file);
   const bool is_its = open != nullptr && open->id.value == id.value;
@@ -357,7 +357,7 @@ void ControlFiles::flush(fuse_req_t request, NodeId id, const fuse_file_info* fi
   (void)fuse_reply_err(request, 0);
 }
 
-void ControlFiles::release(fuse_req_t request, const fuse_file_info* file) {
+void ControlFiles::release(const Request& request, const fuse_file_info* file) {
   forget_open(file->fh);
   (void)fuse_reply_err(request, 0);
 }

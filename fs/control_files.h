@@ -22,8 +22,8 @@
 #include "fs/control/line_buffer.h"
 #include "fs/control/server_files.h"
 #include "fs/control_reads.h"
-#include "fs/fuse.h"
 #include "fs/nodeid.h"
+#include "fs/request.h"
 #include "tier/pool/pools.h"
 
 namespace kvcachefs {
@@ -38,21 +38,21 @@ class ControlFiles {
   // The call comes once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
 
-  void reply_entry_of(fuse_req_t request, NodeId id);
-  void lookup(fuse_req_t request, NodeId directory, std::string_view name);
+  void reply_entry_of(const Request& request, NodeId id);
+  void lookup(const Request& request, NodeId directory, std::string_view name);
   struct Named {
     std::string name;
     NodeId id;
     bool is_directory = false;
   };
   std::vector<Named> list(NodeId directory) const;
-  void getattr(fuse_req_t request, NodeId id);
-  void open(fuse_req_t request, NodeId id, fuse_file_info* file);
-  void read(fuse_req_t request, NodeId id, size_t size, off_t offset, const fuse_file_info* file);
-  void write(fuse_req_t request, NodeId id, const char* bytes, size_t size, off_t offset,
+  void getattr(const Request& request, NodeId id);
+  void open(const Request& request, NodeId id, fuse_file_info* file);
+  void read(const Request& request, NodeId id, size_t size, off_t offset, const fuse_file_info* file);
+  void write(const Request& request, NodeId id, const char* bytes, size_t size, off_t offset,
              const fuse_file_info* file);
-  void flush(fuse_req_t request, NodeId id, const fuse_file_info* file);
-  void release(fuse_req_t request, const fuse_file_info* file);
+  void flush(const Request& request, NodeId id, const fuse_file_info* file);
+  void release(const Request& request, const fuse_file_info* file);
 
   // The work of two workers: gather() does reads that look at many entries, survey() those that look at a
   // pool's memory, which take longest.
@@ -74,13 +74,14 @@ class ControlFiles {
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
   void forget_open(uint64_t handle) EXCLUDES(mutex_);
   void give_back_open(uid_t user) EXCLUDES(mutex_);
-  Result<uint64_t> handle_for(fuse_req_t request, NodeId id) EXCLUDES(mutex_);
-  void open_now(fuse_req_t request, NodeId id, fuse_file_info* file) EXCLUDES(mutex_);
+  Result<uint64_t> handle_for(const Request& request, NodeId id) EXCLUDES(mutex_);
+  void open_now(const Request& request, NodeId id, fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> known_open(const fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
   // The job runs at once or on a worker, so that it keeps no other caller waiting.
-  void run(ReadCost cost, fuse_req_t request, ControlReads::Job job);
-  Result<void> order(fuse_req_t request, NodeId id, std::string_view text, uint64_t handle, OpenFile& open);
+  void run(ReadCost cost, const Request& request, ControlReads::Job job);
+  Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
+                     OpenFile& open);
 
   Pools& pools_;
   Survivors& survivors_;

@@ -8,7 +8,7 @@
 
 namespace kvcachefs {
 
-void ControlReads::run(fuse_req_t request, Job job) {
+void ControlReads::run(const Request& request, Job job) {
   uid_t user = fuse_req_ctx(request)->uid;
   if (user == static_cast<uid_t>(-1))
     if (const auto caller = Caller::of(fuse_req_ctx(request)->pid)) user = caller->user();
@@ -16,7 +16,7 @@ void ControlReads::run(fuse_req_t request, Job job) {
     MutexLock lock(mutex_);
     auto& queue = waiting_[user];
     if (queue.size() < kMostWaiting) {
-      queue.push_back({request, for_this_request(std::move(job))});
+      queue.push_back({request, std::move(job)});
       condition_.notify_one();
       return;
     }

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "base/mutex.h"
-#include "fs/fuse.h"
+#include "fs/request.h"
 #include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
@@ -22,7 +22,7 @@ class ControlReads {
   using Job = std::function<void()>;           // answers the request
   static constexpr size_t kMostWaiting = 256;  // for each user
 
-  void run(fuse_req_t request, Job job) EXCLUDES(mutex_);
+  void run(const Request& request, Job job) EXCLUDES(mutex_);
   // The call does the next job, and waits for one for `at_most`.
   void step(Survivors& survivors, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   // The call comes when no run() comes any more: requests that still wait are answered with ENOTCONN, and
@@ -31,7 +31,7 @@ class ControlReads {
 
  private:
   struct Waiting {
-    fuse_req_t request;
+    Request request;
     Job job;
   };
 

@@ -11,7 +11,7 @@
 namespace kvcachefs::operations {
 namespace {
 
-Result<void> give_to_caller(fuse_req_t request, int directory, int fd, mode_t mode) {
+Result<void> give_to_caller(const Request& request, int directory, int fd, mode_t mode) {
   const fuse_ctx* caller = fuse_req_ctx(request);
   // The file belongs to root already, or to the directory's group.
   if (caller->uid == 0 && caller->gid == 0) return {};
@@ -37,7 +37,7 @@ struct NewFile {
   int node = 0;
 };
 
-Result<NewFile> prepare(fuse_req_t request, int directory, Result<UniqueFd> fd, mode_t mode) {
+Result<NewFile> prepare(const Request& request, int directory, Result<UniqueFd> fd, mode_t mode) {
   if (!fd) return pass(fd);
   if (auto given = give_to_caller(request, directory, fd->get(), mode); !given) return pass(given);
   auto handle = sys::handle_of(fd->get());
@@ -59,7 +59,7 @@ auto created(Pool& pool, const NewFile& made, const char* name, bool open, bool 
                                     .node = made.node});
 }
 
-Result<fuse_entry_param> adopt_new(fuse_req_t request, Pool& pool, int directory, const char* name,
+Result<fuse_entry_param> adopt_new(const Request& request, Pool& pool, int directory, const char* name,
                                    mode_t mode) {
   auto made = prepare(request, directory, sys::open_at(directory, name, O_PATH | O_NOFOLLOW), mode);
   if (!made) return pass(made);
@@ -77,16 +77,16 @@ Result<fuse_entry_param> adopt_new(fuse_req_t request, Pool& pool, int directory
 
 // The call runs `make(pool, directory)` in the parent and answers with the resulting entry.
 template <class Make>
-void make_in(fuse_req_t request, const Node& parent, const char* name, mode_t mode, Make make) {
+void make_in(const Request& request, const Node& parent, const char* name, mode_t mode, Make make) {
   if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  const bool attempted = request_identity().attempted;
+  const bool attempted = request.attempted;
   if (attempted && S_ISREG(mode)) pool.tree().undo_create(directory->fd, name);
   const bool there = sys::stat_at(directory->fd, name).has_value();
   if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
-  server_of(request).survivors.requests().attempt();
+  server_of(request).survivors.requests().attempt(request.unique);
   if (!there)
     if (auto made = with_inode(pool, [&] { return make(pool, directory->fd); }); !made)
       return reply_error(request, std::move(made.error()));
@@ -98,24 +98,24 @@ void make_in(fuse_req_t request, const Node& parent, const char* name, mode_t mo
   reply_entry(request, *entry);
 }
 
-void make_pool(fuse_req_t request, const char* name, mode_t mode) {
+void make_pool(const Request& request, const char* name, mode_t mode) {
   takes_long(request);
   Server& server = server_of(request);
   if (std::string_view(name) == kMountControlName) return reply_error(request, {EEXIST, {}});
   if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
   const fuse_ctx* caller = fuse_req_ctx(request);
-  if (!server.pools.find(std::string_view(name))) server.survivors.requests().attempt();
+  if (!server.pools.find(std::string_view(name))) server.survivors.requests().attempt(request.unique);
   auto pool = server.pools.create_default(name, mode & 07777, caller->uid, caller->gid);
-  if (!pool && !(request_identity().attempted && pool.error().code == EEXIST))
+  if (!pool && !(request.attempted && pool.error().code == EEXIST))
     return reply_error(request, std::move(pool.error()));
   server.pools_changed();
   lookup(request, NodeId::kRoot, name);
 }
 
-void reply_create(fuse_req_t request, const Node& node, const fuse_entry_param& entry, fuse_file_info* file,
-                  bool counted = true) {
+void reply_create(const Request& request, const Node& node, const fuse_entry_param& entry,
+                  fuse_file_info* file, bool counted = true) {
   Server& server = server_of(request);
-  about_to_answer();
+  about_to_answer(request);
   if (fuse_reply_create(request, &entry, file) != -ENOENT) return;
   // The call was interrupted: the kernel has neither the open nor the lookup.
   close_handle(server, node, *file);
@@ -124,8 +124,8 @@ void reply_create(fuse_req_t request, const Node& node, const fuse_entry_param& 
 
 // The call answers a CREATE or, with an empty name, a TMPFILE for a new file. If it fails, the request is not
 // answered.
-Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, NewFile made, const char* name,
-                      fuse_file_info* file) {
+Result<void> open_new(const Request& request, const std::shared_ptr<Pool>& shared, NewFile made,
+                      const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
   made.node = pool.open_files().make_way(made.fd.get(), fuse_req_ctx(request)->pid);
   auto opened = created(pool, made, name, true, writes(file));
@@ -144,7 +144,7 @@ Result<void> open_new(fuse_req_t request, const std::shared_ptr<Pool>& shared, N
 }
 
 // The name exists after all, although the kernel did not know it.
-Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shared, int directory,
+Result<void> open_existing(const Request& request, const std::shared_ptr<Pool>& shared, int directory,
                            const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
   auto handle = sys::handle_at(directory, name);
@@ -183,11 +183,10 @@ Result<void> open_existing(fuse_req_t request, const std::shared_ptr<Pool>& shar
 }
 
 // The call answers a CREATE or TMPFILE that a process that died has carried out and not answered.
-bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_file_info* file) {
-  const RequestIdentity identity = request_identity();
-  if (!identity.resent) return false;
+bool create_again(const Request& request, const std::shared_ptr<Pool>& pool, fuse_file_info* file) {
+  if (!request.resent) return false;
   Server& server = server_of(request);
-  const auto opened = server.survivors.handles().opened_by(identity.unique);
+  const auto opened = server.survivors.handles().opened_by(request.unique);
   if (!opened || opened->inode.pool != pool->number()) return false;
   const Node node{.pool = pool, .ino = opened->inode.ino};
   auto attributes = pool->inodes().attributes(node.ino);
@@ -204,27 +203,27 @@ bool create_again(fuse_req_t request, const std::shared_ptr<Pool>& pool, fuse_fi
   return true;
 }
 
-void mknod(fuse_req_t request, const Node& parent, const char* name, mode_t mode, dev_t device) {
+void mknod(const Request& request, const Node& parent, const char* name, mode_t mode, dev_t device) {
   make_in(request, parent, name, mode,
           [&](Pool&, int directory) { return sys::make_node_at(directory, name, mode, device); });
 }
 
-void make_directory(fuse_req_t request, const Node& parent, const char* name, mode_t mode) {
+void make_directory(const Request& request, const Node& parent, const char* name, mode_t mode) {
   make_in(request, parent, name, S_IFDIR | mode,
           [&](Pool&, int directory) { return sys::make_directory_at(directory, name, mode); });
 }
 
-void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+void mkdir(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
   if (parent == NodeId::kRoot) return make_pool(request, name, mode);
   on_node<make_directory>(request, parent, name, mode);
 }
 
-void make_symlink(fuse_req_t request, const Node& parent, const char* target, const char* name) {
+void make_symlink(const Request& request, const Node& parent, const char* target, const char* name) {
   make_in(request, parent, name, S_IFLNK | 0777,
           [&](Pool& pool, int directory) { return pool.tree().make_symlink(target, directory, name); });
 }
 
-void create(fuse_req_t request, const Node& parent, const char* name, mode_t mode, fuse_file_info* file) {
+void create(const Request& request, const Node& parent, const char* name, mode_t mode, fuse_file_info* file) {
   const uint64_t begun_ns = now_ns();
   if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
   Pool& pool = *parent.pool;
@@ -233,9 +232,10 @@ void create(fuse_req_t request, const Node& parent, const char* name, mode_t mod
   if (create_again(request, parent.pool, file)) return;
   // A file that a process that died has created, and of which the kernel was not told, is made anew with all
   // that belongs to it.
-  if (request_identity().attempted) pool.tree().undo_create(directory->fd, name);
+  if (request.attempted) pool.tree().undo_create(directory->fd, name);
   Survivors& survivors = server_of(request).survivors;
-  if (survivors.supervised() && !sys::stat_at(directory->fd, name)) survivors.requests().attempt();
+  if (survivors.supervised() && !sys::stat_at(directory->fd, name))
+    survivors.requests().attempt(request.unique);
   for (int tries = 0;; ++tries) {
     auto fd = with_inode(pool, [&] {
       return sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
@@ -260,7 +260,7 @@ void create(fuse_req_t request, const Node& parent, const char* name, mode_t mod
   }
 }
 
-void tmpfile(fuse_req_t request, const Node& parent, mode_t mode, fuse_file_info* file) {
+void tmpfile(const Request& request, const Node& parent, mode_t mode, fuse_file_info* file) {
   auto directory = parent.pool->inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return reply_error(request, std::move(directory.error()));
   if (create_again(request, parent.pool, file)) return;
@@ -278,7 +278,7 @@ void tmpfile(fuse_req_t request, const Node& parent, mode_t mode, fuse_file_info
 
 void add_create(fuse_lowlevel_ops& table) {
   table.mknod = on_node<mknod>;
-  table.mkdir = mkdir;
+  table.mkdir = on_request<mkdir>;
   table.symlink = [](fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
     on_node<make_symlink>(request, parent, target, name);
   };

@@ -19,7 +19,7 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 // The result is true if the request was answered with the pages themselves, so that the bytes are copied
 // once. Otherwise nothing was done: a part of the range is a hole, for which a mapping would allocate memory,
 // or a call cuts the file.
-bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t offset, size_t size) {
+bool reply_from_pages(const Request& request, const Node& node, uint64_t offset, size_t size) {
   const PagesInUse::Reading reading = server_of(request).pages_in_use.read(node.nodeid());
   if (reading.refused()) return false;
   auto fd = node.pool->inodes().open_inode(node.ino, O_RDONLY);
@@ -41,14 +41,13 @@ bool reply_from_pages(fuse_req_t request, const Node& node, uint64_t offset, siz
   return true;
 }
 
-void read(fuse_req_t request, const Node& node, size_t size, off_t offset, fuse_file_info* file) {
+void read(const Request& request, const Node& node, size_t size, off_t offset, fuse_file_info* file) {
   if ((file->fh & kFromDisk) != 0) {
     return node.pool->disk_requests().read_from_disk(
-        node.ino, static_cast<uint64_t>(offset), size,
-        for_this_request([request](Result<std::span<const std::byte>> bytes) {
+        node.ino, static_cast<uint64_t>(offset), size, [request](Result<std::span<const std::byte>> bytes) {
           if (!bytes) return reply_error(request, std::move(bytes.error()));
           (void)fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
-        }));
+        });
   }
   if (size >= kBufferedBytesMax && reply_from_pages(request, node, static_cast<uint64_t>(offset), size))
     return;
@@ -58,7 +57,7 @@ void read(fuse_req_t request, const Node& node, size_t size, off_t offset, fuse_
   (void)fuse_reply_buf(request, buffer.get(), *count);
 }
 
-void write(fuse_req_t request, const Node& node, const char* bytes, size_t size, off_t offset,
+void write(const Request& request, const Node& node, const char* bytes, size_t size, off_t offset,
            fuse_file_info* file) {
   auto count = node.pool->open_files().write(node.ino, {bytes, size}, static_cast<uint64_t>(offset));
   if (!count) return reply_error(request, std::move(count.error()));
@@ -68,26 +67,27 @@ void write(fuse_req_t request, const Node& node, const char* bytes, size_t size,
     if (auto fd = node.pool->inodes().open_inode(node.ino, O_PATH))
       (void)drop_set_id_bits(request, fd->get());
   if ((file->flags & O_DSYNC) == 0 || !node.pool->has_disk()) {
-    about_to_answer();
+    about_to_answer(request);
     return (void)fuse_reply_write(request, *count);
   }
   // The file was opened with O_SYNC or O_DSYNC, or written with RWF_DSYNC. A write that is not durable is an
   // error; the kernel asks for the size again in any case.
   auto reply = [request, written = *count](Result<void> durable) {
     if (!durable) return reply_error(request, std::move(durable.error()));
-    about_to_answer();
+    about_to_answer(request);
     (void)fuse_reply_write(request, written);
   };
-  node.pool->disk_requests().sync(node.ino, for_this_request(std::move(reply)));
+  node.pool->disk_requests().sync(node.ino, std::move(reply));
 }
 
-void fallocate(fuse_req_t request, const Node& node, int mode, off_t offset, off_t length, fuse_file_info*) {
+void fallocate(const Request& request, const Node& node, int mode, off_t offset, off_t length,
+               fuse_file_info*) {
   const auto cutting = server_of(request).pages_in_use.cut(node.nodeid());
   reply_outcome(request, node.pool->open_files().allocate(node.ino, mode, static_cast<uint64_t>(offset),
                                                           static_cast<uint64_t>(length)));
 }
 
-void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
+void lseek(const Request& request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
   // The error is not ENOSYS: after that the kernel would not send an LSEEK for any file.
   if (NodeId{ino}.is_control()) return reply_error(request, {EINVAL, {}});
   auto node = find_node(server_of(request), ino);
@@ -102,7 +102,7 @@ void lseek(fuse_req_t request, fuse_ino_t ino, off_t offset, int whence, fuse_fi
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }
 
-void copy_file_range(fuse_req_t request, const Node& from, off_t in_offset, fuse_file_info* in_file,
+void copy_file_range(const Request& request, const Node& from, off_t in_offset, fuse_file_info* in_file,
                      fuse_ino_t out, off_t out_offset, fuse_file_info*, size_t length, int) {
   // The kernel then reads and writes by itself.
   if ((in_file->fh & kFromDisk) != 0) return reply_error(request, {EOPNOTSUPP, {}});
@@ -115,7 +115,7 @@ void copy_file_range(fuse_req_t request, const Node& from, off_t in_offset, fuse
   auto copied = to->pool->open_files().copy_range(from_fd->get(), static_cast<uint64_t>(in_offset),
                                                   to_fd->get(), static_cast<uint64_t>(out_offset), length);
   if (!copied) return reply_error(request, std::move(copied.error()));
-  about_to_answer();
+  about_to_answer(request);
   (void)fuse_reply_write(request, *copied);
 }
 
@@ -125,7 +125,7 @@ void add_data(fuse_lowlevel_ops& table) {
   table.read = on_node_or_control<read, &ControlFiles::read>;
   table.write = on_node_or_control<write, &ControlFiles::write>;
   table.fallocate = on_node<fallocate>;
-  table.lseek = lseek;
+  table.lseek = on_request<lseek>;
   table.copy_file_range = on_node<copy_file_range>;
 }
 

@@ -27,7 +27,7 @@ constexpr size_t kNameAt = offsetof(RawEntry, name);
 // A Listing is a reply under construction.
 class Listing {
  public:
-  Listing(fuse_req_t request, size_t size) : request_(request), buffer_(size) {}
+  Listing(const Request& request, size_t size) : request_(request), buffer_(size) {}
 
   bool add(const char* name, const struct stat& attributes, off_t next) {
     char* at = buffer_.data() + used_;
@@ -47,7 +47,7 @@ class Listing {
     return true;
   }
 
-  fuse_req_t request_;
+  const Request& request_;
   std::vector<char> buffer_;
   size_t used_ = 0;
 };
@@ -79,7 +79,7 @@ bool add_known(Listing& listing, Pool& pool, int directory, const char* name, of
   return false;
 }
 
-void read_root(fuse_req_t request, size_t size, off_t offset, bool plus) {
+void read_root(const Request& request, size_t size, off_t offset, bool plus) {
   Server& server = server_of(request);
   Listing listing(request, size);
   const auto pools = server.pools.list();
@@ -97,7 +97,7 @@ void read_root(fuse_req_t request, size_t size, off_t offset, bool plus) {
   listing.reply();
 }
 
-void read_pool_directory(fuse_req_t request, const Node& node, size_t size, off_t offset, bool plus) {
+void read_pool_directory(const Request& request, const Node& node, size_t size, off_t offset, bool plus) {
   Pool& pool = *node.pool;
   auto fd = pool.inodes().open_inode(node.ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return reply_error(request, std::move(fd.error()));
@@ -126,7 +126,7 @@ void read_pool_directory(fuse_req_t request, const Node& node, size_t size, off_
 }
 
 template <bool plus>
-void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+void read_entries(const Request& request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
   const NodeId id{ino};
   if (id.is_root()) return read_root(request, size, offset, plus);
   if (id.is_control()) {
@@ -143,22 +143,22 @@ void read_entries(fuse_req_t request, fuse_ino_t ino, size_t size, off_t offset,
   on_node<read_pool_directory>(request, ino, size, offset, plus);
 }
 
-void opendir(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+void opendir(const Request& request, fuse_ino_t, fuse_file_info* file) {
   file->fh = 0;
   (void)fuse_reply_open(request, file);
 }
 
-void releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+void releasedir(const Request& request, fuse_ino_t, fuse_file_info*) {
   (void)fuse_reply_err(request, 0);
 }
 
 }  // namespace
 
 void add_directory(fuse_lowlevel_ops& table) {
-  table.opendir = opendir;
-  table.readdir = read_entries<false>;
-  table.readdirplus = read_entries<true>;
-  table.releasedir = releasedir;
+  table.opendir = on_request<opendir>;
+  table.readdir = on_request<read_entries<false>>;
+  table.readdirplus = on_request<read_entries<true>>;
+  table.releasedir = on_request<releasedir>;
 }
 
 }  // namespace kvcachefs::operations

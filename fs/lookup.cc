@@ -9,7 +9,7 @@
 namespace kvcachefs::operations {
 namespace {
 
-void lookup_in_root(fuse_req_t request, const char* name) {
+void lookup_in_root(const Request& request, const char* name) {
   Server& server = server_of(request);
   if (std::strcmp(name, kMountControlName) == 0)
     return server.control.reply_entry_of(request, NodeId::of_control(0, 0));
@@ -23,21 +23,21 @@ void lookup_in_root(fuse_req_t request, const char* name) {
   reply_entry(request, entry_of(Node{pool, pool->root_ino()}.nodeid(), 0, *attributes));
 }
 
-void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgets) {
+void forget_multi(const Request& request, size_t count, fuse_forget_data* forgets) {
   for (const fuse_forget_data& each : std::span(forgets, count))
     if (auto node = find_node(server_of(request), each.ino))
       node->pool->inodes().forget(node->ino, each.nlookup);
   fuse_reply_none(request);
 }
 
-void forget(fuse_req_t request, fuse_ino_t ino, uint64_t lookups) {
+void forget(const Request& request, fuse_ino_t ino, uint64_t lookups) {
   fuse_forget_data one{.ino = ino, .nlookup = lookups};
   forget_multi(request, 1, &one);
 }
 
 }  // namespace
 
-void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   const NodeId id{parent};
   if (id.is_root()) return lookup_in_root(request, name);
   if (id.is_control()) return server_of(request).control.lookup(request, id, name);
@@ -71,9 +71,9 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 }
 
 void add_lookup(fuse_lowlevel_ops& table) {
-  table.lookup = lookup;
-  table.forget = forget;
-  table.forget_multi = forget_multi;
+  table.lookup = on_request<lookup>;
+  table.forget = on_request<forget>;
+  table.forget_multi = on_request<forget_multi>;
 }
 
 }  // namespace kvcachefs::operations

@@ -15,22 +15,21 @@ namespace {
 constexpr auto kCatalogPatience = std::chrono::seconds(2);
 
 template <bool kIsDirectory>
-void remove(fuse_req_t request, const Node& parent, const char* name) {
+void remove(const Request& request, const Node& parent, const char* name) {
   if (is_reserved(parent, name)) return reply_error(request, {EPERM, {}});
   auto directory = parent.pool->inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  auto removed = parent.pool->tree().remove(directory->fd, name, kIsDirectory);
+  auto removed = parent.pool->tree().remove(directory->fd, name, kIsDirectory, request.unique);
   // A process that died has removed it already.
-  if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
+  if (!removed && removed.error().code == ENOENT && request.attempted) removed = {};
   reply_outcome(request, std::move(removed));
 }
 
 // True if a process that died has done the rename. A name that is gone may also have been evicted, before or
 // after the rename.
-bool is_renamed(Server& server, Pool& pool, int from, const char* name, unsigned flags) {
-  const RequestIdentity identity = request_identity();
-  if (!identity.resent) return false;
-  const auto attempted = server.survivors.requests().attempted_rename(identity.unique);
+bool is_renamed(const Request& request, Pool& pool, int from, const char* name, unsigned flags) {
+  if (!request.resent) return false;
+  const auto attempted = server_of(request).survivors.requests().attempted_rename(request.unique);
   if (!attempted) return false;
   const auto source = sys::handle_at(from, name);
   if (source && ((flags & RENAME_EXCHANGE) == 0 || source->ino != attempted->second_ino)) return false;
@@ -52,7 +51,7 @@ Result<void> settle_catalog(Pool& pool) {
               fmt::format("pool {}: its disk has not taken yet what was removed from it", pool.name()));
 }
 
-void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void rmdir(const Request& request, fuse_ino_t parent, const char* name) {
   if (parent != NodeId::kRoot) return on_node<remove<true>>(request, parent, name);
   takes_long(request);
   if (std::string_view(name) == kMountControlName) return reply_error(request, {EPERM, {}});
@@ -61,15 +60,15 @@ void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Result<void> removed;
   if (const auto pool = server.pools.find(std::string_view(name))) {
     removed = settle_catalog(*pool);
-    if (removed) server.survivors.requests().attempt();
+    if (removed) server.survivors.requests().attempt(request.unique);
   }
   if (removed) removed = server.pools.remove(name);
-  if (!removed && removed.error().code == ENOENT && request_identity().attempted) removed = {};
+  if (!removed && removed.error().code == ENOENT && request.attempted) removed = {};
   server.pools_changed();
   reply_outcome(request, std::move(removed));
 }
 
-void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+void rename(const Request& request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
             const char* new_name, unsigned flags) {
   Server& server = server_of(request);
   // A pool is not a directory that can be moved, and only pools lie beside pools.
@@ -85,15 +84,15 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   if (!old_directory) return reply_error(request, std::move(old_directory.error()));
   auto new_directory = to->pool->inodes().directory(to->ino);
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
-  const bool done = is_renamed(server, *from->pool, old_directory->fd, name, flags);
+  const bool done = is_renamed(request, *from->pool, old_directory->fd, name, flags);
   const bool durable = from->pool->durability() == Durability::kSync;
   const DiskTier* const tier = from->pool->disk();  // none: it is away, and sync_name() waits for it
   if (!done && durable && tier != nullptr && tier->store->log().frozen())
     // The change cannot become durable, and nothing has been done yet.
     return reply_error(request, {EIO, {}});
-  auto renamed = done
-                     ? Result<void>()
-                     : from->pool->tree().rename(old_directory->fd, name, new_directory->fd, new_name, flags);
+  auto renamed = done ? Result<void>()
+                      : from->pool->tree().rename(old_directory->fd, name, new_directory->fd, new_name, flags,
+                                                  request.unique);
   if (!renamed || !durable) return reply_outcome(request, renamed);
   auto reply = [request, from = *from, to = *to, old_name = std::string(name),
                 name = std::string(new_name)](const Result<void>& outcome) {
@@ -103,10 +102,10 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
     to.pool->tree().look_again(to.ino, name);
     reply_error(request, in_effect(outcome.error()));
   };
-  to->pool->disk_requests().sync_name(new_directory->fd, new_name, for_this_request(std::move(reply)));
+  to->pool->disk_requests().sync_name(new_directory->fd, new_name, std::move(reply));
 }
 
-void link(fuse_req_t request, const Node& node, fuse_ino_t new_parent, const char* new_name) {
+void link(const Request& request, const Node& node, fuse_ino_t new_parent, const char* new_name) {
   Server& server = server_of(request);
   if (new_parent == NodeId::kRoot) return reply_error(request, {EXDEV, {}});
   auto to = find_node(server, new_parent);
@@ -117,9 +116,9 @@ void link(fuse_req_t request, const Node& node, fuse_ino_t new_parent, const cha
   auto directory = to->pool->inodes().directory(to->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
   const auto there = sys::handle_at(directory->fd, new_name);
-  if (there && !request_identity().attempted) return reply_error(request, {EEXIST, {}});
+  if (there && !request.attempted) return reply_error(request, {EEXIST, {}});
   const bool done = there && there->ino == node.ino;  // done by a process that died
-  server.survivors.requests().attempt();
+  server.survivors.requests().attempt(request.unique);
   if (done)
     node.pool->tree().attributes_changed(node.ino);
   else if (auto linked = with_inode(
@@ -141,8 +140,8 @@ void link(fuse_req_t request, const Node& node, fuse_ino_t new_parent, const cha
 
 void add_names(fuse_lowlevel_ops& table) {
   table.unlink = on_node<remove<false>>;
-  table.rmdir = rmdir;
-  table.rename = rename;
+  table.rmdir = on_request<rmdir>;
+  table.rename = on_request<rename>;
   table.link = on_node<link>;
 }
 

@@ -8,15 +8,15 @@
 namespace kvcachefs::operations {
 namespace {
 
-void reply_open(fuse_req_t request, const Node& node, fuse_file_info* file) {
+void reply_open(const Request& request, const Node& node, fuse_file_info* file) {
   Server& server = server_of(request);
-  about_to_answer();
+  about_to_answer(request);
   // The call was interrupted: the kernel will never release an open that it did not get.
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
 }
 
 // The call answers the request, except for a cold entry, which gets no answer: false.
-bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool from_disk) {
+bool try_open(const Request& request, const Node& node, fuse_file_info* file, bool from_disk) {
   const bool writer = writes(file);
   if (writer) drop_set_id_bits_at_open(request, node);
   auto answer = node.pool->open_files().begin_open(node.ino, {.writer = writer, .from_disk = from_disk},
@@ -48,7 +48,7 @@ bool try_open(fuse_req_t request, const Node& node, fuse_file_info* file, bool f
 // Each round promotes the entry and tries the open. Another round follows if the entry was evicted between
 // its promotion and the open, or if its copy on the disk was not verified. A reader is served from the disk
 // only after the checksum was found right.
-void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
+void open_cold(const Request& request, Node node, fuse_file_info file, uint64_t begun_ns, int tries) {
   Pool& pool = *node.pool;
   const uint64_t ino = node.ino;
   const uint64_t patience_ends_ms = begun_ns / 1'000'000 + kWriterPatienceMs;
@@ -69,17 +69,16 @@ void open_cold(fuse_req_t request, Node node, fuse_file_info file, uint64_t begu
   };
   DiskRequests& disk = pool.disk_requests();
   if (writes(&file))
-    disk.promote(ino, for_this_request(std::move(reopen)), Room::Whose::kWriter, patience_ends_ms);
+    disk.promote(ino, std::move(reopen), Room::Whose::kWriter, patience_ends_ms);
   else
-    disk.promote(ino, for_this_request(std::move(reopen)));
+    disk.promote(ino, std::move(reopen));
 }
 
 // The call answers an OPEN that a process that died has carried out and not answered.
-bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
-  const RequestIdentity identity = request_identity();
-  if (!identity.resent) return false;
+bool open_again(const Request& request, const Node& node, fuse_file_info* file) {
+  if (!request.resent) return false;
   Server& server = server_of(request);
-  const auto opened = server.survivors.handles().opened_by(identity.unique);
+  const auto opened = server.survivors.handles().opened_by(request.unique);
   if (!opened || opened->inode != PoolInode{node.pool->number(), node.ino}) return false;
   const auto adopted = node.pool->open_files().adopted_open(node.ino, opened->from_disk);
   if (!adopted) {
@@ -91,21 +90,21 @@ bool open_again(fuse_req_t request, const Node& node, fuse_file_info* file) {
   return true;
 }
 
-void open(fuse_req_t request, const Node& node, fuse_file_info* file) {
+void open(const Request& request, const Node& node, fuse_file_info* file) {
   const uint64_t begun_ns = now_ns();
   if (open_again(request, node, file)) return;
   if (!try_open(request, node, file, false)) return open_cold(request, node, *file, begun_ns, 1);
   node.pool->counters().open_ns.record(now_ns() - begun_ns);
 }
 
-void flush(fuse_req_t request, const Node& node, fuse_file_info* file) {
+void flush(const Request& request, const Node& node, fuse_file_info* file) {
   const bool writer = (file->fh & kForWriting) != 0;
   if (writer) node.pool->open_files().flushed(node.ino);
   if (!writer || node.pool->durability() != Durability::kSync) return reply_done(request);
   node.pool->disk_requests().sync(node.ino, answer(request), false);
 }
 
-void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
+void release(const Request& request, fuse_ino_t ino, fuse_file_info* file) {
   Server& server = server_of(request);
   if (NodeId{ino}.is_control()) return server.control.release(request, file);
   auto node = find_node(server, ino);
@@ -117,13 +116,13 @@ void release(fuse_req_t request, fuse_ino_t ino, fuse_file_info* file) {
   (void)fuse_reply_err(request, 0);
 }
 
-void fsync(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+void fsync(const Request& request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_done(request);  // the inode of a control file
   node->pool->disk_requests().sync(node->ino, answer(request));
 }
 
-void fsyncdir(fuse_req_t request, fuse_ino_t ino, int, fuse_file_info*) {
+void fsyncdir(const Request& request, fuse_ino_t ino, int, fuse_file_info*) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_done(request);
   node->pool->disk_requests().sync_directory(node->ino, answer(request));
@@ -143,7 +142,7 @@ Error error_of(const PromoteOutcome& outcome) {
   return {outcome.finding.is_damage() ? ESTALE : EIO, {}};
 }
 
-void fill_in(fuse_req_t request, const Pool& pool, const Opened& opened, uint64_t handle,
+void fill_in(const Request& request, const Pool& pool, const Opened& opened, uint64_t handle,
              bool bypasses_page_cache, fuse_file_info* file) {
   Server& server = server_of(request);
   const bool reader = !writes(file);
@@ -166,11 +165,12 @@ void fill_in(fuse_req_t request, const Pool& pool, const Opened& opened, uint64_
   }
 }
 
-Result<void> answer_open(fuse_req_t request, const Node& node, const Opened& opened, fuse_file_info* file) {
+Result<void> answer_open(const Request& request, const Node& node, const Opened& opened,
+                         fuse_file_info* file) {
   Server& server = server_of(request);
   server.stale_callers.settled(fuse_req_ctx(request)->pid);
   auto handle = server.survivors.handles().opened({.inode = {node.pool->number(), node.ino},
-                                                   .unique = request_identity().unique,
+                                                   .unique = request.unique,
                                                    .writer = writes(file),
                                                    .from_disk = opened.from_disk});
   if (!handle) {
@@ -200,9 +200,9 @@ void close_first(Server& server, const Node& node, const OpenHandles::Opened& op
 void add_open(fuse_lowlevel_ops& table) {
   table.open = on_node_or_control<open, &ControlFiles::open>;
   table.flush = on_node_or_control<flush, &ControlFiles::flush>;
-  table.release = release;
-  table.fsync = fsync;
-  table.fsyncdir = fsyncdir;
+  table.release = on_request<release>;
+  table.fsync = on_request<fsync>;
+  table.fsyncdir = on_request<fsyncdir>;
 }
 
 }  // namespace kvcachefs::operations

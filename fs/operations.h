@@ -11,19 +11,26 @@
 
 namespace kvcachefs::operations {
 
-// An entry of the table for a handler that gets the Node of the request's nodeid.
+// An entry of the table for a handler: what libfuse calls.
 template <auto kHandler, class... Arguments>
-void on_node(fuse_req_t request, fuse_ino_t ino, Arguments... arguments) {
+void on_request(fuse_req_t handle, Arguments... arguments) {
+  kHandler(received_request(handle), arguments...);
+}
+// The same for a handler that gets the Node of the request's nodeid.
+template <auto kHandler, class... Arguments>
+void on_node(fuse_req_t handle, fuse_ino_t ino, Arguments... arguments) {
+  const Request request = received_request(handle);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   kHandler(request, *node, arguments...);
 }
 // The same, but a member function of ControlFiles answers for a control file.
 template <auto kHandler, auto kControl, class... Arguments>
-void on_node_or_control(fuse_req_t request, fuse_ino_t ino, Arguments... arguments) {
+void on_node_or_control(fuse_req_t handle, fuse_ino_t ino, Arguments... arguments) {
   const NodeId id{ino};
+  const Request request = received_request(handle);
   if (id.is_control()) return (server_of(request).control.*kControl)(request, id, arguments...);
-  on_node<kHandler>(request, ino, arguments...);
+  on_node<kHandler>(handle, ino, arguments...);
 }
 
 void add_lookup(fuse_lowlevel_ops& table);
@@ -36,15 +43,15 @@ void add_directory(fuse_lowlevel_ops& table);
 void add_xattr(fuse_lowlevel_ops& table);
 
 // lookup.cc
-void lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
+void lookup(const Request& request, fuse_ino_t parent, const char* name);
 
 // attributes.cc
 // The call clears the set-id bits that the caller's own write or truncation would clear (fs/attr.c,
 // setattr_should_drop_suidgid), because a daemon with CAP_FSETID keeps the bits in its own calls.
-Result<void> drop_set_id_bits(fuse_req_t request, int fd);
+Result<void> drop_set_id_bits(const Request& request, int fd);
 // The same at an open for writing, because a passthrough write does not come to the daemon. A file that has a
 // writer already keeps its bits: see Pool::change_mode_unless_written().
-void drop_set_id_bits_at_open(fuse_req_t request, const Node& node);
+void drop_set_id_bits_at_open(const Request& request, const Node& node);
 // A handler calls this before it changes something of a node that the disk's catalog must record. `then` runs
 // at once, or from a worker's thread when the catalog has taken what waits for it. Otherwise a client that
 // changes attributes again and again would fill the memory with changes.
@@ -68,7 +75,8 @@ auto with_inode(Pool& pool, Make make) {
 Error error_of(Presence presence);
 Error error_of(const PromoteOutcome& outcome);  // of an entry that was not promoted
 // The call fills in `file` and does not reply. After it, close_handle() must end the open. Failure: ENFILE.
-Result<void> answer_open(fuse_req_t request, const Node& node, const Opened& opened, fuse_file_info* file);
+Result<void> answer_open(const Request& request, const Node& node, const Opened& opened,
+                         fuse_file_info* file);
 inline bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
@@ -78,7 +86,7 @@ void close_handle(Server& server, const Node& node, const fuse_file_info& file);
 // is written down, would stay open for ever.
 void close_first(Server& server, const Node& node, const OpenHandles::Opened& opened, fuse_file_info file);
 // The call fills in what the kernel is told of an open under the number `handle`.
-void fill_in(fuse_req_t request, const Pool& pool, const Opened& opened, uint64_t handle,
+void fill_in(const Request& request, const Pool& pool, const Opened& opened, uint64_t handle,
              bool bypasses_page_cache, fuse_file_info* file);
 // A handle of the kernel's has Survivors' number of the open above these bits. This bit: the file is served
 // from the disk.

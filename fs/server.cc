@@ -16,7 +16,7 @@ namespace {
 // Debian 12's linux/fuse.h is older; the bit is from include/uapi/linux/fuse.h of Linux 6.9.
 constexpr uint64_t kResentBit = uint64_t{1} << 63;
 
-thread_local RequestIdentity identity;
+thread_local Request received;  // without its handle
 
 constexpr unsigned kRefusalsOfAdministrator = 100;  // for each minute
 constexpr unsigned kRefusalsOfOthers = 10;
@@ -34,25 +34,22 @@ void log_refusal(const fuse_ctx& context, const std::string& message) {
 
 }  // namespace
 
-void begin_request(Survivors& survivors, const fuse_buf& request) {
+Request begin_request(Survivors& survivors, const fuse_buf& buffer) {
   fuse_in_header header{};
-  if (request.size < sizeof header) return;
-  std::memcpy(&header, request.mem, sizeof header);
-  identity = {.unique = header.unique & ~kResentBit, .opcode = header.opcode};
-  identity.resent = (header.unique & kResentBit) != 0;
-  identity.attempted = identity.resent && survivors.requests().was_attempted(identity.unique);
-  survivors.requests().begin(identity.unique, identity.attempted);
-  fault_point("request begun", identity.opcode);
+  if (buffer.size < sizeof header) return {};
+  std::memcpy(&header, buffer.mem, sizeof header);
+  received = {.unique = header.unique & ~kResentBit, .opcode = header.opcode};
+  received.resent = (header.unique & kResentBit) != 0;
+  received.attempted = received.resent && survivors.requests().was_attempted(received.unique);
+  survivors.requests().begin(received.unique, received.attempted);
+  fault_point("request begun", received.opcode);
+  return received;
 }
 
-RequestIdentity request_identity() {
-  return identity;
-}
-
-RequestScope::RequestScope(const RequestIdentity& its) : before_(std::exchange(identity, its)) {}
-
-RequestScope::~RequestScope() {
-  identity = before_;
+Request received_request(fuse_req_t handle) {
+  Request request = received;
+  request.handle = handle;
+  return request;
 }
 
 Result<Node> find_node(Server& server, uint64_t nodeid) {
@@ -65,7 +62,7 @@ Result<Node> find_node(Server& server, uint64_t nodeid) {
   return Node{std::move(pool), id.ino()};
 }
 
-void reply_error(fuse_req_t request, Error error) {
+void reply_error(const Request& request, Error error) {
   if (!error.message.empty()) log_refusal(*fuse_req_ctx(request), error.message);
   StaleCallers& stale_callers = server_of(request).stale_callers;
   const pid_t thread = fuse_req_ctx(request)->pid;
@@ -76,11 +73,11 @@ void reply_error(fuse_req_t request, Error error) {
     else
       server_of(request).survivors.requests().told_stale(thread);
   }
-  about_to_answer();
+  about_to_answer(request);
   (void)fuse_reply_err(request, code);
 }
 
-Result<Caller> need_administrator(fuse_req_t request) {
+Result<Caller> need_administrator(const Request& request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   auto caller = Caller::of(context->pid);
   if (caller && caller->is_administrator()) return caller;
@@ -103,29 +100,29 @@ fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct sta
   return entry;
 }
 
-void reply_entry(fuse_req_t request, const fuse_entry_param& entry) {
+void reply_entry(const Request& request, const fuse_entry_param& entry) {
   const NodeId id{entry.ino};
   Server& server = server_of(request);
-  about_to_answer();
+  about_to_answer(request);
   // If the request was interrupted, the kernel does not have the inode, so the lookup must not stay counted.
   if (fuse_reply_entry(request, &entry) == -ENOENT && id.is_inode())
     if (auto pool = server.pools.find(id.pool_number())) pool->inodes().forget(id.ino(), 1);
 }
 
-void reply_no_entry(fuse_req_t request, double timeout_s) {
+void reply_no_entry(const Request& request, double timeout_s) {
   if (timeout_s == 0) return (void)fuse_reply_err(request, ENOENT);
   fuse_entry_param entry{};
   entry.entry_timeout = timeout_s;
   (void)fuse_reply_entry(request, &entry);
 }
 
-uint64_t client_of(fuse_req_t request, const Pool& pool) {
+uint64_t client_of(const Request& request, const Pool& pool) {
   return pool.disk() == nullptr ? 0 : server_of(request).thread_groups.of(fuse_req_ctx(request)->pid);
 }
 
-void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes, double timeout_s) {
+void reply_attributes(const Request& request, uint64_t nodeid, struct stat attributes, double timeout_s) {
   attributes.st_ino = nodeid;
-  about_to_answer();
+  about_to_answer(request);
   (void)fuse_reply_attr(request, &attributes, timeout_s);
 }
 

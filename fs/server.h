@@ -17,6 +17,7 @@
 #include "fs/nodeid.h"
 #include "fs/page_cache.h"
 #include "fs/pages_in_use.h"
+#include "fs/request.h"
 #include "fs/stale_callers.h"
 #include "fs/thread_groups.h"
 #include "tier/pool/pools.h"
@@ -42,50 +43,18 @@ struct Server {
   std::function<void()> pools_changed;             // called when a pool was made, removed or changed
 };
 
-// The request that this thread works for: the kernel's number for it, and whether a process that died had
-// been given it too (`resent`) and may have carried it out (`attempted`, Requests::attempt()). Requests that
-// come over io_uring have no number here.
-struct RequestIdentity {
-  uint64_t unique = 0;
-  uint32_t opcode = 0;
-  bool resent = false;
-  bool attempted = false;
-};
-RequestIdentity request_identity();
-// A RequestScope makes this thread work for another request than the thread was given, as long as it lives.
-class RequestScope {
- public:
-  explicit RequestScope(const RequestIdentity& identity);
-  ~RequestScope();
-  RequestScope(const RequestScope&) = delete;
-  RequestScope& operator=(const RequestScope&) = delete;
-
- private:
-  const RequestIdentity before_;
-};
-// The result wraps a continuation: on whatever thread that runs, it works for the request that is current
-// now.
-template <class Then>
-auto for_this_request(Then then) {
-  return [identity = request_identity(),
-          its = std::move(then)]<class... Arguments>(Arguments&&... arguments) mutable {
-    const RequestScope scope(identity);
-    return its(std::forward<Arguments>(arguments)...);
-  };
-}
 // A handler calls this when everything that was asked for is done and only the answer is left.
-inline void about_to_answer() {
-  fault_point("request done", request_identity().opcode);
+inline void about_to_answer(const Request& request) {
+  fault_point("request done", request.opcode);
 }
-void begin_request(Survivors& survivors, const fuse_buf& request);  // as the device gave it
 
-inline Server& server_of(fuse_req_t request) {
+inline Server& server_of(const Request& request) {
   return *static_cast<Server*>(fuse_req_userdata(request));
 }
 
 // A handler calls this for an order, which may take as long as it likes: it must not count as a hanging
 // request.
-inline void takes_long(fuse_req_t request) {
+inline void takes_long(const Request& request) {
   server_of(request).survivors.requests().end();
 }
 
@@ -105,14 +74,14 @@ Result<Node> find_node(Server& server, uint64_t nodeid);
 inline Error in_effect(Error why) {
   return {EINTR, why.message};
 }
-void reply_error(fuse_req_t request, Error error);
-inline void reply_done(fuse_req_t request) {
+void reply_error(const Request& request, Error error);
+inline void reply_done(const Request& request) {
   server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
-  about_to_answer();
+  about_to_answer(request);
   (void)fuse_reply_err(request, 0);
 }
 template <class T>
-void reply_outcome(fuse_req_t request, Result<T> outcome) {
+void reply_outcome(const Request& request, Result<T> outcome) {
   if (outcome)
     reply_done(request);
   else
@@ -120,24 +89,24 @@ void reply_outcome(fuse_req_t request, Result<T> outcome) {
 }
 
 // The result answers a request that has to wait for a disk; it may run on any thread.
-inline auto answer(fuse_req_t request) {
-  return for_this_request([request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); });
+inline auto answer(const Request& request) {
+  return [request](Result<void> outcome) { reply_outcome(request, std::move(outcome)); };
 }
 
 // The result is the calling thread, if it is an administrator of the host; EPERM with a sentence for any
 // other.
-Result<Caller> need_administrator(fuse_req_t request);
+Result<Caller> need_administrator(const Request& request);
 
 // The result is an entry reply for an inode for which the table has already counted a lookup.
 fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct stat& attributes,
                           double attributes_timeout_s = kLongTimeoutS);
-void reply_entry(fuse_req_t request, const fuse_entry_param& entry);
-void reply_no_entry(fuse_req_t request,
+void reply_entry(const Request& request, const fuse_entry_param& entry);
+void reply_no_entry(const Request& request,
                     double timeout_s = kLongTimeoutS);  // for so long the kernel remembers the miss
 // The result is the process that makes the request, from which a pool with a disk tier learns which entries
 // follow each other; 0 for a pool without one.
-uint64_t client_of(fuse_req_t request, const Pool& pool);
-void reply_attributes(fuse_req_t request, uint64_t nodeid, struct stat attributes,
+uint64_t client_of(const Request& request, const Pool& pool);
+void reply_attributes(const Request& request, uint64_t nodeid, struct stat attributes,
                       double timeout_s = kLongTimeoutS);
 
 // Names under which control files are reached: a pool's in the pool's root only, the daemon's in the mount's

@@ -312,11 +312,11 @@ void Session::serve_device() {
     fuse_buf buffer{};
     buffer.mem = memory->bytes().data();
     buffer.size = *received;
-    begin_request(server_.survivors, buffer);
+    const Request request = begin_request(server_.survivors, buffer);
     if (server_.survivors.supervised() && !server_.survivors.connection().device_fd()) save_init(buffer);
     fuse_session_process_buf(session_, &buffer);
-    if (request_identity().opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
-    fault_point("request answered", request_identity().opcode);
+    if (request.opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
+    fault_point("request answered", request.opcode);
     server_.survivors.requests().end();
     // Most of an open's cost is waking up this thread, so one thread at a time looks for the next request
     // while the others sleep. If one of those takes the request that is seen here, the next receive of this

@@ -42,7 +42,7 @@ std::optional<std::string> fact(const EntryFacts& facts, std::string_view name) 
   return std::nullopt;
 }
 
-void reply_sized(fuse_req_t request, std::string_view value, size_t size) {
+void reply_sized(const Request& request, std::string_view value, size_t size) {
   if (size == 0) {
     (void)fuse_reply_xattr(request, value.size());
   } else if (value.size() > size) {
@@ -75,7 +75,7 @@ Result<void> check_room(int fd, std::string_view wanted, size_t size) {
   return bytes > kMostXattrBytes ? Result<void>(fail(ENOSPC)) : Result<void>();
 }
 
-Result<void> set(Survivors& survivors, const Node& node, const char* name, std::string_view value,
+Result<void> set(const Request& request, const Node& node, const char* name, std::string_view value,
                  int flags) {
   if (name == kPinned) {
     if (value != "0" && value != "1") return fail(EINVAL);
@@ -90,11 +90,11 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
   if (!fd) return pass(fd);
   if (auto room = check_room(fd->get(), name, value.size()); !room) return room;
   if ((flags & XATTR_CREATE) != 0) {
-    if (request_identity().attempted)
+    if (request.attempted)
       flags = 0;
     else if (sys::get_xattr(fd->get(), name, {}))
       return fail(EEXIST);
-    survivors.requests().attempt();
+    server_of(request).survivors.requests().attempt(request.unique);
   }
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
   if (priority) node.pool->tree().set_priority(node.ino, *priority);
@@ -102,28 +102,28 @@ Result<void> set(Survivors& survivors, const Node& node, const char* name, std::
   return {};
 }
 
-Result<void> drop(Survivors& survivors, const Node& node, const char* name) {
+Result<void> drop(const Request& request, const Node& node, const char* name) {
   if (std::string_view(name).starts_with(kVirtualPrefix)) return fail(EPERM);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  if (sys::get_xattr(fd->get(), name, {})) survivors.requests().attempt();
+  if (sys::get_xattr(fd->get(), name, {})) server_of(request).survivors.requests().attempt(request.unique);
   auto done = sys::remove_xattr(fd->get(), name);
-  if (!done && !(done.error().code == ENODATA && request_identity().attempted)) return done;
+  if (!done && !(done.error().code == ENODATA && request.attempted)) return done;
   if (name == kPriority) node.pool->tree().set_priority(node.ino, 0);
   node.pool->tree().attributes_changed(node.ino);
   return {};
 }
 
-void setxattr(fuse_req_t request, const Node& node, const char* name, const char* value, size_t size,
+void setxattr(const Request& request, const Node& node, const char* name, const char* value, size_t size,
               int flags) {
   when_catalog_takes_more(
       node, [request, node, its_name = std::string(name), text = std::string(value, size), flags] {
-        reply_outcome(request, set(server_of(request).survivors, node, its_name.c_str(), text, flags));
+        reply_outcome(request, set(request, node, its_name.c_str(), text, flags));
       });
 }
 
-void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size) {
+void getxattr(const Request& request, fuse_ino_t ino, const char* name, size_t size) {
   const std::string_view key(name);
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, {key.starts_with("user.") ? ENODATA : EOPNOTSUPP, {}});
@@ -149,7 +149,7 @@ void getxattr(fuse_req_t request, fuse_ino_t ino, const char* name, size_t size)
     (void)fuse_reply_buf(request, value.data(), *length);
 }
 
-void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
+void listxattr(const Request& request, fuse_ino_t ino, size_t size) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_sized(request, "", size);
   auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
@@ -163,9 +163,9 @@ void listxattr(fuse_req_t request, fuse_ino_t ino, size_t size) {
   reply_sized(request, names, size);
 }
 
-void removexattr(fuse_req_t request, const Node& node, const char* name) {
+void removexattr(const Request& request, const Node& node, const char* name) {
   when_catalog_takes_more(node, [request, node, its_name = std::string(name)] {
-    reply_outcome(request, drop(server_of(request).survivors, node, its_name.c_str()));
+    reply_outcome(request, drop(request, node, its_name.c_str()));
   });
 }
 
@@ -173,8 +173,8 @@ void removexattr(fuse_req_t request, const Node& node, const char* name) {
 
 void add_xattr(fuse_lowlevel_ops& table) {
   table.setxattr = on_node<setxattr>;
-  table.getxattr = getxattr;
-  table.listxattr = listxattr;
+  table.getxattr = on_request<getxattr>;
+  table.listxattr = on_request<listxattr>;
   table.removexattr = on_node<removexattr>;
 }
 

@@ -71,7 +71,7 @@ bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
          (entry == nullptr || !entry->is_file() || entry->disk.node_id != 0 || names > 1);
 }
 
-Result<void> Tree::remove(int directory, const char* name, bool is_directory) {
+Result<void> Tree::remove(int directory, const char* name, bool is_directory, uint64_t request) {
   auto handle = sys::handle_at(directory, name);
   if (!handle) return pass(handle);
   EntryTable::Shard& shard = entries_.shard(handle->ino);
@@ -85,7 +85,7 @@ Result<void> Tree::remove(int directory, const char* name, bool is_directory) {
   DiskTier* const tier = disk_.tier();
   std::optional<MutexLock> tree;
   if (tier != nullptr && is_directory) tree.emplace(tier->names.tree());
-  if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt();
+  if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt(request);
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
   if (tier != nullptr) {
@@ -131,7 +131,8 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   return parent->st_ino;
 }
 
-Result<void> Tree::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags) {
+Result<void> Tree::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags,
+                          uint64_t request) {
   if ((flags & RENAME_WHITEOUT) != 0) return fail(EINVAL);
   auto source = sys::handle_at(from, old_name);
   if (!source) return pass(source);
@@ -163,7 +164,7 @@ Result<void> Tree::rename(int from, const char* old_name, int to, const char* ne
   }
   const auto rename_at = [&] {
     if (surroundings_.survivors != nullptr)
-      surroundings_.survivors->requests().attempt_rename(source->ino, target ? target->ino : 0);
+      surroundings_.survivors->requests().attempt_rename(request, source->ino, target ? target->ino : 0);
     return sys::rename_at(from, old_name, to, new_name, flags);
   };
   Result<void> renamed;

@@ -23,8 +23,10 @@ class Tree : DiskPart {
       : DiskPart(part), insight_(insight), parked_(parked), inodes_(inodes) {}
 
   // --- its users' changes ---
-  Result<void> remove(int directory, const char* name, bool is_directory);
-  Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags);
+  // `request`: the kernel's number of the request that asks for it, for a successor; 0: none asks.
+  Result<void> remove(int directory, const char* name, bool is_directory, uint64_t request = 0);
+  Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags,
+                      uint64_t request = 0);
   Result<void> link(uint64_t ino, int directory, const char* name);
   // A long target takes a page: in a full pool it waits for room as a write does.
   Result<void> make_symlink(const char* target, int directory, const char* name);

@@ -14,10 +14,14 @@ thread_local uint32_t own_request = kNoRequest;
 
 }  // namespace
 
+uint32_t Requests::own_place() {
+  if (own_request == kNoRequest) own_request = shared_->threads++ % kPlaces;
+  return own_request;
+}
+
 void Requests::begin(uint64_t unique, bool attempted) {
   if (shared_ == nullptr) return;
-  if (own_request == kNoRequest) own_request = shared_->threads++ % kPlaces;
-  auto& request = shared_->in_hand[own_request];
+  auto& request = shared_->in_hand[own_place()];
   request.unique = 0;
   request.attempted = attempted ? 1 : 0;
   request.unique = unique;
@@ -34,8 +38,14 @@ void Requests::still_at_it() {
   if (auto& begun_ns = shared_->in_hand[own_request].begun_ns; begun_ns != 0) begun_ns = now_ns();
 }
 
-void Requests::attempt() {
-  if (shared_ != nullptr && own_request != kNoRequest) shared_->in_hand[own_request].attempted = 1;
+void Requests::attempt(uint64_t unique) {
+  if (shared_ == nullptr || unique == 0) return;
+  auto& request = shared_->in_hand[own_place()];
+  if (request.unique != unique) {
+    request.attempted = 0;
+    request.unique = unique;
+  }
+  request.attempted = 1;
 }
 
 bool Requests::was_attempted(uint64_t unique) const {
@@ -44,13 +54,13 @@ bool Requests::was_attempted(uint64_t unique) const {
          });
 }
 
-void Requests::attempt_rename(uint64_t first_ino, uint64_t second_ino) {
-  if (shared_ == nullptr || own_request == kNoRequest) return;
+void Requests::attempt_rename(uint64_t unique, uint64_t first_ino, uint64_t second_ino) {
+  if (shared_ == nullptr || unique == 0) return;
   auto& record = shared_->renamed[shared_->renames++ % kRenames];
   record.unique = 0;
   record.first_ino = first_ino;
   record.second_ino = second_ino;
-  record.unique = shared_->in_hand[own_request].unique.load();
+  record.unique = unique;
 }
 
 std::optional<Requests::Rename> Requests::attempted_rename(uint64_t unique) const {

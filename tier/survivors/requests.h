@@ -47,18 +47,18 @@ class Requests {
   // The thread made progress, or waits with a bound of its own for other threads: its request's age begins
   // anew.
   void still_at_it();
-  // The calling thread is about to make the change that its request asks for, and has just checked that the
+  // The calling thread is about to make the change that the request asks for, and has just checked that the
   // change is possible. (The kernel sends one change of a directory's names or an inode's attributes at a
-  // time.) A successor that gets the same request again may find the change done. A thread without a request
-  // records nothing.
-  void attempt();
+  // time.) A successor that gets the same request again may find the change done. The thread need not be the
+  // one that took the request. `unique` 0: no request, and nothing is recorded.
+  void attempt(uint64_t unique);
   bool was_attempted(uint64_t unique) const;
   // The same for a rename, which may be answered after its thread has had other requests. first_ino is the
   // inode of the old name, second_ino that of the new name; 0: the new name was free.
   struct Rename {
     uint64_t unique = 0, first_ino = 0, second_ino = 0;
   };
-  void attempt_rename(uint64_t first_ino, uint64_t second_ino);
+  void attempt_rename(uint64_t unique, uint64_t first_ino, uint64_t second_ino);
   std::optional<Rename> attempted_rename(uint64_t unique) const;
   // told_stale() records that a client's thread was told ESTALE for the first time in a call
   // (fs/stale_callers.h); told_stale_lately() lists the threads of the last two seconds.
@@ -69,6 +69,8 @@ class Requests {
   uint64_t oldest_ns() const;
 
  private:
+  uint32_t own_place();  // of the calling thread
+
   Shared* const shared_;
 };
 

@@ -117,11 +117,21 @@ TEST_F(SurvivorsTest, WhatBecameOfRequests) {
     }).join();
   };
   run(2, [] {});
-  run(4, [this] { survivors_->requests().attempt(); });
+  run(4, [this] { survivors_->requests().attempt(4); });
+  run(6, [] {});
+  // What waited for the catalog is carried out by a thread that has taken no request, or another one.
+  std::thread([this] {
+    survivors_->requests().attempt(6);
+    survivors_->requests().attempt(0);
+  }).join();
+  run(10, [this] { survivors_->requests().attempt(12); });
   const auto next = successor();
   EXPECT_FALSE(next->requests().was_attempted(2));
   EXPECT_TRUE(next->requests().was_attempted(4));
+  EXPECT_TRUE(next->requests().was_attempted(6));
   EXPECT_FALSE(next->requests().was_attempted(8));
+  EXPECT_FALSE(next->requests().was_attempted(10));
+  EXPECT_TRUE(next->requests().was_attempted(12));
   std::thread([&] { next->requests().begin(4, next->requests().was_attempted(4)); }).join();
   EXPECT_TRUE(successor()->requests().was_attempted(4)) << "by the one before the one before";
 }
@@ -169,12 +179,8 @@ TEST_F(SurvivorsTest, PoolsReplaceOneAnother) {
 }
 
 TEST_F(SurvivorsTest, Renames) {
-  survivors_->requests().attempt_rename(3, 4);  // by a thread that has no request
-  std::thread([this] {
-    survivors_->requests().begin(20, false);
-    survivors_->requests().attempt_rename(1, 2);
-    survivors_->requests().begin(22, false);
-  }).join();
+  survivors_->requests().attempt_rename(0, 3, 4);  // for no request
+  survivors_->requests().attempt_rename(20, 1, 2);
   const auto next = successor();
   ASSERT_TRUE(next->requests().attempted_rename(20));
   EXPECT_EQ(next->requests().attempted_rename(20)->first_ino, 1u);
