@@ -50,35 +50,27 @@ Space space_of(Pool& pool) {
 // has to be promoted before it is cut.
 Result<Presence> set_attributes(const Request& request, const Node& node, const struct stat& wanted,
                                 int valid, bool& begun) {
-  auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
-  if (!fd) return pass(fd);
   // The size goes first, because it may have to wait for the disk, and then everything is done again.
   if ((valid & FUSE_SET_ATTR_SIZE) != 0) {
     const auto cutting = server_of(request).pages_in_use.cut(node.nodeid());
     auto cut = node.pool->open_files().truncate(node.ino, static_cast<uint64_t>(wanted.st_size));
     if (!cut || *cut == Presence::kCold) return cut;
     if (*cut != Presence::kHere) return std::unexpected(error_of(*cut));
-  }
-  begun = (valid & FUSE_SET_ATTR_SIZE) != 0;
-  if ((valid & FUSE_SET_ATTR_MODE) != 0) {
-    if (auto done = sys::change_mode(fd->get(), wanted.st_mode & 07777); !done) return pass(done);
     begun = true;
   }
-  if ((valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) != 0) {
-    const uid_t uid = (valid & FUSE_SET_ATTR_UID) != 0 ? wanted.st_uid : static_cast<uid_t>(-1);
-    const gid_t gid = (valid & FUSE_SET_ATTR_GID) != 0 ? wanted.st_gid : static_cast<gid_t>(-1);
-    if (auto done = sys::change_owner(fd->get(), uid, gid); !done) return pass(done);
-    begun = true;
-  }
-  // The kernel asks for this only in part without passthrough (FATTR_KILL_SUIDGID comes with
-  // FUSE_HANDLE_KILLPRIV_V2).
-  if ((valid & FUSE_SET_ATTR_SIZE) != 0)
-    if (auto done = drop_set_id_bits(request, fd->get()); !done) return pass(done);
+  AttributeChange change;
+  if ((valid & FUSE_SET_ATTR_MODE) != 0) change.mode = wanted.st_mode & 07777;
+  if ((valid & FUSE_SET_ATTR_UID) != 0) change.uid = wanted.st_uid;
+  if ((valid & FUSE_SET_ATTR_GID) != 0) change.gid = wanted.st_gid;
   const std::array<timespec, 2> times = {
       time_to_set(valid, FUSE_SET_ATTR_ATIME_NOW, FUSE_SET_ATTR_ATIME, wanted.st_atim),
       time_to_set(valid, FUSE_SET_ATTR_MTIME_NOW, FUSE_SET_ATTR_MTIME, wanted.st_mtim)};
-  if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT)
-    if (auto done = node.pool->inodes().set_times(node.ino, times); !done) return pass(done);
+  if (times[0].tv_nsec != UTIME_OMIT || times[1].tv_nsec != UTIME_OMIT) change.times = times;
+  if (auto done = node.pool->tree().change(node.ino, change, begun); !done) return pass(done);
+  // The kernel asks for this only in part without passthrough (FATTR_KILL_SUIDGID comes with
+  // FUSE_HANDLE_KILLPRIV_V2).
+  if ((valid & FUSE_SET_ATTR_SIZE) != 0)
+    if (auto done = drop_set_id_bits(request, node); !done) return pass(done);
   return Presence::kHere;
 }
 
@@ -93,8 +85,10 @@ void reply_attributes_of(const Request& request, const Node& node, Error (*error
 }
 
 // Empty if the caller's write takes no bit away.
-std::optional<mode_t> mode_without_set_id_bits(const Request& request, int fd) {
-  auto attributes = sys::stat_of(fd);
+std::optional<mode_t> mode_without_set_id_bits(const Request& request, const Node& node) {
+  const auto fd = node.pool->inodes().open_inode(node.ino, O_PATH);
+  if (!fd) return std::nullopt;
+  const auto attributes = sys::stat_of(fd->get());
   if (!attributes || !S_ISREG(attributes->st_mode)) return std::nullopt;
   mode_t mode = attributes->st_mode & 07777;
   if ((mode & (S_ISUID | S_ISGID)) == 0) return std::nullopt;
@@ -134,7 +128,6 @@ void change(const Request& request, const Node& node, struct stat wanted, int va
     };
     return node.pool->disk_requests().promote(node.ino, again, Room::Whose::kWriter, patience_ends_ms);
   }
-  if (done || begun) node.pool->tree().attributes_changed(node.ino);
   if (!done) return reply_error(request, begun ? after_change(done.error()) : std::move(done.error()));
   fault_point("attributes changed");
   reply_attributes_of(request, node, after_change);
@@ -193,15 +186,18 @@ void statfs(const Request& request, fuse_ino_t ino) {
 
 }  // namespace
 
-Result<void> drop_set_id_bits(const Request& request, int fd) {
-  const auto mode = mode_without_set_id_bits(request, fd);
-  return mode ? sys::change_mode(fd, *mode) : Result<void>();
+Result<void> drop_set_id_bits(const Request& request, const Node& node) {
+  const auto mode = mode_without_set_id_bits(request, node);
+  if (!mode) return {};
+  AttributeChange change;
+  change.mode = *mode;
+  bool begun = false;
+  return node.pool->tree().change(node.ino, change, begun);
 }
 
 void drop_set_id_bits_at_open(const Request& request, const Node& node) {
-  const auto fd = node.pool->inodes().open_inode(node.ino, O_PATH);
-  const auto mode = fd ? mode_without_set_id_bits(request, fd->get()) : std::nullopt;
-  if (mode) node.pool->inodes().change_mode_unless_written(node.ino, *mode);
+  if (const auto mode = mode_without_set_id_bits(request, node))
+    node.pool->inodes().change_mode_unless_written(node.ino, *mode);
 }
 
 void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {

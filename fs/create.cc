@@ -1,4 +1,4 @@
-// The creating operations: the daemon makes a file as root in the tmpfs and then gives it to the caller.
+// The creating operations: the pool's tree makes a file as root and then gives it to the caller.
 // Before a request comes here, the kernel has checked permissions (default_permissions), applied the umask
 // and stripped what set-group-ID rules forbid (vfs_prepare_mode). The tmpfs itself hands down the group of a
 // set-group-ID directory.
@@ -11,41 +11,14 @@
 namespace kvcachefs::operations {
 namespace {
 
-Result<void> give_to_caller(const Request& request, int directory, int fd, mode_t mode) {
+NewInode of_caller(const Request& request, mode_t mode) {
   const fuse_ctx* caller = fuse_req_ctx(request);
-  // The file belongs to root already, or to the directory's group.
-  if (caller->uid == 0 && caller->gid == 0) return {};
-  auto parent = sys::stat_of(directory);
-  if (!parent) return pass(parent);
-  const gid_t gid = (parent->st_mode & S_ISGID) != 0 ? static_cast<gid_t>(-1) : caller->gid;
-  if (auto done = sys::change_owner(fd, caller->uid, gid); !done) return done;
-  // A change of owner clears the set-id bits of a regular file, whichever user asks.
-  if ((mode & (S_ISUID | S_ISGID)) != 0 && S_ISREG(mode)) return sys::change_mode(fd, mode & 07777);
-  return {};
+  return {.mode = mode, .uid = caller->uid, .gid = caller->gid};
 }
 
-// The call removes what was made for a request that then failed, and what the pool knows of it by now.
-void unmake(Pool& pool, int directory, const char* name, bool is_directory) {
-  if (!pool.tree().remove(directory, name, is_directory))
-    (void)sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0);
-}
-
-struct NewFile {
-  UniqueFd fd;
-  sys::Handle handle;
-  struct stat attributes {};
+struct NewFile : MadeInode {
   int node = 0;
 };
-
-Result<NewFile> prepare(const Request& request, int directory, Result<UniqueFd> fd, mode_t mode) {
-  if (!fd) return pass(fd);
-  if (auto given = give_to_caller(request, directory, fd->get(), mode); !given) return pass(given);
-  auto handle = sys::handle_of(fd->get());
-  if (!handle) return pass(handle);
-  auto attributes = sys::stat_of(fd->get());
-  if (!attributes) return pass(attributes);
-  return NewFile{.fd = std::move(*fd), .handle = *handle, .attributes = *attributes};
-}
 
 // The call makes the file an entry; a file of a TMPFILE has an empty name.
 auto created(Pool& pool, const NewFile& made, const char* name, bool open, bool writer) {
@@ -59,14 +32,14 @@ auto created(Pool& pool, const NewFile& made, const char* name, bool open, bool 
                                     .node = made.node});
 }
 
-Result<fuse_entry_param> adopt_new(const Request& request, Pool& pool, int directory, const char* name,
-                                   mode_t mode) {
-  auto made = prepare(request, directory, sys::open_at(directory, name, O_PATH | O_NOFOLLOW), mode);
-  if (!made) return pass(made);
-  const sys::Handle handle = made->handle;
-  struct stat& attributes = made->attributes;
+Result<fuse_entry_param> adopt_new(Pool& pool, int directory, const char* name, const NewInode& inode) {
+  auto given = pool.tree().give(directory, sys::open_at(directory, name, O_PATH | O_NOFOLLOW), inode);
+  if (!given) return pass(given);
+  NewFile made{std::move(*given)};
+  const sys::Handle handle = made.handle;
+  struct stat& attributes = made.attributes;
   if (S_ISREG(attributes.st_mode)) {
-    if (auto known = created(pool, *made, name, false, false); !known) return pass(known);
+    if (auto known = created(pool, made, name, false, false); !known) return pass(known);
   } else if (auto known = pool.inodes().looked_up(handle, attributes); !known) {
     return pass(known);
   } else {
@@ -75,24 +48,23 @@ Result<fuse_entry_param> adopt_new(const Request& request, Pool& pool, int direc
   return entry_of(NodeId::of_inode(pool.number(), handle.ino).value, handle.generation, attributes);
 }
 
-// The call runs `make(pool, directory)` in the parent and answers with the resulting entry.
-template <class Make>
-void make_in(const Request& request, const Node& parent, const char* name, mode_t mode, Make make) {
+// The call makes the inode in the parent and answers with the resulting entry.
+void make_in(const Request& request, const Node& parent, const char* name, const NewInode& inode) {
   if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
-  const bool attempted = request.attempted;
-  if (attempted && S_ISREG(mode)) pool.tree().undo_create(directory->fd, name);
+  const bool is_file = S_ISREG(inode.mode);
+  if (request.attempted && is_file) pool.tree().undo_create(directory->fd, name);
   const bool there = sys::stat_at(directory->fd, name).has_value();
-  if (there && (!attempted || S_ISREG(mode))) return reply_error(request, {EEXIST, {}});
+  if (there && (!request.attempted || is_file)) return reply_error(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt(request.unique);
   if (!there)
-    if (auto made = with_inode(pool, [&] { return make(pool, directory->fd); }); !made)
+    if (auto made = with_inode(pool, [&] { return pool.tree().make(directory->fd, name, inode); }); !made)
       return reply_error(request, std::move(made.error()));
-  auto entry = adopt_new(request, pool, directory->fd, name, mode);
+  auto entry = adopt_new(pool, directory->fd, name, inode);
   if (!entry) {
-    unmake(pool, directory->fd, name, S_ISDIR(mode));
+    pool.tree().unmake(directory->fd, name, S_ISDIR(inode.mode));
     return reply_error(request, std::move(entry.error()));
   }
   reply_entry(request, *entry);
@@ -204,13 +176,13 @@ bool create_again(const Request& request, const std::shared_ptr<Pool>& pool, fus
 }
 
 void mknod(const Request& request, const Node& parent, const char* name, mode_t mode, dev_t device) {
-  make_in(request, parent, name, mode,
-          [&](Pool&, int directory) { return sys::make_node_at(directory, name, mode, device); });
+  NewInode inode = of_caller(request, mode);
+  inode.device = device;
+  make_in(request, parent, name, inode);
 }
 
 void make_directory(const Request& request, const Node& parent, const char* name, mode_t mode) {
-  make_in(request, parent, name, S_IFDIR | mode,
-          [&](Pool&, int directory) { return sys::make_directory_at(directory, name, mode); });
+  make_in(request, parent, name, of_caller(request, S_IFDIR | mode));
 }
 
 void mkdir(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
@@ -219,8 +191,9 @@ void mkdir(const Request& request, fuse_ino_t parent, const char* name, mode_t m
 }
 
 void make_symlink(const Request& request, const Node& parent, const char* target, const char* name) {
-  make_in(request, parent, name, S_IFLNK | 0777,
-          [&](Pool& pool, int directory) { return pool.tree().make_symlink(target, directory, name); });
+  NewInode inode = of_caller(request, S_IFLNK | 0777);
+  inode.target = target;
+  make_in(request, parent, name, inode);
 }
 
 void create(const Request& request, const Node& parent, const char* name, mode_t mode, fuse_file_info* file) {
@@ -237,14 +210,13 @@ void create(const Request& request, const Node& parent, const char* name, mode_t
   if (survivors.supervised() && !sys::stat_at(directory->fd, name))
     survivors.requests().attempt(request.unique);
   for (int tries = 0;; ++tries) {
-    auto fd = with_inode(pool, [&] {
-      return sys::open_at(directory->fd, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, mode & 07777);
-    });
+    auto fd = with_inode(pool, [&] { return pool.tree().make_file(directory->fd, name, mode); });
     if (fd) {
-      auto made = prepare(request, directory->fd, std::move(fd), S_IFREG | mode);
-      const auto answered = made ? open_new(request, parent.pool, std::move(*made), name, file) : pass(made);
+      auto made = pool.tree().give(directory->fd, std::move(fd), of_caller(request, S_IFREG | mode));
+      const auto answered =
+          made ? open_new(request, parent.pool, {std::move(*made)}, name, file) : pass(made);
       if (!answered) {
-        unmake(pool, directory->fd, name, false);
+        pool.tree().unmake(directory->fd, name, false);
         return reply_error(request, answered.error());
       }
       return pool.counters().create_ns.record(now_ns() - begun_ns);
@@ -264,13 +236,12 @@ void tmpfile(const Request& request, const Node& parent, mode_t mode, fuse_file_
   auto directory = parent.pool->inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return reply_error(request, std::move(directory.error()));
   if (create_again(request, parent.pool, file)) return;
-  const int exclusive = file->flags & O_EXCL;  // never to be linked
-  auto fd = with_inode(*parent.pool, [&] {
-    return sys::open_at(directory->get(), ".", O_TMPFILE | O_RDWR | exclusive, mode & 07777);
-  });
-  auto made = prepare(request, directory->get(), std::move(fd), S_IFREG | mode);
+  Tree& tree = parent.pool->tree();
+  auto fd = with_inode(
+      *parent.pool, [&] { return tree.make_file(directory->get(), "", mode, (file->flags & O_EXCL) == 0); });
+  auto made = tree.give(directory->get(), std::move(fd), of_caller(request, S_IFREG | mode));
   if (!made) return reply_error(request, std::move(made.error()));
-  if (auto answered = open_new(request, parent.pool, std::move(*made), "", file); !answered)
+  if (auto answered = open_new(request, parent.pool, {std::move(*made)}, "", file); !answered)
     reply_error(request, std::move(answered.error()));
 }
 

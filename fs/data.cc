@@ -63,9 +63,7 @@ void write(const Request& request, const Node& node, const char* bytes, size_t s
   if (!count) return reply_error(request, std::move(count.error()));
   // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
   // others. A later flush of cached pages (`writepage`) is no user's write.
-  if (file->writepage == 0)
-    if (auto fd = node.pool->inodes().open_inode(node.ino, O_PATH))
-      (void)drop_set_id_bits(request, fd->get());
+  if (file->writepage == 0) (void)drop_set_id_bits(request, node);
   if ((file->flags & O_DSYNC) == 0 || !node.pool->has_disk()) {
     about_to_answer(request);
     return (void)fuse_reply_write(request, *count);

@@ -48,9 +48,9 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name);
 // attributes.cc
 // The call clears the set-id bits that the caller's own write or truncation would clear (fs/attr.c,
 // setattr_should_drop_suidgid), because a daemon with CAP_FSETID keeps the bits in its own calls.
-Result<void> drop_set_id_bits(const Request& request, int fd);
+Result<void> drop_set_id_bits(const Request& request, const Node& node);
 // The same at an open for writing, because a passthrough write does not come to the daemon. A file that has a
-// writer already keeps its bits: see Pool::change_mode_unless_written().
+// writer already keeps its bits: see Inodes::change_mode_unless_written().
 void drop_set_id_bits_at_open(const Request& request, const Node& node);
 // A handler calls this before it changes something of a node that the disk's catalog must record. `then` runs
 // at once, or from a worker's thread when the catalog has taken what waits for it. Otherwise a client that

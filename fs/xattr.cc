@@ -96,9 +96,8 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
       return fail(EEXIST);
     server_of(request).survivors.requests().attempt(request.unique);
   }
-  if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
+  if (auto done = node.pool->tree().set_xattr(node.ino, name, value, flags); !done) return done;
   if (priority) node.pool->tree().set_priority(node.ino, *priority);
-  node.pool->tree().attributes_changed(node.ino);
   return {};
 }
 
@@ -108,10 +107,9 @@ Result<void> drop(const Request& request, const Node& node, const char* name) {
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (sys::get_xattr(fd->get(), name, {})) server_of(request).survivors.requests().attempt(request.unique);
-  auto done = sys::remove_xattr(fd->get(), name);
+  auto done = node.pool->tree().remove_xattr(node.ino, name);
   if (!done && !(done.error().code == ENODATA && request.attempted)) return done;
   if (name == kPriority) node.pool->tree().set_priority(node.ino, 0);
-  node.pool->tree().attributes_changed(node.ino);
   return {};
 }
 

@@ -56,6 +56,10 @@ READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree
 BARE_LOCKS = re.compile(r"\bstd::(\w*mutex|lock_guard|(unique|shared|scoped)_lock|condition_variable(_any)?)\b|"
                         r"\bpthread_(mutex|rwlock|cond|spin)_\w+")
 
+# What changes a pool's names and attributes: tier/pool does so for fs/, and tells the entries and the catalog of it.
+CHANGES_OF_A_TREE = re.compile(r"\bsys::(unlink_at|rename_at|link_at|symlink_at|make_\w+_at|change_mode|change_owner|"
+                               r"set_times|set_xattr|remove_xattr)\(|\bO_CREAT\b")
+
 failures = []
 
 
@@ -138,6 +142,8 @@ def check_words(path, layer, code):
         if layer not in EXEMPT and not ERRNO_READERS.search(name) and re.search(r"\berrno\b(?!\.)", line) \
                 and not line.lstrip().startswith("#"):
             fail(path, number, "errno is read in base/sys only")
+        if layer == "fs" and CHANGES_OF_A_TREE.search(line):
+            fail(path, number, "a pool's names and attributes are changed by its Tree")
         starts_thread = re.search(r"\bstd::thread\b(?!::)|\bstd::jthread\b(?!::)|\bpthread_create\b|\bstd::async\b", line)
         if layer not in EXEMPT and name not in THREAD_STARTERS and starts_thread:
             fail(path, number, "threads start in daemon/workers.cc only")

@@ -4,10 +4,14 @@
 // become another file's. Functions on inodes fail with ESTALE when the inode is gone.
 #pragma once
 
+#include <array>
 #include <climits>
 #include <cstdint>
+#include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "tier/entries/parked.h"
 #include "tier/pool/empty_directories.h"
@@ -16,6 +20,28 @@
 #include "tier/pool/pool_disk.h"
 
 namespace kvcachefs {
+
+// What a user asks to be made, and whose it is to be. The mode has the type.
+struct NewInode {
+  mode_t mode = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  dev_t device = 0;
+  const char* target = nullptr;  // of a symbolic link
+};
+struct MadeInode {
+  UniqueFd fd;
+  sys::Handle handle;
+  struct stat attributes {};
+};
+
+inline constexpr uint32_t kSameId = UINT32_MAX;
+struct AttributeChange {
+  std::optional<mode_t> mode;  // without the type
+  uid_t uid = kSameId;
+  gid_t gid = kSameId;
+  std::optional<std::array<timespec, 2>> times;  // as utimensat(2) takes them
+};
 
 class Tree : DiskPart {
  public:
@@ -28,13 +54,22 @@ class Tree : DiskPart {
   Result<void> rename(int from, const char* old_name, int to, const char* new_name, unsigned flags,
                       uint64_t request = 0);
   Result<void> link(uint64_t ino, int directory, const char* name);
-  // A long target takes a page: in a full pool it waits for room as a write does.
-  Result<void> make_symlink(const char* target, int directory, const char* name);
+  // Makes a name; give() then makes it the user's. The long target of a symbolic link takes a page: in a full
+  // pool it waits for room as a write does. An empty name makes a file without one.
+  Result<UniqueFd> make_file(int directory, const char* name, mode_t mode, bool ever_linked = true);
+  Result<void> make(int directory, const char* name, const NewInode& inode);
+  Result<MadeInode> give(int directory, Result<UniqueFd> fd, const NewInode& inode);
+  // Removes what was made for a request that then failed, and what the pool knows of it by now.
+  void unmake(int directory, const char* name, bool is_directory);
   // Removes an empty file that is not open, which a process that died has made and no client was told of.
   void undo_create(int directory, const char* name);
   // A directory or other inode without content was made; the catalog hears of it unless durability is none.
   void made(const sys::Handle& handle, bool is_directory, int directory, const char* name);
-  void attributes_changed(uint64_t ino);  // mode, owner, times, xattrs or names
+  // `begun` becomes true when some of the change is done; it stays true if it is.
+  Result<void> change(uint64_t ino, const AttributeChange& wanted, bool& begun);
+  Result<void> set_xattr(uint64_t ino, const char* name, std::string_view value, int flags);
+  Result<void> remove_xattr(uint64_t ino, const char* name);
+  void attributes_changed(uint64_t ino);  // content or names; the functions above tell of their own changes
   // What was changed before there was a catalog. The file itself is not touched: a write past the daemon may
   // hold its lock.
   void tell_catalog(uint64_t ino);
@@ -65,6 +100,7 @@ class Tree : DiskPart {
   const std::shared_ptr<EmptyDirectories>& empty_directories() { return empty_directories_; }
 
  private:
+  Result<void> make_symlink(const char* target, int directory, const char* name);
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
   Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                          const char* name);

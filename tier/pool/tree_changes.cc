@@ -1,4 +1,4 @@
-// What a pool removes by itself, and what its users change besides names.
+// What a pool removes by itself, what it notes of inodes, and pins.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -11,11 +11,6 @@
 #include "tier/pool/tree.h"
 
 namespace kvcachefs {
-namespace {
-
-constexpr int kLinkAttempts = 40;
-
-}  // namespace
 
 Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
   const uint64_t ino = entry.policy.ino;
@@ -50,17 +45,6 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
     named = other.get();
   }
   return what_is_left();
-}
-
-Result<void> Tree::make_symlink(const char* target, int directory, const char* name) {
-  for (int attempt = 0;; ++attempt) {
-    auto made = sys::symlink_at(target, directory, name);
-    if (made || made.error().code != ENOSPC) return made;
-    if (!capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes) || attempt == kLinkAttempts) {
-      insight_.report_full(true);
-      return made;
-    }
-  }
 }
 
 bool Tree::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, unsigned most_names) {

@@ -1,6 +1,8 @@
-// What a pool removes by itself, and what its users change besides names (tier/pool/tree_changes.cc).
+// What a pool removes by itself, what its users make and what they change besides names
+// (tier/pool/tree_changes.cc, tier/pool/tree_users.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/xattr.h>
 
 #include <cerrno>
 #include <thread>
@@ -36,7 +38,10 @@ class TreeChangesTest : public test::PoolPartsTest {
     return sys::get_xattr(open(name).get(), kPinnedXattr, {}).has_value();
   }
   int make_symlink(const std::string& target, const std::string& name) {
-    return code_of(tree_->make_symlink(target.c_str(), root(), name.c_str()));
+    NewInode inode;
+    inode.mode = S_IFLNK | 0777;
+    inode.target = target.c_str();
+    return code_of(tree_->make(root(), name.c_str(), inode));
   }
   int set_pinned(uint64_t its, bool pinned) { return code_of(tree_->set_pinned(its, pinned)); }
 
@@ -224,6 +229,73 @@ TEST_F(TreeChangesTest, APriorityDecidesWhoLeavesFirst) {
   tree_->set_priority(4711, 5);
   EXPECT_EQ(entries_.next_victim(false)->ino, g);
   EXPECT_EQ(entries_.next_victim(false)->ino, f);
+}
+
+TEST_F(TreeChangesTest, WhatIsMadeBelongsToItsUser) {
+  NewInode inode;
+  inode.mode = S_IFREG | 06755;
+  inode.uid = inode.gid = 65534;
+  auto file = tree_->give(root(), tree_->make_file(root(), "f", inode.mode), inode);
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->attributes.st_uid, 65534u);
+  EXPECT_EQ(file->attributes.st_gid, 65534u);
+  EXPECT_EQ(file->attributes.st_mode, inode.mode) << "a change of owner takes no bit away";
+  EXPECT_EQ(file->handle.ino, ino("f"));
+  EXPECT_EQ(code_of(tree_->make_file(root(), "f", inode.mode)), EEXIST);
+
+  NewInode directory = inode;
+  directory.mode = S_IFDIR | 02755;
+  ASSERT_EQ(code_of(tree_->make(root(), "d", directory)), 0);
+  const UniqueFd d = open("d", O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::fchmod(d.get(), 02755), 0);
+  auto within = tree_->give(d.get(), tree_->make_file(d.get(), "f", inode.mode), inode);
+  ASSERT_TRUE(within);
+  EXPECT_EQ(within->attributes.st_gid, 0u) << "the directory's";
+
+  auto nameless = tree_->give(root(), tree_->make_file(root(), "", inode.mode, false), inode);
+  ASSERT_TRUE(nameless);
+  EXPECT_EQ(nameless->attributes.st_nlink, 0u);
+  EXPECT_EQ(code_of(tree_->give(root(), fail(EMFILE), inode)), EMFILE);
+
+  NewInode pipe = inode;
+  pipe.mode = S_IFIFO | 0600;
+  ASSERT_EQ(code_of(tree_->make(root(), "p", pipe)), 0);
+  EXPECT_EQ(code_of(tree_->make(root(), "p", pipe)), EEXIST);
+  tree_->unmake(root(), "p", false);
+  tree_->unmake(root(), "f", false);
+  EXPECT_FALSE(is_there("p") || is_there("f"));
+}
+
+TEST_F(TreeChangesTest, AChangeOfAttributesIsToldOnce) {
+  attach_disk();
+  const uint64_t f = store("f");
+  make_clean(f);
+  const auto stored = [&] { return node(state(f).node_id); };
+  AttributeChange wanted;
+  wanted.mode = 0640;
+  wanted.gid = 65534;
+  wanted.times = {{{7, 0}, {8, 0}}};
+  bool begun = false;
+  ASSERT_EQ(code_of(tree_->change(f, wanted, begun)), 0);
+  EXPECT_TRUE(begun);
+  commit();
+  ASSERT_TRUE(stored());
+  EXPECT_EQ(stored()->mode, static_cast<uint32_t>(S_IFREG | 0640));
+  EXPECT_EQ(stored()->uid, 0u);
+  EXPECT_EQ(stored()->gid, 65534u);
+
+  begun = false;
+  EXPECT_EQ(code_of(tree_->change(12345, wanted, begun)), ESTALE);
+  EXPECT_FALSE(begun) << "the caller may answer the error";
+
+  EXPECT_EQ(code_of(tree_->set_xattr(f, "user.a", "1", 0)), 0);
+  EXPECT_EQ(code_of(tree_->set_xattr(f, "user.a", "2", XATTR_CREATE)), EEXIST);
+  commit();
+  EXPECT_EQ(stored()->xattrs.size(), 1u);
+  EXPECT_EQ(code_of(tree_->remove_xattr(f, "user.a")), 0);
+  EXPECT_EQ(code_of(tree_->remove_xattr(f, "user.a")), ENODATA);
+  commit();
+  EXPECT_TRUE(stored()->xattrs.empty());
 }
 
 }  // namespace kvcachefs::tree_changes_test
