@@ -65,6 +65,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                              Announcement& announcement) {
   Announcement nobody(-1);
   Handovers handovers;
+  const auto followed = [&](bool on_purpose) { handovers.ended(runtime.pools_without_disk(), on_purpose); };
   return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
                                 .hang_after = std::chrono::seconds(config.hang_after_s),
                                 .give_up_after = std::chrono::seconds(config.give_up_after_s),
@@ -82,7 +83,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                       manager.serving(config.mountpoint.string());
                                     },
                                 .gets_on = [&] { manager.alive(); },
-                                .handed_over = [&] { handovers.another(); },
+                                .followed = followed,
                                 .give_up =
                                     [&](const std::string& reason) {
                                       log_error("{}: unmounting", reason);

@@ -26,7 +26,7 @@ sigset_t ending_signals();
 struct Audience {
   Announcement& announcement;
   pid_t supervisor = 0;
-  unsigned handovers = 0;  // how many there were lately for a disk
+  unsigned handovers = 0;  // how many there were lately for a disk, in vain
   std::function<void()> served = [] {};
   std::function<void()> gets_on = [] {};
 };

@@ -281,10 +281,8 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
   std::set<int> kept = handed_on();
   kept.insert(signals_.get());
   close_all_but(kept);
-  if (left_on_purpose(status))
-    supervision_.handed_over();
-  else if (!upgrading_)
-    log_error("{}: another takes over", reason);
+  supervision_.followed(left_on_purpose(status));
+  if (!left_on_purpose(status) && !upgrading_) log_error("{}: another takes over", reason);
   if (const int row = std::max(deaths_, failures_); row > 1) {
     const std::chrono::milliseconds pause = kFirstPause * (1 << std::min(row - 2, 8));
     if (failures_ > kLeastFailures)

@@ -38,7 +38,9 @@ struct Supervision {
   std::function<int()> serve;               // runs in the child and returns its exit status
   std::function<void()> served;             // called when the first child serves
   std::function<void()> gets_on;            // called several times a second after that, unless a child hangs
-  std::function<void()> handed_over = [] {};  // called between a child's kExitToBeFollowed and the next
+  // Called between a child's end and the next child. `on_purpose`: the child has ended with
+  // kExitToBeFollowed.
+  std::function<void(bool on_purpose)> followed = [](bool) {};
   // The supervisor calls this when it starts no further child after one has ended.
   std::function<void(const std::string& reason)> give_up;
   // The function says whether the program that is installed now could go on, and if not, why. Serving has not

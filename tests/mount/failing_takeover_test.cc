@@ -34,6 +34,24 @@ TEST_F(FailingTakeoverTest, WhatCannotBeLookedAtStaysOnTheDisk) {
   check_all();
 }
 
+// The process that finds the disk again ends for one that has it, each time as soon as the first time. A
+// pause that grew from one to the next would be longer than an fsync waits in the sixth round.
+TEST_F(FailingTakeoverTest, ADiskThatIsAwayAgainAndAgainIsLookedForAsSoon) {
+  start();
+  const std::string hidden = spill_file() + ".away";
+  for (int round = 0; round < 7; ++round) {
+    SCOPED_TRACE(round);
+    add("e-" + std::to_string(round), 2);
+    ASSERT_EQ(::rename(spill_file().c_str(), hidden.c_str()), 0);
+    kill_server();
+    EXPECT_EQ(stat("disk_away"), 1);
+    ASSERT_EQ(::rename(hidden.c_str(), spill_file().c_str()), 0);
+    ASSERT_EQ(error_name(sync_directory()), "ok");
+    EXPECT_EQ(stat("disk_away"), 0);
+  }
+  check_all();
+}
+
 // A process that cannot look at all files makes way for another. It must not serve a part of them as the
 // whole.
 TEST_F(FailingTakeoverTest, WhatCannotBeLookedAtStaysInMemory) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -51,7 +52,10 @@ struct Heard final : DiscardListener {
     std::string name;
     bool operator==(const Name&) const = default;
   };
-  void changed(uint16_t, uint64_t ino) override { changes.push_back(ino); }
+  void changed(uint16_t pool, uint64_t ino) override {
+    changed_pools.insert(pool);
+    changes.push_back(ino);
+  }
   void discarded(uint16_t, uint64_t parent_ino, uint64_t ino, std::string name) override {
     gone.push_back({parent_ino, ino, std::move(name)});
   }
@@ -70,6 +74,7 @@ struct Heard final : DiscardListener {
   void wait_until_told(std::chrono::milliseconds) override { ++waits; }
 
   std::vector<uint64_t> changes;
+  std::set<uint16_t> changed_pools;
   std::vector<Name> gone, come, to_drop;
   std::vector<uint64_t> to_let_go;
   Told told;  // of the last that asked
