@@ -341,7 +341,7 @@ void report_daemon_log(const Mount& mount) {
 }
 
 std::vector<MountPoint> mount_table() {
-  return parse_mountinfo(read_file("/proc/self/mountinfo"));
+  return read_mounts().value();
 }
 
 std::vector<MountPoint> mounts_below(const std::string& prefix) {
