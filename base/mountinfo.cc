@@ -20,7 +20,7 @@ MountPoint mount_of(libmnt_fs* line) {
   MountPoint mount = {.device = fmt::format("{}:{}", major(device), minor(device)),
                       .root = ::mnt_fs_get_root(line),
                       .directory = ::mnt_fs_get_target(line),
-                      .options = ::mnt_fs_get_vfs_options(line),
+                      .options = ::mnt_fs_get_options(line),
                       .type = ::mnt_fs_get_fstype(line),
                       .source = ::mnt_fs_get_source(line)};
   const char* const optional = ::mnt_fs_get_optional_fields(line);

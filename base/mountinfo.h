@@ -17,7 +17,7 @@ struct MountPoint {
   std::string device;     // `MAJOR:MINOR`: the same for all mounts of one file system
   std::string root;       // which of its directories is mounted: `/`, or `/POOL` for a pool's bind mount
   std::string directory;  // the mount point
-  std::string options;
+  std::string options;    // of the mount and of the file system
   std::string type;
   std::string source;
   // The mount's propagation groups (mount_namespaces(7)): the peer group, with which it shares mounts and

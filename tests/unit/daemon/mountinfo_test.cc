@@ -27,7 +27,7 @@ TEST(Mountinfo, TakesTheFieldsApart) {
   EXPECT_EQ(mounts[1].device, "0:45");
   EXPECT_EQ(mounts[1].root, "/");
   EXPECT_EQ(mounts[1].directory, "/mnt/kv");
-  EXPECT_EQ(mounts[1].options, "rw,nosuid,nodev,relatime");
+  EXPECT_EQ(mounts[1].options, "rw,nosuid,nodev,relatime,allow_other");
   EXPECT_EQ(mounts[1].type, "fuse.kvcachefs");
   EXPECT_EQ(mounts[1].source, "kvcachefs");
   EXPECT_EQ(mounts[1].peer_group, "9");
