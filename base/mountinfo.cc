@@ -1,65 +1,52 @@
 #include "base/mountinfo.h"
 
 #include <fmt/format.h>
+#include <libmount/libmount.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <set>
 
 #include "base/key_value.h"
-#include "base/sys.h"
+#include "base/sys_disk.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr std::string_view kShared = "shared:";
-constexpr std::string_view kMaster = "master:";
-
-bool octal(char c) {
-  return c >= '0' && c <= '7';
+MountPoint mount_of(libmnt_fs* line) {
+  const dev_t device = ::mnt_fs_get_devno(line);
+  MountPoint mount = {.device = fmt::format("{}:{}", major(device), minor(device)),
+                      .root = ::mnt_fs_get_root(line),
+                      .directory = ::mnt_fs_get_target(line),
+                      .options = ::mnt_fs_get_options(line),
+                      .type = ::mnt_fs_get_fstype(line),
+                      .source = ::mnt_fs_get_source(line)};
+  const char* const optional = ::mnt_fs_get_optional_fields(line);
+  for (std::string_view fields = optional == nullptr ? "" : optional; !fields.empty();) {
+    std::string_view group = take_part(fields, ' ');
+    const std::string_view kind = take_part(group, ':');
+    if (kind == "shared") mount.peer_group = group;
+    if (kind == "master") mount.master_group = group;
+  }
+  return mount;
 }
 
 }  // namespace
 
-std::string unescape_octal(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size() && text[i + 1] <= '3' && octal(text[i + 1]) &&
-        octal(text[i + 2]) && octal(text[i + 3])) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
-std::vector<MountPoint> parse_mountinfo(std::string_view text) {
-  std::vector<MountPoint> mounts;
-  while (!text.empty()) {
-    std::string_view line = take_part(text, '\n');
-    // id parent device root directory options [optional fields...] - type source super-options
-    std::vector<std::string_view> fields;
-    while (!line.empty()) fields.push_back(take_part(line, ' '));
-    if (fields.size() < 9) continue;
-    const auto dash = std::find(fields.begin() + 6, fields.end(), "-");
-    if (fields.end() - dash < 3) continue;
-    MountPoint& mount =
-        mounts.emplace_back(std::string(fields[2]), unescape_octal(fields[3]), unescape_octal(fields[4]),
-                            std::string(fields[5]), unescape_octal(dash[1]), unescape_octal(dash[2]));
-    for (auto field = fields.begin() + 6; field != dash; ++field) {
-      if (field->starts_with(kShared)) mount.peer_group = field->substr(kShared.size());
-      if (field->starts_with(kMaster)) mount.master_group = field->substr(kMaster.size());
-    }
-  }
-  return mounts;
-}
-
 Result<std::vector<MountPoint>> read_mounts(const std::string& file) {
-  auto text = sys::read_text(file.c_str());
-  if (!text) return pass(text);
-  return parse_mountinfo(*text);
+  const std::unique_ptr<libmnt_table, decltype(&::mnt_unref_table)> table(::mnt_new_table(),
+                                                                          ::mnt_unref_table);
+  const std::unique_ptr<libmnt_iter, decltype(&::mnt_free_iter)> lines(::mnt_new_iter(MNT_ITER_FORWARD),
+                                                                       ::mnt_free_iter);
+  // This call reads the file alone: nothing of /run/mount is mixed in, and no mount point is touched.
+  if (const int code = ::mnt_table_parse_file(table.get(), file.c_str()); code != 0)
+    return fail(-code, fmt::format("{}: {}", file, sys::error_text(-code)));
+  std::vector<MountPoint> mounts;
+  for (libmnt_fs* line = nullptr; ::mnt_table_next_fs(table.get(), lines.get(), &line) == 0;)
+    mounts.push_back(mount_of(line));
+  return mounts;
 }
 
 const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_view directory) {

@@ -17,7 +17,7 @@ struct MountPoint {
   std::string device;     // `MAJOR:MINOR`: the same for all mounts of one file system
   std::string root;       // which of its directories is mounted: `/`, or `/POOL` for a pool's bind mount
   std::string directory;  // the mount point
-  std::string options;
+  std::string options;    // of the mount and of the file system
   std::string type;
   std::string source;
   // The mount's propagation groups (mount_namespaces(7)): the peer group, with which it shares mounts and
@@ -27,11 +27,7 @@ struct MountPoint {
 };
 
 // The mounts in the order of the table: of two mounts on one directory the later is on top.
-std::vector<MountPoint> parse_mountinfo(std::string_view text);
 Result<std::vector<MountPoint>> read_mounts(const std::string& file = "/proc/self/mountinfo");
-
-// unescape_octal() replaces `\040` and other three-digit octal escapes by the bytes they stand for.
-std::string unescape_octal(std::string_view text);
 
 // The topmost mount on exactly this directory; nullptr if no mount is there.
 const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_view directory);

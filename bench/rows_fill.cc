@@ -7,11 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mountinfo.h"
 #include "bench/entries.h"
 #include "bench/rows.h"
 
@@ -23,29 +22,11 @@ constexpr uint64_t kTimes = 4;
 constexpr uint64_t kEntryBytes = uint64_t{2} << 20;
 constexpr useconds_t kSampleUs = 2000;
 
-// The mountinfo file writes white space and backslashes as three octal digits.
-std::string unescaped(const std::string& word) {
-  std::string text;
-  for (size_t at = 0; at < word.size(); ++at) {
-    const bool escaped = word[at] == '\\' && at + 3 < word.size();
-    text += escaped ? static_cast<char>(std::stoi(word.substr(at + 1, 3), nullptr, 8)) : word[at];
-    at += escaped ? 3 : 0;
-  }
-  return text;
-}
-
 // The result is the tmpfs in which the daemon keeps the pool: the bytes used there are what the pool really
 // takes.
 std::string memory_of(const Kvcachefs& mount) {
-  std::istringstream lines(read_text("/proc/self/mountinfo"));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string word;
-    for (int field = 0; field < 5; ++field) words >> word;
-    word = unescaped(word);
-    if (word.starts_with(mount.runtime_dir() + "/") && line.find(" - tmpfs ") != std::string::npos)
-      return word;
-  }
+  for (const MountPoint& each : read_mounts().value_or(std::vector<MountPoint>()))
+    if (each.type == "tmpfs" && each.directory.starts_with(mount.runtime_dir() + "/")) return each.directory;
   throw BenchError("no tmpfs below " + mount.runtime_dir());
 }
 

@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "base/key_value.h"
-#include "base/size.h"
 
 namespace kvcachefs {
 namespace {
@@ -35,15 +34,14 @@ struct Arguments {
 };
 
 void declare(CLI::App& app, Arguments& arguments) {
+  std::string own;
+  for (const DaemonSetting& setting : kDaemonSettings)
+    own += fmt::format("{}{}, ", setting.key, setting.value);
   app.add_option("--config", arguments.config_file, "Configuration file (TOML)")->type_name("FILE");
   app.add_option("--pool", arguments.pools, "A pool; may be given several times")
       ->type_name("NAME[:KEY=VALUE,...]")
       ->allow_extra_args(false);
-  app.add_option("-o", arguments.options,
-                 "io_uring, no_passthrough, no_page_cache, no_supervisor, hang_after=S, give_up_after=S, "
-                 "poll_us=N, threads=N, "
-                 "runtime_dir=DIR; may be "
-                 "given several times")
+  app.add_option("-o", arguments.options, own + "runtime_dir=DIR; may be given several times")
       ->type_name("OPTION[,OPTION...]")
       ->allow_extra_args(false);
   app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
@@ -64,43 +62,25 @@ Result<std::filesystem::path> absolute_path(std::string_view option, const std::
   return path.lexically_normal();
 }
 
-Result<void> set_count(std::string_view option, std::string_view text, unsigned maximum, unsigned& count) {
-  Result<uint64_t> value = parse_number(text);
-  if (!value || *value > maximum) {
-    return fail(EINVAL, fmt::format("-o {}: '{}' is not a number from 0 to {}", option, text, maximum));
-  }
-  count = static_cast<unsigned>(*value);
-  return {};
-}
-
 Result<void> set_option(Config& config, std::string_view option) {
   const auto [key, given] = split_key_value(option);
-  const std::string_view value = given.value_or("");
-  const bool takes_value = key == "poll_us" || key == "threads" || key == "hang_after" ||
-                           key == "give_up_after" || key == "runtime_dir";
-  const bool is_flag =
-      key == "io_uring" || key == "no_passthrough" || key == "no_page_cache" || key == "no_supervisor";
-  if (!takes_value && !is_flag) {
+  const DaemonSetting* const setting = find_daemon_setting(key);
+  if (setting == nullptr && key != "runtime_dir") {
     if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
     return fail(EINVAL, fmt::format("-o {}: unknown option", option));
   }
+  const bool takes_value = setting == nullptr || !setting->is_flag();
   if (takes_value != given.has_value()) {
     return fail(EINVAL, fmt::format("-o {}: {}", key, takes_value ? "needs a value" : "takes no value"));
   }
-  if (key == "poll_us") return set_count(key, value, kMaximumPollUs, config.poll_us.emplace());
-  if (key == "threads") return set_count(key, value, kMaximumThreads, config.threads);
-  if (key == "hang_after") return set_count(key, value, kMaximumHangAfterS, config.hang_after_s);
-  if (key == "give_up_after") return set_count(key, value, kMaximumHangAfterS, config.give_up_after_s);
-  if (key == "io_uring") config.io_uring = true;
-  if (key == "no_passthrough") config.no_passthrough = true;
-  if (key == "no_page_cache") config.no_page_cache = true;
-  if (key == "no_supervisor") config.no_supervisor = true;
-  if (key == "runtime_dir") {
-    Result<std::filesystem::path> path = absolute_path("-o runtime_dir", std::string(value));
+  if (setting == nullptr) {
+    Result<std::filesystem::path> path = absolute_path("-o runtime_dir", std::string(*given));
     if (!path) return pass(path);
     config.runtime_dir = std::move(*path);
+    return {};
   }
-  return {};
+  const Result<void> set = setting->set(config, takes_value ? number_in<unsigned>(*given) : 1);
+  return set ? set : fail(EINVAL, fmt::format("-o {}: '{}' {}", key, *given, set.error().message));
 }
 
 Result<void> set_options(Config& config, std::string_view list) {

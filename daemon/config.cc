@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/size.h"
@@ -28,6 +29,25 @@ Result<void> check_disks(const std::vector<PoolOptions>& pools, const PoolOption
 }
 
 }  // namespace
+
+Result<void> DaemonSetting::set(Config& config, std::optional<int64_t> to) const {
+  if (!to || *to < 0 || *to > maximum)
+    return fail(EINVAL,
+                is_flag() ? "is not true or false" : fmt::format("is not a number from 0 to {}", maximum));
+  std::visit([&](auto its) { config.*its = static_cast<unsigned>(*to); }, member);
+  return {};
+}
+
+std::string DaemonSetting::text(const Config& config) const {
+  if (is_flag()) return config.*std::get<0>(member) ? "true" : "false";
+  const auto number = std::visit([&](auto its) { return std::optional<unsigned>(config.*its); }, member);
+  return number ? std::to_string(*number) : "";
+}
+
+const DaemonSetting* find_daemon_setting(std::string_view key) {
+  const auto* const found = std::ranges::find(kDaemonSettings, key, &DaemonSetting::key);
+  return found == std::end(kDaemonSettings) ? nullptr : found;
+}
 
 unsigned default_poll_us(unsigned processors) {
   return processors > kFewProcessors ? kUsualPollUs : 0;

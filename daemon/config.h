@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -29,11 +30,32 @@ struct Config {
   std::vector<PoolOptions> pools;
 };
 
-// Limits beyond any sensible value: a poll that is longer than any wait between two requests, and more
-// threads than the queue of any machine can feed.
-inline constexpr unsigned kMaximumPollUs = 1'000'000;
-inline constexpr unsigned kMaximumThreads = 1024;
-inline constexpr unsigned kMaximumHangAfterS = 86'400;
+// A new setting of the daemon is a member of Config and a row of kDaemonSettings, which serves -o, the
+// configuration file and the mount helper.
+struct DaemonSetting {
+  std::string_view key;
+  std::variant<bool Config::*, unsigned Config::*, std::optional<unsigned> Config::*> member;
+  unsigned maximum = 1;
+  std::string_view value = {};  // as the help shows it
+
+  bool is_flag() const { return value.empty(); }
+  Result<void> set(Config& config, std::optional<int64_t> to) const;  // the error begins with `is not`
+  std::string text(const Config& config) const;  // as TOML has it; empty for a value that is not set
+};
+
+// The limits are beyond any sensible value: a poll that is longer than any wait between two requests, and
+// more threads than the queue of any machine can feed.
+inline constexpr DaemonSetting kDaemonSettings[] = {
+    {"io_uring", &Config::io_uring},
+    {"no_passthrough", &Config::no_passthrough},
+    {"no_page_cache", &Config::no_page_cache},
+    {"no_supervisor", &Config::no_supervisor},
+    {"poll_us", &Config::poll_us, 1'000'000, "=N"},
+    {"threads", &Config::threads, 1024, "=N"},
+    {"hang_after", &Config::hang_after_s, 86'400, "=S"},
+    {"give_up_after", &Config::give_up_after_s, 86'400, "=S"},
+};
+const DaemonSetting* find_daemon_setting(std::string_view key);  // nullptr: there is no such setting
 
 // A thread that polls takes a processor from the clients, so the default is 0 where there are few processors.
 unsigned default_poll_us(unsigned processors);

@@ -40,14 +40,11 @@ class Reader {
     const std::string_view name = key.str();
     if (name == "mountpoint") return read_path(name, node, config.mountpoint);
     if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
-    if (name == "io_uring") return read_bool(name, node, config.io_uring);
-    if (name == "no_passthrough") return read_bool(name, node, config.no_passthrough);
-    if (name == "no_page_cache") return read_bool(name, node, config.no_page_cache);
-    if (name == "no_supervisor") return read_bool(name, node, config.no_supervisor);
-    if (name == "poll_us") return read_count(name, node, kMaximumPollUs, config.poll_us.emplace());
-    if (name == "threads") return read_count(name, node, kMaximumThreads, config.threads);
-    if (name == "hang_after") return read_count(name, node, kMaximumHangAfterS, config.hang_after_s);
-    if (name == "give_up_after") return read_count(name, node, kMaximumHangAfterS, config.give_up_after_s);
+    if (const DaemonSetting* setting = find_daemon_setting(name)) {
+      const auto flag = std::optional<int64_t>(node.value_exact<bool>());
+      const auto set = setting->set(config, setting->is_flag() ? flag : node.value_exact<int64_t>());
+      return set ? set : wrong(node.source(), fmt::format("{} {}", name, set.error().message));
+    }
     if (name == "pools") return read_pools(node, config, origins);
     return wrong(key.source(), fmt::format("unknown key '{}'", name));
   }
@@ -60,22 +57,6 @@ class Reader {
       return wrong(node.source(), fmt::format("{} is not an absolute path", name));
     }
     path = *text;
-    return {};
-  }
-
-  Result<void> read_bool(std::string_view name, const toml::node& node, bool& flag) {
-    const auto value = node.value_exact<bool>();
-    if (!value) return wrong(node.source(), fmt::format("{} is not true or false", name));
-    flag = *value;
-    return {};
-  }
-
-  Result<void> read_count(std::string_view name, const toml::node& node, unsigned maximum, unsigned& count) {
-    const auto value = node.value_exact<int64_t>();
-    if (!value || *value < 0 || *value > maximum) {
-      return wrong(node.source(), fmt::format("{} is not a number from 0 to {}", name, maximum));
-    }
-    count = static_cast<unsigned>(*value);
     return {};
   }
 
@@ -176,14 +157,9 @@ std::string format_config(const Config& config) {
   if (!config.mountpoint.empty())
     out += fmt::format("mountpoint = {}\n", toml_string(config.mountpoint.native()));
   out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
-  out += fmt::format("io_uring = {}\n", config.io_uring);
-  out += fmt::format("no_passthrough = {}\n", config.no_passthrough);
-  out += fmt::format("no_page_cache = {}\n", config.no_page_cache);
-  out += fmt::format("no_supervisor = {}\n", config.no_supervisor);
-  if (config.poll_us) out += fmt::format("poll_us = {}\n", *config.poll_us);
-  out += fmt::format("threads = {}\n", config.threads);
-  out += fmt::format("hang_after = {}\n", config.hang_after_s);
-  out += fmt::format("give_up_after = {}\n", config.give_up_after_s);
+  for (const DaemonSetting& setting : kDaemonSettings)
+    if (const std::string value = setting.text(config); !value.empty())
+      out += fmt::format("{} = {}\n", setting.key, value);
   for (const PoolOptions& pool : config.pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(pool.name));
     for (const PoolSetting& setting : pool_settings()) {

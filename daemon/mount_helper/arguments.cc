@@ -9,6 +9,7 @@
 
 #include "base/key_value.h"
 #include "base/mountinfo.h"
+#include "daemon/config.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
@@ -23,18 +24,11 @@ constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
      "noiversion",  "nolazytime", "nomand", "noowner",  "norelatime", "nostrictatime", "nosuid",
      "nouser",      "nousers",    "owner",  "relatime", "rw",         "silent",        "strictatime",
      "suid",        "symfollow",  "sync",   "user",     "users"});
-constexpr std::array<std::string_view, 8> kDaemonOptions{"give_up_after",  "hang_after",    "io_uring",
-                                                         "no_passthrough", "no_page_cache", "no_supervisor",
-                                                         "poll_us",        "threads"};
-
-template <class List>
-bool contains(const List& list, std::string_view text) {
-  return std::ranges::find(list, text) != list.end();
-}
 
 bool is_ignored(std::string_view option, std::string_view key) {
-  return contains(kIgnoredOptions, option) || key == "comment" || key.starts_with("x-") ||
-         key.starts_with("X-") || key == "user";  // user=NAME: who mounts what fstab lets users mount
+  return std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end() || key == "comment" ||
+         key.starts_with("x-") || key.starts_with("X-") ||
+         key == "user";  // user=NAME: who mounts what fstab lets users mount
 }
 
 struct Parser {
@@ -66,7 +60,7 @@ struct Parser {
       PoolOptions scratch;
       if (Result<void> good = set_pool_option(scratch, key, value, memory_bytes); !good) return good;
       arguments.settings.emplace_back(key, value);
-    } else if (contains(kDaemonOptions, key)) {
+    } else if (find_daemon_setting(key) != nullptr) {
       arguments.daemon_options.emplace_back(option);
     } else if (key == "mountpoint" || key == "runtime_dir" || key == "config") {
       if (!value.starts_with('/'))

@@ -28,13 +28,6 @@ struct Metric {
   uint64_t divisor = 1;
 };
 
-constexpr std::pair<std::string_view, std::string_view> kServerMetrics[] = {
-    {"memory_bytes", "Memory that pools may share."},
-    {"uptime_s", "Time since the daemon started."},
-    {"threads", "Threads that serve requests."},
-    {"pools", "Pools."},
-};
-
 std::string label_value(std::string_view text) {
   return escaped(text, "\\\"");
 }
@@ -117,10 +110,11 @@ std::string render_metrics(const Stats& server, std::span<const PoolReport> pool
               label_value(value_in<std::string>(server, "version")),
               label_value(value_in<std::string>(server, "io_mode")),
               label_value(value_in<std::string>(server, "transport")));
-  for (const auto& [stat, help] : kServerMetrics) {
-    const Metric metric(stat, false);
-    writer.head(metric.name, "gauge", help);
-    writer.line("{} {}", metric.name, in_units(value_in<uint64_t>(server, metric.stat), metric.divisor));
+  for (const Stat& stat : server) {
+    if (stat.help.empty()) continue;
+    const Metric metric(stat.name, false);
+    writer.head(metric.name, "gauge", stat.help);
+    writer.line("{} {}", metric.name, in_units(std::get<uint64_t>(stat.value), metric.divisor));
   }
   writer.head("kvcachefs_policy", "gauge", "The pool's eviction policy.");
   for (const PoolReport& pool : pools) {

@@ -23,6 +23,7 @@ namespace kvcachefs {
 struct Stat {
   std::string_view name;
   std::variant<uint64_t, std::string> value;
+  std::string_view help = {};  // of a metric of the whole daemon
 };
 
 using Stats = std::vector<Stat>;

@@ -1,6 +1,5 @@
 // A serving daemon: how it takes requests, what it says about that, and the mounts in which it keeps the
 // bytes.
-#include <mntent.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -80,29 +79,20 @@ bool kernel_has_noswap() {
   }
 }
 
-// The options of a mount and of its file system, each between commas.
-std::string options_at(const std::string& directory) {
-  std::string options;
-  FILE* const table = ::setmntent("/proc/self/mounts", "r");
-  while (const mntent* const entry = ::getmntent(table))
-    if (entry->mnt_dir == directory) options = entry->mnt_opts;
-  ::endmntent(table);
-  return "," + options + ",";
-}
-
 TEST_F(ServingTest, PoolsLieInMountsOfTheirOwn) {
   Mount mount({.pools = {"p:size=64M", "q:size=32M"}});
   const std::vector<MountPoint> own = mounts_below(mount.runtime_dir());
   ASSERT_EQ(own.size(), 2u);
   for (const MountPoint& entry : own) {
     EXPECT_EQ(entry.type, "tmpfs");
-    EXPECT_THAT(options_at(entry.directory), HasSubstr(",nosuid,nodev,"));
+    const std::string options = "," + entry.options + ",";
+    EXPECT_THAT(options, HasSubstr(",nosuid,nodev,"));
     const bool first = &entry == &own.front();  // in the order in which they were made
     for (const char* option :
          {first ? "size=65536k" : "size=32768k", "mode=700", "huge=within_size", "inode64"})
-      EXPECT_THAT(options_at(entry.directory), HasSubstr("," + std::string(option) + ","));
+      EXPECT_THAT(options, HasSubstr("," + std::string(option) + ","));
     if (kernel_has_noswap()) {
-      EXPECT_THAT(options_at(entry.directory), HasSubstr(",noswap,"));
+      EXPECT_THAT(options, HasSubstr(",noswap,"));
     }
     // Only root can reach the bytes past the mount.
     struct stat status {};

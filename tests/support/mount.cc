@@ -226,7 +226,7 @@ void Mount::wait_until_serving() {
       [&] {
         code = wait_for_exit(std::chrono::milliseconds(0));
         if (code != -1) return true;
-        const std::vector<MountPoint> mounts = mount_table();
+        const std::vector<MountPoint> mounts = read_mounts().value();
         const MountPoint* const mounted = find_mount(mounts, root_);
         // The daemon answers before its log and its statistics say in which mode it serves.
         serves = mounted != nullptr && mounted->type == kFileSystemType &&
@@ -340,12 +340,8 @@ void report_daemon_log(const Mount& mount) {
   std::fprintf(stderr, "--- log of kvcachefsd (%s) ---\n%s---\n", mode_name().data(), tail.c_str());
 }
 
-std::vector<MountPoint> mount_table() {
-  return parse_mountinfo(read_file("/proc/self/mountinfo"));
-}
-
 std::vector<MountPoint> mounts_below(const std::string& prefix) {
-  std::vector<MountPoint> mounts = mount_table();
+  std::vector<MountPoint> mounts = read_mounts().value();
   std::erase_if(mounts, [&](const MountPoint& mount) {
     return mount.directory != prefix && !mount.directory.starts_with(prefix + "/");
   });

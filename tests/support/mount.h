@@ -180,7 +180,6 @@ void SharedMount<Suite>::TearDown() {
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds deadline = std::chrono::seconds(60));
 
-std::vector<MountPoint> mount_table();  // at this moment
 // The mounts at `prefix` or below it.
 std::vector<MountPoint> mounts_below(const std::string& prefix);
 

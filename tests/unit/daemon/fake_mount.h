@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/mountinfo.h"
+
 namespace kvcachefs::test {
 
 class FakeMount {
@@ -62,5 +64,11 @@ class FakeMount {
  private:
   std::filesystem::path root_;
 };
+
+inline std::vector<MountPoint> mounts_in(std::string_view mountinfo) {
+  FakeMount directory;
+  directory.write("mountinfo", mountinfo);
+  return read_mounts(directory.root() / "mountinfo").value();
+}
 
 }  // namespace kvcachefs::test

@@ -170,7 +170,7 @@ TEST(MountHelper, KnowsItsOwnMount) {
   arguments.base = "/base";
   arguments.directory = "/mnt/a";
   const std::string base = "1 0 0:45 / /base rw - fuse.kvcachefs kvcachefs rw\n";
-  const auto bound = [&](const std::string& table) { return is_bound(parse_mountinfo(table), arguments); };
+  const auto bound = [&](const std::string& table) { return is_bound(test::mounts_in(table), arguments); };
   EXPECT_FALSE(bound(""));
   EXPECT_FALSE(bound(base));
   EXPECT_TRUE(bound(base + "2 0 0:45 /a /mnt/a rw - fuse.kvcachefs kvcachefs rw\n"));

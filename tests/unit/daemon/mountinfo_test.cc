@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/daemon/fake_mount.h"
+
 namespace kvcachefs::mountinfo_test {
 
 constexpr std::string_view kTable =
     "21 26 0:20 / /proc rw,nosuid shared:5 - proc proc rw\n"
     "40 26 0:45 / /mnt/kv rw,nosuid,nodev,relatime shared:9 master:1 - fuse.kvcachefs kvcachefs "
     "rw,allow_other\n"
-    "41 26 0:45 /llama /mnt/with\\040space ro,nosuid - fuse.kvcachefs kvcachefs rw\n"
+    "41 26 0:45 /llama /mnt/a\\040b\\011c\\012d\\134e\\303\\244#\\134040 ro,nosuid - fuse.kvcachefs "
+    "kvcachefs rw\n"
     "42 26 0:45 / /mnt/again rw - fuse.kvcachefs kvcachefs rw\n"
     "43 26 0:46 / /mnt/hidden rw - fuse.kvcachefs kvcachefs rw\n"
     "44 26 0:47 / /mnt/hidden rw - tmpfs tmpfs rw\n"
@@ -18,41 +21,31 @@ constexpr std::string_view kTable =
     "garbage\n";
 
 TEST(Mountinfo, TakesTheFieldsApart) {
-  const std::vector<MountPoint> mounts = parse_mountinfo(kTable);
+  const std::vector<MountPoint> mounts = test::mounts_in(kTable);
   ASSERT_EQ(mounts.size(), 7u);
   EXPECT_EQ(mounts[0].type, "proc");
   EXPECT_EQ(mounts[1].device, "0:45");
   EXPECT_EQ(mounts[1].root, "/");
   EXPECT_EQ(mounts[1].directory, "/mnt/kv");
-  EXPECT_EQ(mounts[1].options, "rw,nosuid,nodev,relatime");
+  EXPECT_EQ(mounts[1].options, "rw,nosuid,nodev,relatime,allow_other");
   EXPECT_EQ(mounts[1].type, "fuse.kvcachefs");
   EXPECT_EQ(mounts[1].source, "kvcachefs");
   EXPECT_EQ(mounts[1].peer_group, "9");
   EXPECT_EQ(mounts[1].master_group, "1");
   EXPECT_EQ(mounts[2].peer_group + mounts[2].master_group, "");
   EXPECT_EQ(mounts[2].root, "/llama");
-  EXPECT_EQ(mounts[2].directory, "/mnt/with space");
-}
-
-TEST(Mountinfo, UnescapesOctal) {
-  EXPECT_EQ(unescape_octal("a\\040b\\011c\\012d\\134e"), "a b\tc\nd\\e");
-  EXPECT_EQ(unescape_octal("\\303\\244"), "\xc3\xa4");
-  EXPECT_EQ(unescape_octal("\\04"), "\\04");
-  EXPECT_EQ(unescape_octal("\\400"), "\\400");
-  EXPECT_EQ(unescape_octal("\\089"), "\\089");
-  EXPECT_EQ(unescape_octal("\\"), "\\");
-  EXPECT_EQ(unescape_octal(""), "");
+  EXPECT_EQ(mounts[2].directory, "/mnt/a b\tc\nd\\e\xc3\xa4#\\040");
 }
 
 TEST(Mountinfo, FindsWhatIsOnTop) {
-  const std::vector<MountPoint> mounts = parse_mountinfo(kTable);
+  const std::vector<MountPoint> mounts = test::mounts_in(kTable);
   ASSERT_NE(find_mount(mounts, "/mnt/hidden"), nullptr);
   EXPECT_EQ(find_mount(mounts, "/mnt/hidden")->type, "tmpfs");
   EXPECT_EQ(find_mount(mounts, "/mnt"), nullptr);
 }
 
 TEST(Mountinfo, FindsEachFileSystemOnce) {
-  EXPECT_EQ(find_kvcachefs_roots(parse_mountinfo(kTable)), std::vector<std::string>{"/mnt/kv"});
+  EXPECT_EQ(find_kvcachefs_roots(test::mounts_in(kTable)), std::vector<std::string>{"/mnt/kv"});
   EXPECT_TRUE(find_kvcachefs_roots({}).empty());
 }
 

@@ -39,7 +39,7 @@ class AttackerTest : public ::testing::Test {
 
   // Only the mounts of this test are counted, because other tests mount and unmount at the same time.
   size_t own_mounts() const {
-    return std::ranges::count_if(mount_table(), [this](const MountPoint& mount) {
+    return std::ranges::count_if(read_mounts().value(), [this](const MountPoint& mount) {
       return mount.source == "container" || mount.directory.starts_with(pool_->path());
     });
   }
