@@ -8,23 +8,16 @@
 #include "base/escape.h"
 
 namespace kvcachefs {
-namespace {
 
 // Longer messages are cut, because a message may quote text of any length from a user.
 constexpr size_t kMostMessageBytes = 2048;
 
-}  // namespace
-
-bool log_debug_enabled() {
-  static const bool enabled = [] {
+void log_line(LogLevel level, std::string_view message) {
+  static const bool shows_debug = [] {
     const char* value = std::getenv("KVCACHEFS_DEBUG");
     return value != nullptr && *value != '\0' && std::string_view(value) != "0";
   }();
-  return enabled;
-}
-
-void log_line(LogLevel level, std::string_view message) {
-  if (level == LogLevel::kDebug && !log_debug_enabled()) return;
+  if (level == LogLevel::kDebug && !shows_debug) return;
   const std::string line =
       fmt::format("<{}>{}{}\n", static_cast<int>(level), escaped(message.substr(0, kMostMessageBytes)),
                   message.size() > kMostMessageBytes ? "..." : "");

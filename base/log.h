@@ -12,11 +12,9 @@ namespace kvcachefs {
 
 enum class LogLevel { kError = 3, kWarning = 4, kInfo = 6, kDebug = 7 };
 
-// Control characters of the message are escaped, so that a file name cannot forge a line.
+// Control characters of the message are escaped, so that a file name cannot forge a line. kDebug is logged
+// if the environment variable KVCACHEFS_DEBUG, read once, is set to anything but an empty string or 0.
 void log_line(LogLevel level, std::string_view message);
-
-// True when the environment variable KVCACHEFS_DEBUG is set to anything but an empty string or 0, read once.
-bool log_debug_enabled();
 
 template <typename... Args>
 void log_error(fmt::format_string<Args...> format, Args&&... args) {
@@ -31,11 +29,6 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
-}
-
-template <typename... Args>
-void log_debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (log_debug_enabled()) log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace kvcachefs

@@ -367,7 +367,8 @@ Result<void> CatalogStore::grow() {
   if (const int rc = mdb_env_set_mapsize(environment_, map_bytes_ * 2); rc != 0)
     return std::unexpected(explained(rc, "the map cannot grow"));
   map_bytes_ *= 2;
-  log_debug("{}: the catalog's map is {} now", directory_, format_size(map_bytes_));
+  log_line(LogLevel::kDebug,
+           fmt::format("{}: the catalog's map is {} now", directory_, format_size(map_bytes_)));
   return {};
 }
 
