@@ -1,6 +1,5 @@
 #include "base/sys.h"
 
-#include <dirent.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
@@ -61,11 +60,6 @@ Result<size_t> move_all(Call call, int fd, std::span<Byte> bytes, uint64_t offse
   return total;
 }
 
-Result<UniqueFd> owned(int fd) {
-  if (fd < 0) return fail(errno);
-  return UniqueFd(fd);
-}
-
 // The magic link of a descriptor, for calls that take no O_PATH descriptor.
 struct ProcPath {
   explicit ProcPath(int fd) { std::snprintf(text, sizeof text, "/proc/self/fd/%d", fd); }
@@ -87,6 +81,11 @@ Result<Handle> handle_by(int directory, const char* name, int flags) {
 }
 
 }  // namespace
+
+Result<UniqueFd> owned(int fd) {
+  if (fd < 0) return fail(errno);
+  return UniqueFd(fd);
+}
 
 Result<UniqueFd> open_at(int directory, const char* name, int flags, mode_t mode) {
   if (!is_one_component(directory, name)) return fail(EINVAL);

@@ -27,6 +27,7 @@ struct Handle {
   uint32_t generation = 0;
 };
 
+Result<UniqueFd> owned(int fd);  // as a system call has just answered it
 Result<UniqueFd> open_at(int directory, const char* name, int flags, mode_t mode = 0);
 Result<Handle> handle_at(int directory, const char* name);
 Result<Handle> handle_of(int fd);

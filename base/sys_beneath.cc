@@ -1,17 +1,15 @@
 #include "base/sys_beneath.h"
 
-#include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
 
+#include "base/sys.h"
+
 namespace kvcachefs::sys {
-namespace {
 
 constexpr int kTries = 16;  // for EAGAIN, a rename anywhere on the machine, and for EINTR
-
-}  // namespace
 
 Result<UniqueFd> open_beneath(int directory, const char* path, int flags) {
   open_how how{};
@@ -22,8 +20,7 @@ Result<UniqueFd> open_beneath(int directory, const char* path, int flags) {
     fd = static_cast<int>(syscall(SYS_openat2, directory, path, &how, sizeof how));
     if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) break;
   }
-  if (fd < 0) return fail(errno);
-  return UniqueFd(fd);
+  return owned(fd);
 }
 
 }  // namespace kvcachefs::sys

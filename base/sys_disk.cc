@@ -6,7 +6,6 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -72,9 +71,7 @@ Result<uint32_t> device_sector_bytes(int fd) {
 }
 
 Result<UniqueFd> make_event() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-  if (!fd) return fail(errno);
-  return fd;
+  return owned(::eventfd(0, EFD_CLOEXEC));
 }
 
 void raise_event(int fd) {

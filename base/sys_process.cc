@@ -1,8 +1,6 @@
 #include "base/sys_process.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,14 +9,12 @@
 #include <filesystem>
 
 #include "base/key_value.h"
+#include "base/sys.h"
 
 namespace kvcachefs::sys {
-namespace {
 
 constexpr long kPidfdSendSignal = 424;  // Linux 5.1
 constexpr long kPidfdGetfd = 438;       // Linux 5.6; the headers of Debian 11 are older
-
-}  // namespace
 
 Result<std::vector<int>> numbers_in(const std::string& directory) {
   std::vector<int> numbers;
@@ -39,17 +35,13 @@ sigset_t signal_set(std::initializer_list<int> signals) {
 }
 
 Result<UniqueFd> open_process(pid_t process) {
-  const auto fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
-  if (fd < 0) return fail(errno);
-  return UniqueFd(fd);
+  return owned(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
 }
 
 Result<UniqueFd> copy_descriptor_of(pid_t process, int fd) {
   auto opened = open_process(process);
   if (!opened) return opened;
-  const auto copy = static_cast<int>(syscall(kPidfdGetfd, opened->get(), fd, 0));
-  if (copy < 0) return fail(errno);
-  return UniqueFd(copy);
+  return owned(static_cast<int>(syscall(kPidfdGetfd, opened->get(), fd, 0)));
 }
 
 Result<void> send_signal_to(int process, int signal) {
