@@ -94,7 +94,8 @@ Result<void> set_options(Config& config, std::string_view list) {
 
 // A pool of the configuration file keeps the settings that --pool does not name.
 Result<void> add_pool(Config& config, PoolOrigins& origins, const std::string& spec, uint64_t memory_bytes) {
-  const auto [name, pairs] = split_pool_spec(spec);
+  std::string_view pairs = spec;
+  const std::string_view name = take_part(pairs, ':');
   if (origins.contains(name) && origins.find(name)->second == "--pool") {
     return fail(EINVAL, fmt::format("--pool: pool {} is given twice", name));
   }

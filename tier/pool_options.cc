@@ -6,11 +6,11 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <ranges>
 
+#include "base/escape.h"
 #include "base/key_value.h"
 #include "base/size.h"
 #include "tier/blocks.h"
@@ -20,6 +20,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMaximumNameLength = 64;
+constexpr std::string_view kNameCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
 
 Result<uint64_t> parse_pool_size(std::string_view text, uint64_t memory_bytes) {
   uint64_t bytes = 0;
@@ -40,12 +42,10 @@ Result<uint64_t> parse_pool_size(std::string_view text, uint64_t memory_bytes) {
 }
 
 Result<mode_t> parse_mode(std::string_view text) {
-  unsigned mode = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, mode, 8);
-  if (text.empty() || stop != end || error != std::errc{} || mode > 07777)
+  const auto mode = number_in<mode_t>(text, 8);
+  if (!mode || *mode > 07777)
     return fail(EINVAL, fmt::format("'{}' is not a mode (octal, such as 1777)", text));
-  return mode;
+  return *mode;
 }
 
 Result<uint32_t> parse_id(std::string_view text) {
@@ -82,7 +82,6 @@ std::string_view word_of(decltype(kWords[0].second) value) {
 }
 
 Result<std::string> parse_path(std::string_view text) {
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(text, is_control)) return fail(EINVAL, "a path with control characters");
   // A relative path would depend on the daemon's working directory, which no setting may depend on.
   if (!text.starts_with('/')) return fail(EINVAL, fmt::format("'{}' is not an absolute path", text));
@@ -109,6 +108,30 @@ Result<uint64_t> parse_spill_size(std::string_view text) {
 
 Result<unsigned> parse_pinned_max(std::string_view text) {
   return parse_percent(text, 0);
+}
+
+Result<Watermarks> parse_watermarks(std::string_view text) {
+  std::string_view rest = text;
+  const auto low = number_in<unsigned>(take_part(rest, ':'));
+  const auto high = number_in<unsigned>(rest);
+  if (low && high && *low > 0 && *low <= *high && *high <= 100) return Watermarks{*low, *high};
+  return fail(EINVAL,
+              fmt::format("'{}' are not watermarks (LOW:HIGH in percent, 0 < LOW <= HIGH <= 100)", text));
+}
+
+std::string format_watermarks(Watermarks watermarks) {
+  return fmt::format("{}:{}", watermarks.low_percent, watermarks.high_percent);
+}
+
+Result<uint64_t> parse_entry_size(std::string_view text) {
+  if (text == "auto") return 0;
+  Result<uint64_t> size = parse_size(text);
+  if (size && *size == 0) return fail(EINVAL, "an entry size is 'auto' or more than 0");
+  return size;
+}
+
+std::string format_entry_size(uint64_t entry_size_bytes) {
+  return entry_size_bytes == 0 ? "auto" : format_size_exact(entry_size_bytes);
 }
 
 // A size of 0 is not set.
@@ -182,7 +205,7 @@ constexpr PoolSetting kSettings[] = {
      "Where to keep what is where on it", Kind::kDiskOrder},
     {"durability", set<&O::durability, parse_word<kDurabilities>>, get<&O::durability, format_durability>,
      "durability", "none, writeback or sync", Kind::kDisk},
-    {"admission", set<&O::admission, parse_word<kAdmissions>>, get<&O::admission, admission_name>,
+    {"admission", set<&O::admission, parse_word<kAdmissions>>, get<&O::admission, word_of<kAdmissions>>,
      "admission", "What may go to disk: all, second_access or tinylfu", Kind::kDisk},
     {"prefetch", set<&O::prefetch, parse_word<kSwitches>>, get<&O::prefetch, word_of<kSwitches>>,
      "auto_prefetch", "", Kind::kDisk},
@@ -192,12 +215,8 @@ constexpr PoolSetting kSettings[] = {
 }  // namespace
 
 Result<void> check_pool_name(std::string_view name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.' || c == '-';
-  };
   if (name.empty() || name.size() > kMaximumNameLength || name.front() == '.' ||
-      !std::ranges::all_of(name, allowed)) {
+      name.find_first_not_of(kNameCharacters) != std::string_view::npos) {
     return fail(EINVAL, fmt::format("'{}' is not a pool name (1 to {} of A-Z a-z 0-9 _ . -, no dot first)",
                                     name, kMaximumNameLength));
   }
@@ -268,10 +287,6 @@ std::string_view durability_name(Durability durability) {
   return word_of<kDurabilities>(durability);
 }
 
-std::string_view admission_name(Admission admission) {
-  return word_of<kAdmissions>(admission);
-}
-
 bool is_pool_switch(std::string_view key) {
   PoolOptions scratch;
   return set_pool_option(scratch, key, "on", 0).has_value();
@@ -311,48 +326,14 @@ Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint
   return {};
 }
 
-PoolSpec split_pool_spec(std::string_view spec) {
-  const size_t colon = spec.find(':');
-  if (colon == std::string_view::npos) return {spec, {}};
-  return {spec.substr(0, colon), spec.substr(colon + 1)};
-}
-
 Result<PoolOptions> parse_pool_spec(std::string_view spec, uint64_t memory_bytes) {
-  const auto [name, pairs] = split_pool_spec(spec);
+  std::string_view pairs = spec;
+  const std::string_view name = take_part(pairs, ':');
   if (Result<void> good = check_pool_name(name); !good) return pass(good);
   PoolOptions options = default_pool(std::string(name), memory_bytes);
   if (Result<void> set = set_pool_options(options, pairs, memory_bytes); !set)
     return fail(EINVAL, fmt::format("pool {}: {}", name, set.error().message));
   return options;
-}
-
-Result<Watermarks> parse_watermarks(std::string_view text) {
-  const size_t colon = text.find(':');
-  if (colon != std::string_view::npos) {
-    Result<uint64_t> low = parse_number(text.substr(0, colon));
-    Result<uint64_t> high = parse_number(text.substr(colon + 1));
-    if (low && high && *low > 0 && *low <= *high && *high <= 100) {
-      return Watermarks{static_cast<unsigned>(*low), static_cast<unsigned>(*high)};
-    }
-  }
-  return fail(EINVAL,
-              fmt::format("'{}' are not watermarks (LOW:HIGH in percent, 0 < LOW <= HIGH <= 100)", text));
-}
-
-std::string format_watermarks(Watermarks watermarks) {
-  return fmt::format("{}:{}", watermarks.low_percent, watermarks.high_percent);
-}
-
-Result<uint64_t> parse_entry_size(std::string_view text) {
-  if (text == "auto") return 0;
-  Result<uint64_t> size = parse_size(text);
-  if (!size) return pass(size);
-  if (*size == 0) return fail(EINVAL, "an entry size is 'auto' or more than 0");
-  return size;
-}
-
-std::string format_entry_size(uint64_t entry_size_bytes) {
-  return entry_size_bytes == 0 ? "auto" : format_size_exact(entry_size_bytes);
 }
 
 Result<unsigned> parse_percent(std::string_view text, unsigned minimum) {

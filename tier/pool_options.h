@@ -114,22 +114,11 @@ std::string pool_option_text(const PoolOptions& options, std::string_view key);
 // value can have one.
 Result<void> set_pool_options(PoolOptions& options, std::string_view pairs, uint64_t memory_bytes);
 
-struct PoolSpec {
-  std::string_view name;
-  std::string_view pairs;
-};
-PoolSpec split_pool_spec(std::string_view spec);  // at the first colon; checks nothing
-
 // `NAME`, or `NAME:key=value,key=value`. A size that is not given is kDefaultPoolPercent of the memory.
 Result<PoolOptions> parse_pool_spec(std::string_view spec, uint64_t memory_bytes);
 PoolOptions default_pool(std::string name, uint64_t memory_bytes);
 
-Result<Watermarks> parse_watermarks(std::string_view text);  // `95:98`
-std::string format_watermarks(Watermarks watermarks);
-Result<uint64_t> parse_entry_size(std::string_view text);  // `auto` is 0
-std::string format_entry_size(uint64_t entry_size_bytes);
 std::string_view durability_name(Durability durability);
-std::string_view admission_name(Admission admission);
 Result<unsigned> parse_percent(std::string_view text, unsigned minimum);  // `50%` or `50`, to 100
 
 }  // namespace kvcachefs

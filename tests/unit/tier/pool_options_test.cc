@@ -31,8 +31,8 @@ TEST(PoolSpec, HasDefaults) {
   ASSERT_TRUE(pool);
   EXPECT_EQ(pool->size_bytes, 16 * kG);
   EXPECT_EQ(pool->policy, "lru");
-  EXPECT_EQ(format_watermarks(pool->watermarks), "95:98");
-  EXPECT_EQ(format_entry_size(pool->entry_size_bytes), "auto");
+  EXPECT_EQ(pool_option_text(*pool, "watermarks"), "95:98");
+  EXPECT_EQ(pool_option_text(*pool, "entry_size"), "auto");
   EXPECT_EQ(pool->pinned_max_percent, 50u);
   EXPECT_EQ(pool->mode, 01777u);
   EXPECT_TRUE(parse_pool_spec("a:", kMemory));
@@ -185,10 +185,10 @@ TEST(PoolOption, LeavesTheOptionsAloneOnError) {
   PoolOptions options = default_pool("a", kMemory);
   EXPECT_FALSE(set_pool_option(options, "watermarks", "9:1", kMemory));
   EXPECT_FALSE(set_pool_option(options, "size", "0", kMemory));
-  EXPECT_EQ(format_watermarks(options.watermarks), "95:98");
+  EXPECT_EQ(pool_option_text(options, "watermarks"), "95:98");
   EXPECT_EQ(options.size_bytes, 16 * kG);
   EXPECT_TRUE(set_pool_option(options, "watermarks", "1:100", kMemory));
-  EXPECT_EQ(format_watermarks(options.watermarks), "1:100");
+  EXPECT_EQ(pool_option_text(options, "watermarks"), "1:100");
   EXPECT_NE(find_pool_setting("pinned_max"), nullptr);
   EXPECT_EQ(find_pool_setting("name"), nullptr);
 }
