@@ -84,15 +84,15 @@ CliResult<std::unique_ptr<Catalog>> open_catalog(const PoolOptions& pool, const 
   const std::string path =
       pool.catalog_path.empty() ? default_catalog_path(pool, disk.is_device) : pool.catalog_path;
   Result<std::unique_ptr<Catalog>> catalog = Catalog::open(path, {.create = false});
-  if (catalog) return std::move(*catalog);
-  if (catalog.error().code == ENOENT) return stop(kFailure, fmt::format("there is no catalog at {}", path));
-  return failed(catalog);
+  if (!catalog && catalog.error().code == ENOENT)
+    return stop(kFailure, fmt::format("there is no catalog at {}", path));
+  return catalog;
 }
 
 // The disk is opened as it is: it is not created, and a file that was visibly cut is not enlarged.
 CliResult<SpillTarget> open_disk(const PoolOptions& pool, const Disk& disk, Catalog& catalog, bool repair) {
   Result<std::optional<std::string>> setting = catalog.setting(kSpillUuidSetting);
-  if (!setting) return failed(setting);
+  if (!setting) return pass(setting);
   SpillTargetOptions options{.path = pool.spill_path, .patience = kPatience};
   options.uuid.emplace();
   if (!*setting || (*setting)->size() != options.uuid->size())
@@ -107,9 +107,7 @@ CliResult<SpillTarget> open_disk(const PoolOptions& pool, const Disk& disk, Cata
                                         format_size(disk.superblock_bytes())));
     }
   }
-  Result<SpillTarget> target = open_spill_target(options);
-  if (!target) return failed(target);
-  return std::move(*target);
+  return open_spill_target(options);
 }
 
 void show_report(const CheckReport& report, const SpillTarget& target, bool data, std::ostream& out) {
@@ -148,7 +146,7 @@ CliResult<void> check(const CliArguments& arguments, const CliEnvironment& envir
                                          bar.show_bytes(done_bytes, all_bytes);
                                        }});
   }
-  if (!report) return failed(report);
+  if (!report) return pass(report);
   show_report(*report, *target, arguments.data, environment.out);
   if (report->whole()) return {};
   if (report->repaired)

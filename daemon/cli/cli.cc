@@ -7,7 +7,6 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <functional>
 #include <map>
 #include <ostream>
 
@@ -43,7 +42,7 @@ CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironme
   std::string root = arguments.mount;
   if (root.empty()) {
     auto mounts = read_mounts(environment.mountinfo);
-    if (!mounts) return failed(mounts);
+    if (!mounts) return pass(mounts);
     CliResult<std::string> only = only_root(*mounts, "no kvcachefs is mounted");
     if (!only) return std::unexpected(only.error());
     root = *only;
@@ -62,16 +61,16 @@ CliResult<Sample> take_sample(const MountTree& tree) {
   sample.time_s = static_cast<double>(now_ns()) / 1e9;
   sample.mount = tree.root().native();
   Result<StatsReading> daemon = tree.daemon_stats();
-  if (!daemon) return failed(daemon);
+  if (!daemon) return pass(daemon);
   sample.daemon = std::move(*daemon);
   Result<std::vector<std::string>> pools = tree.pools();
-  if (!pools) return failed(pools);
+  if (!pools) return pass(pools);
   for (const std::string& pool : *pools) {
     Result<StatsReading> stats = tree.pool_stats(pool);
     if (stats) {
       sample.pools.push_back({pool, std::move(*stats)});
     } else if (stats.error().code != ENOENT) {  // ENOENT: the pool was deleted meanwhile
-      return failed(stats);
+      return pass(stats);
     }
   }
   return sample;
@@ -82,7 +81,7 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
   if (arguments.json) {
     Result<std::string> json = arguments.pool.empty() ? tree.read_daemon_file("stats.json")
                                                       : tree.read_control(arguments.pool, "stats.json");
-    if (!json) return failed(json);
+    if (!json) return pass(json);
     environment.out << *json << '\n';
     return {};
   }
@@ -93,7 +92,7 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
     return {};
   }
   Result<StatsReading> stats = tree.pool_stats(arguments.pool);
-  if (!stats) return failed(stats);
+  if (!stats) return pass(stats);
   PoolDetails details;
   for (const PoolSetting& setting : pool_settings())
     if (setting.is_shown())
@@ -127,28 +126,23 @@ CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const 
 CliResult<void> evict(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
   if (Result<void> done = tree.write_control(arguments.pool, "evict", arguments.evict); !done)
-    return failed(done);
+    return pass(done);
   Result<std::string> report = tree.read_control(arguments.pool, "evict");
-  if (!report) return failed(report);
+  if (!report) return pass(report);
   environment.out << *report << '\n';
   return {};
 }
 
-CliResult<void> outcome_of(Result<void> done) {
-  if (!done) return failed(done);
-  return {};
-}
-
 CliResult<void> set(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
-  return outcome_of(tree.write_settings(arguments.pool, arguments.settings));
+  return tree.write_settings(arguments.pool, arguments.settings);
 }
 
 CliResult<void> create(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
-  return outcome_of(tree.create_pool(arguments.pool, arguments.settings));
+  return tree.create_pool(arguments.pool, arguments.settings);
 }
 
 CliResult<void> remove(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
-  return outcome_of(tree.delete_pool(arguments.pool, arguments.force));
+  return tree.delete_pool(arguments.pool, arguments.force);
 }
 
 // Each path is tried; the first failure decides the exit code.
@@ -216,7 +210,7 @@ CliResult<void> show_policies(const CliArguments&, const CliEnvironment& environ
 
 CliResult<void> print_version(const MountTree& tree, const CliEnvironment& environment) {
   Result<std::string> version = tree.read_daemon_file("version");
-  if (!version) return failed(version);
+  if (!version) return pass(version);
   environment.out << tree.root().native() << ": " << *version << '\n';
   return {};
 }
@@ -225,7 +219,7 @@ CliResult<void> print_version(const MountTree& tree, const CliEnvironment& envir
 // program.
 CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnvironment& environment) {
   Result<StatsReading> daemon = tree.daemon_stats();
-  if (!daemon) return failed(daemon);
+  if (!daemon) return pass(daemon);
   const auto supervisor = static_cast<pid_t>(daemon->number("supervisor_pid"));
   if (supervisor == 0)
     return stop(kFailure, "it has no supervisor (no_supervisor, or io_uring): stop and start it instead");
@@ -235,13 +229,13 @@ CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnv
   if (!name || *name != kSupervisorName)
     return stop(kFailure, fmt::format("process {} is not the daemon's supervisor here", supervisor));
   Result<StatsReading> before = tree.daemon_stats("upgrades");
-  if (!before) return failed(before);
+  if (!before) return pass(before);
   if (auto sent = sys::send_signal(supervisor, SIGHUP); !sent)
     return stop(kFailure, fmt::format("process {}: {}", supervisor, sys::error_text(sent.error().code)));
   for (double waited_s = 0; waited_s < kUpgradePatienceS; waited_s += kUpgradeLookS) {
     if (!environment.wait(kUpgradeLookS)) break;
     Result<StatsReading> after = tree.daemon_stats("upgrades");
-    if (!after) return failed(after);
+    if (!after) return pass(after);
     if (after->number("refused") != before->number("refused")) return stop(kFailure, after->text("reason"));
     if (after->number("done") == before->number("done")) continue;
     return print_version(tree, environment);

@@ -16,21 +16,20 @@ namespace kvcachefs {
 enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kNotMounted = 3 };
 
 struct CliError {
-  int exit_code = kFailure;
+  CliError(int code, std::string text) : exit_code(code), message(std::move(text)) {}
+  // The mount may go away at any time, also after the tool has first looked at it.
+  CliError(Error error)
+      : CliError(is_daemon_gone(error.code) ? kNotMounted : kFailure, std::move(error.message)) {}
+
+  int exit_code;
   std::string message;
 };
+// A Result becomes one by itself.
 template <class T>
 using CliResult = std::expected<T, CliError>;
 
 inline std::unexpected<CliError> stop(int exit_code, std::string message) {
   return std::unexpected<CliError>(CliError{exit_code, std::move(message)});
-}
-
-template <class T>
-std::unexpected<CliError> failed(Result<T>& result) {
-  // The mount may go away at any time, also after the tool has first looked at it.
-  return stop(is_daemon_gone(result.error().code) ? kNotMounted : kFailure,
-              std::move(result.error().message));
 }
 
 // The root of the only kvcachefs that is mounted; `none` is said if there is none.

@@ -89,10 +89,10 @@ CliResult<void> send(Prefetching& work, std::span<const PrefetchOrder> orders, b
     for (const PrefetchOrder& order : orders.first(count)) lines += prefetch_line(order);
     orders = orders.subspan(count);
     Result<void> written = work.tree.write_control(work.pool, "prefetch", lines);
-    if (!written) return failed(written);
+    if (!written) return pass(written);
     if (!wait) continue;
     Result<bool> waited = work.wait_until_queued(orders.empty() ? 0 : kMostQueued, bar, environment);
-    if (!waited) return failed(waited);
+    if (!waited) return pass(waited);
     if (!*waited) return stop(kFailure, "interrupted; what was ordered goes on");
   }
   return {};
@@ -107,7 +107,7 @@ CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,
       listed ? listed_orders(arguments, environment.in) : named_orders(tree, arguments);
   if (!orders) return std::unexpected(orders.error());
   Prefetching work{tree, arguments.pool, orders->size(), {}, {}};
-  if (Result<void> seen = work.look(); !seen) return failed(seen);
+  if (Result<void> seen = work.look(); !seen) return pass(seen);
   work.before = work.now;
   {
     ProgressBar bar(environment);
@@ -129,7 +129,7 @@ CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,
 CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
   if (Result<void> done = tree.write_control(arguments.pool, "scrub", arguments.scrub); !done)
-    return failed(done);
+    return pass(done);
   if (arguments.scrub == "stop") return {};
   StatsReading progress;
   double seconds = 0;
@@ -137,7 +137,7 @@ CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,
     ProgressBar bar(environment);
     do {
       Result<StatsReading> read = tree.pool_stats(arguments.pool, "scrub");
-      if (!read) return failed(read);
+      if (!read) return pass(read);
       progress = std::move(*read);
       seconds = bar.seconds();
       bar.show(progress.number("entries_done"), progress.number("entries_total"), progress.number("bytes"));

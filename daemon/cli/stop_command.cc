@@ -19,14 +19,14 @@ constexpr double kLookS = 0.1;
 // A mount that exists is not asked for anything, because its daemon may hang.
 CliResult<std::string> mount_point_of(const CliArguments& arguments, const CliEnvironment& environment) {
   auto mounts = read_mounts(environment.mountinfo);
-  if (!mounts) return failed(mounts);
+  if (!mounts) return pass(mounts);
   if (arguments.mount.empty())
     return only_root(*mounts,
                      "no kvcachefs is mounted: say where one was with --mount, to stop it all the same");
   const MountPoint* const mount = find_mount(*mounts, arguments.mount);
   if (mount != nullptr && mount->type == kFileSystemType) return arguments.mount;
   Result<std::filesystem::path> path = resolve_mount_point(arguments.mount);
-  if (!path) return failed(path);
+  if (!path) return pass(path);
   return path->native();
 }
 
