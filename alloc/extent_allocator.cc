@@ -6,14 +6,11 @@
 #include "base/check.h"
 
 namespace kvcachefs {
-namespace {
 
 // How many runs of a class are tried for one that suffices before the longest of them is taken. On a disk
 // that is 95 % full of entries of 64 KiB, 2 MiB and 32 MiB, 8 tries give hardly fewer extents than 2 (1.042
 // an entry against 1.044), but make p99 half as long again.
 constexpr int kProbes = 2;
-
-}  // namespace
 
 ExtentAllocator::ExtentAllocator(uint64_t units) : units_(units), free_(units) {}
 

@@ -8,11 +8,8 @@
 #include "daemon/child.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr uint64_t kLongestBetweenLooksNs = 200'000'000;
-
-}  // namespace
 
 void TakeoverWatch::begins(pid_t process) {
   *this = {};

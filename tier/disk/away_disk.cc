@@ -6,11 +6,8 @@
 #include <utility>
 
 namespace kvcachefs {
-namespace {
 
 constexpr PromoteOutcome kStillAway = {PromoteOutcome::Kind::kFailed, {Finding::Kind::kUnreadable, EIO}};
-
-}  // namespace
 
 void AwayDisk::wait(PromoteWaiter waiter) {
   bool ending = false;

@@ -8,7 +8,6 @@
 #include "base/log.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr uint64_t kPieceBytes = 256 << 10;
 // The most that may be read at once after a pause: a tenth of a second's worth, and at least one piece.
@@ -17,8 +16,6 @@ constexpr uint64_t kMostBytesPerSecond = uint64_t{1} << 40;
 constexpr uint64_t kNsPerSecond = 1'000'000'000;
 // On a working disk, unreadable places are some in a million.
 constexpr unsigned kErrorsInARow = 4;
-
-}  // namespace
 
 Result<void> Scrubber::start(uint64_t rate_bytes_per_s) {
   {

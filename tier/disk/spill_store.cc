@@ -1,17 +1,12 @@
 #include "tier/disk/spill_store.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "tier/catalog/content_layout.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr Extent kSuperblock{0, 1};
 constexpr uint64_t kMostBytes = INT64_MAX;  // the kernel's limit of a file's size
-
-}  // namespace
 
 SpillStore::SpillStore(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                        uint64_t unit_bytes, PoolCounters& counters)

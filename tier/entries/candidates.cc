@@ -4,13 +4,10 @@
 #include "base/clock.h"
 
 namespace kvcachefs {
-namespace {
 
 // One second is enough for a client between close and rename, and soon makes files that are written in place
 // ordinary candidates.
 constexpr uint64_t kFreshMs = 1000;
-
-}  // namespace
 
 Candidates::Candidates(std::string_view policy) : policy_(make_policy(policy)), cold_(make_policy(policy)) {
   KVCACHEFS_CHECK(policy_ != nullptr);

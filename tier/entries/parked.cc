@@ -7,13 +7,10 @@
 #include "base/clock.h"
 
 namespace kvcachefs {
-namespace {
 
 // Pauses for an entry that is in use: the kernel lets go of an open file a little after it has told of the
 // close, and a mapping can end without any sign to the daemon.
 constexpr std::array<uint64_t, 5> kBusyRetryMs = {1, 4, 16, 64, 100};
-
-}  // namespace
 
 void Parked::park(Entry& entry, bool recent) {
   entries_.park(entry);

@@ -7,7 +7,6 @@
 #include "tier/blocks.h"
 
 namespace kvcachefs {
-namespace {
 
 // A caller that has waited this long for room goes on without it.
 constexpr uint64_t kRoomWaitNs = 2'000'000'000;
@@ -39,8 +38,6 @@ constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need
 // it. On a busy machine of two processors the evictor was 24 ms late; at 5 GB/s this lasts for that time.
 constexpr uint64_t kUnpromisedBytes = uint64_t{128} << 20;
 constexpr uint64_t kUnpromisedShare = 8;
-
-}  // namespace
 
 uint64_t Capacity::expected_entry_bytes() const {
   const uint64_t given = entry_size_bytes_;

@@ -6,12 +6,9 @@
 #include "base/clock.h"
 
 namespace kvcachefs {
-namespace {
 
 // A tmpfs counts 20 bytes per name, and two names for an empty directory (BOGO_DIRENT_SIZE, mm/shmem.c).
 constexpr off_t kEmptyDirectoryBytes = 40;
-
-}  // namespace
 
 bool looks_empty(const struct stat& directory) {
   return directory.st_nlink > 0 && directory.st_size <= kEmptyDirectoryBytes;

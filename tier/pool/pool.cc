@@ -7,12 +7,9 @@
 #include "base/log.h"
 
 namespace kvcachefs {
-namespace {
 
 // A removed pool may still grow by this: less than what a tmpfs counts in batches would be no limit.
 constexpr uint64_t kRemovedSlackBytes = uint64_t{1} << 20;
-
-}  // namespace
 
 Result<std::shared_ptr<Pool>> Pool::create(uint16_t number, const PoolOptions& options,
                                            const Surroundings& surroundings) {

@@ -6,11 +6,8 @@
 #include "base/sys_beneath.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr int kAheadPriority = -1000;  // below all ordered prefetches
-
-}  // namespace
 
 void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
   DiskTier* const tier = disk_.tier();

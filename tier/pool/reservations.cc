@@ -11,7 +11,6 @@
 #include "base/fault_point.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr uint64_t kNothingReserved = 1;  // no reservation, but the file may have holes that take memory
 constexpr uint64_t kGrowthShare = 8;      // a small pool lets a writer grow by this share of itself
@@ -25,8 +24,6 @@ constexpr uint64_t kReservedShare = 4;
 // time, three attempts lost it once in some 40 runs of a client.
 constexpr int kClaimAttempts = 32;
 constexpr uint64_t kClaimNs = 2'000'000'000;
-
-}  // namespace
 
 bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
   EntryTable::Shard& shard = entries_.shard(ino);

@@ -9,12 +9,9 @@
 #include "base/size.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
 constexpr auto kTellingTime = std::chrono::milliseconds(50);
-
-}  // namespace
 
 PoolOptions Settings::options() const {
   MutexLock lock(mutex_);

@@ -5,11 +5,8 @@
 #include "base/clock.h"
 
 namespace kvcachefs {
-namespace {
 
 constexpr uint64_t kIdleMs = 1000;
-
-}  // namespace
 
 void Writers::promise(Writer& writer, uint64_t bytes) {
   promised_bytes_ += bytes - writer.promised_bytes;
