@@ -11,7 +11,6 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <string_view>
 
 #include "base/log.h"
 #include "base/mutex.h"

@@ -9,14 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "base/clock.h"

@@ -7,7 +7,6 @@
 #include <csignal>
 #include <iterator>
 
-#include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/sys_process.h"

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <linux/fuse.h>
 
-#include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "base/log_limit.h"
 

@@ -2,7 +2,6 @@
 // (fs/virtual_xattrs.h); user.kv.priority is both.
 #include <sys/xattr.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>

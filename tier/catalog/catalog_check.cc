@@ -11,7 +11,6 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "alloc/extent_allocator.h"
 #include "base/sys_disk.h"

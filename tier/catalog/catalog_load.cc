@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "tier/catalog/catalog_records.h"
-
 namespace kvcachefs {
 
 using records::IdKey;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <ranges>
-#include <string>
 #include <vector>
 
 #include "base/key_value.h"
