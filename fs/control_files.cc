@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <optional>
 
-#include "fs/control/pool_adapter.h"
 #include "fs/control/pool_files.h"
 #include "fs/server.h"
 
@@ -182,8 +181,8 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   result->id = id;
   if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
     result->pool =
-        std::make_unique<PoolAdapter>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
-                                      described->info.transport == "io_uring");
+        std::make_unique<ControlledPool>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
+                                         described->info.transport == "io_uring");
   if (of_server == nullptr && result->pool == nullptr) return fail(ESTALE);
   if (!for_reading) return result;
   auto reader = of_server != nullptr ? of_server->open(*described) : of_pool->open(*result->pool);

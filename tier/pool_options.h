@@ -67,7 +67,7 @@ struct PoolOptions {
 inline constexpr std::string_view kSpillFile = "spill";  // one order to it sets the place of the disk tier
 
 // A new setting is a member of PoolOptions, a row of this table, its file in fs/control/pool_files.cc and its
-// effect in fs/control/pool_adapter.cc.
+// effect in fs/control/controlled_pool.cc.
 struct PoolSetting {
   std::string_view key;
   Result<void> (*set)(PoolOptions& options, std::string_view text, uint64_t memory_bytes);

@@ -16,13 +16,8 @@
 namespace kvcachefs {
 namespace {
 
-std::unexpected<Error> wrong_text(ControlledPool& pool, std::string message) {
-  return fail(EINVAL, fmt::format("pool {}: {}", pool.options().name, message));
-}
-
-Result<void> need_disk(ControlledPool& pool) {
-  if (!pool.options().spill_path.empty()) return {};
-  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool.options().name));
+std::unexpected<Error> wrong_text(ControlledPool& target, std::string message) {
+  return fail(EINVAL, fmt::format("pool {}: {}", target.pool->name(), message));
 }
 
 // The key of a setting, as a template argument.
@@ -34,126 +29,130 @@ struct Key {
 };
 
 // A durability that nobody has set is shown as what it is.
-PoolOptions present_options(ControlledPool& pool) {
-  PoolOptions options = pool.options();
+PoolOptions present_options(ControlledPool& target) {
+  PoolOptions options = target.pool->options();
   options.durability = durability_of(options);
   return options;
 }
 
 template <Key kKey>
-Result<std::string> show(ControlledPool& pool) {
-  return pool_option_text(present_options(pool), kKey.text) + "\n";
+Result<std::string> show(ControlledPool& target) {
+  return pool_option_text(present_options(target), kKey.text) + "\n";
 }
 
 // The keys and texts are those of the command line.
 template <Key kKey>
-Result<void> write(ControlledPool& pool, std::string_view text) {
-  const PoolOptions present = present_options(pool);
+Result<void> write(ControlledPool& target, std::string_view text) {
+  const PoolOptions present = present_options(target);
   PoolOptions wanted = present;
-  if (Result<void> parsed = set_pool_option(wanted, kKey.text, trimmed(text), pool.memory_bytes()); !parsed)
-    return wrong_text(pool, parsed.error().message);
+  if (Result<void> parsed = set_pool_option(wanted, kKey.text, trimmed(text), target.pools.memory_bytes());
+      !parsed)
+    return wrong_text(target, parsed.error().message);
   if (const PoolSetting& setting = *find_pool_setting(kKey.text); setting.needs_disk()) {
     // A pool without a disk tier may be told what it has already.
     if (setting.get(wanted) == setting.get(present)) return {};
-    if (Result<void> disk = need_disk(pool); !disk) return disk;
+    if (present.spill_path.empty()) return refuse_without_disk(nullptr, target.pool->name());
   }
-  return pool.apply(kKey.text, wanted);
+  return target.apply(kKey.text, wanted);
 }
 
-Result<std::string> show_entry_size(ControlledPool& pool) {
-  const uint64_t learned_bytes = pool.learned_entry_bytes();
-  if (pool.options().entry_size_bytes != 0 || learned_bytes == 0) return show<"entry_size">(pool);
+Result<std::string> show_entry_size(ControlledPool& target) {
+  const uint64_t learned_bytes = target.pool->capacity().learned_entry_bytes();
+  if (target.pool->options().entry_size_bytes != 0 || learned_bytes == 0) return show<"entry_size">(target);
   return fmt::format("auto {}\n", format_size_exact(learned_bytes));
 }
 
-Result<std::string> show_evict(ControlledPool& pool) {
-  const EvictResult last = pool.last_evict();
+Result<std::string> show_evict(ControlledPool& target) {
+  const EvictResult last = target.pool->evictor().last_evict();
   return fmt::format("evicted {} entries {}\n", last.entries, format_size(last.bytes));
 }
 
-Result<void> write_evict(ControlledPool& pool, std::string_view text) {
+Result<void> write_evict(ControlledPool& target, std::string_view text) {
   Result<EvictOrder> order = parse_evict_order(text);
-  if (!order) return wrong_text(pool, "evict: " + order.error().message);
-  pool.evict_now(*order);
+  if (!order) return wrong_text(target, "evict: " + order.error().message);
+  // Over io_uring this thread answers all requests of its processor, so an order that waits would hold up
+  // all callers there.
+  order->patient = !target.over_io_uring;
+  target.pool->evictor().evict_now(*order);
   return {};
 }
 
-Result<std::string> show_spill(ControlledPool& pool) {
-  return spill_place_text(pool.options()) + "\n";
+Result<std::string> show_spill(ControlledPool& target) {
+  return spill_place_text(target.pool->options()) + "\n";
 }
 
 // The check is for orders that only the administrator may give, in a file that the owner may write too.
-Result<void> need_administrator(ControlledPool& pool, std::string_view file) {
-  if (pool.authority() == Authority::kAdministrator) return {};
-  const std::string name = pool.options().name;
+Result<void> need_administrator(ControlledPool& target, std::string_view file) {
+  if (target.authority == Authority::kAdministrator) return {};
+  const std::string name = target.pool->name();
   return fail(EPERM, fmt::format("pool {}: {}: that is the administrator's to say, in .kvcachefs/pools/{}/{}",
                                  name, file, name, file));
 }
 
-Result<void> write_spill(ControlledPool& pool, std::string_view text) {
-  if (Result<void> may = need_administrator(pool, "spill"); !may) return may;
-  const PoolOptions present = pool.options();
+Result<void> write_spill(ControlledPool& target, std::string_view text) {
+  if (Result<void> may = need_administrator(target, "spill"); !may) return may;
+  const PoolOptions present = target.pool->options();
   PoolOptions wanted = present;
   if (Result<void> parsed = set_spill_order(wanted, trimmed(text)); !parsed) {
-    return wrong_text(pool, parsed.error().message);
+    return wrong_text(target, parsed.error().message);
   }
   if (spill_order_text(wanted) == spill_order_text(present)) return {};
-  if (!wanted.spill_path.empty()) return pool.apply("spill", wanted);
+  if (!wanted.spill_path.empty()) return target.apply("spill", wanted);
   return fail(EOPNOTSUPP, fmt::format("pool {}: spill: {} cannot be taken away while the pool serves",
                                       present.name, present.spill_path));
 }
 
-Result<std::string> show_prefetch(ControlledPool& pool) {
-  const PrefetchProgress progress = pool.prefetch_progress();
+Result<std::string> show_prefetch(ControlledPool& target) {
+  const PrefetchProgress progress = target.pool->prefetcher().progress();
   return fmt::format("queued {}\ndone {}\nfailed {}\ndropped {}\nbytes {}\n", progress.queued, progress.done,
                      progress.failed, progress.dropped, progress.bytes);
 }
 
-Result<void> write_prefetch(ControlledPool& pool, std::string_view text) {
+Result<void> write_prefetch(ControlledPool& target, std::string_view text) {
   Result<std::vector<PrefetchOrder>> orders = parse_prefetch_orders(text);
-  if (!orders) return wrong_text(pool, "prefetch: " + orders.error().message);
+  if (!orders) return wrong_text(target, "prefetch: " + orders.error().message);
   if (orders->empty()) return {};
-  Result<void> disk = need_disk(pool);
-  return disk ? pool.prefetch(*orders) : disk;
+  return target.pool->prefetcher().prefetch(*orders);
 }
 
-Result<std::string> show_scrub(ControlledPool& pool) {
-  const ScrubProgress progress = pool.scrub_progress();
+Result<std::string> show_scrub(ControlledPool& target) {
+  const ScrubProgress progress = target.pool->disk_requests().scrub_progress();
   const char* const idle = progress.stopped_by_errors ? "stopped_by_errors" : "idle";
   return fmt::format("state {}\nentries_done {}\nentries_total {}\nbytes {}\ndamaged {}\nunreadable {}\n",
                      progress.running ? "running" : idle, progress.entries_done, progress.entries_total,
                      progress.bytes, progress.damaged, progress.unreadable);
 }
 
-Result<void> write_scrub(ControlledPool& pool, std::string_view text) {
+Result<void> write_scrub(ControlledPool& target, std::string_view text) {
   Result<ScrubOrder> order = parse_scrub_order(text);
-  if (!order) return wrong_text(pool, "scrub: " + order.error().message);
+  if (!order) return wrong_text(target, "scrub: " + order.error().message);
   if (order->start && order->rate_bytes_per_s > kDefaultScrubBytesPerSecond) {
-    if (Result<void> may = need_administrator(pool, "scrub"); !may) return may;
+    if (Result<void> may = need_administrator(target, "scrub"); !may) return may;
   }
-  if (Result<void> disk = need_disk(pool); !disk) return disk;
-  return order->start ? pool.start_scrub(order->rate_bytes_per_s) : pool.stop_scrub();
+  DiskRequests& disk_requests = target.pool->disk_requests();
+  return order->start ? disk_requests.start_scrub(order->rate_bytes_per_s) : disk_requests.stop_scrub();
 }
 
-Result<std::string> show_stats(ControlledPool& pool) {
-  return render_text(pool.report().stats);
+Result<std::string> show_stats(ControlledPool& target) {
+  return render_text(target.report().stats);
 }
-Result<std::string> show_stats_json(ControlledPool& pool) {
-  return render_json(pool.report().stats);
+Result<std::string> show_stats_json(ControlledPool& target) {
+  return render_json(target.report().stats);
 }
 
-Result<std::string> show_numa(ControlledPool& pool) {
+Result<std::string> show_numa(ControlledPool& target) {
   std::string text;
-  for (const NodeUsage& node : pool.numa_usage()) {
+  for (const NodeUsage& node : target.pool->insight().numa_survey().recent()) {
     fmt::format_to(std::back_inserter(text), "node {} bytes {} huge {}\n", node.node, node.bytes,
                    node.huge_bytes);
   }
   return text;
 }
 
-std::unique_ptr<ControlReader> stream_entries(ControlledPool& pool) {
-  return std::make_unique<EntriesReader>(pool.listing_shards(),
-                                         [&pool](size_t shard) { return pool.list_entries(shard); });
+std::unique_ptr<ControlReader> stream_entries(ControlledPool& target) {
+  return std::make_unique<EntriesReader>(
+      Insight::kListingShards,
+      [&insight = target.pool->insight()](size_t shard) { return insight.list_entries(shard); });
 }
 
 // The order must never change, and a new file goes at the end: the kernel keeps nodeids, which are places in
