@@ -15,8 +15,6 @@
 namespace kvcachefs::operations {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
-
 timespec time_to_set(int valid, int now_bit, int set_bit, const timespec& time) {
   if ((valid & now_bit) != 0) return {0, UTIME_NOW};
   if ((valid & set_bit) != 0) return time;

@@ -208,15 +208,10 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
   if (arguments.command == "create" || (arguments.command == "check" && arguments.config_file.empty()))
     return create_settings(raw, arguments.force, arguments.settings);
   if (arguments.command == "set") return set_settings(raw, arguments.settings);
-  if (arguments.command == "evict") {
-    Result<std::string> order = evict_order(raw);
+  if (arguments.command == "evict" || arguments.command == "scrub") {
+    Result<std::string> order = arguments.command == "evict" ? evict_order(raw) : scrub_order(raw);
     if (!order) return pass(order);
-    arguments.evict = *order;
-  }
-  if (arguments.command == "scrub") {
-    Result<std::string> order = scrub_order(raw);
-    if (!order) return pass(order);
-    arguments.scrub = *order;
+    arguments.order = *order;
   }
   if (arguments.command == "top" && !(arguments.interval_s >= kShortestIntervalS)) {
     return usage(fmt::format("--interval: at least {} seconds", kShortestIntervalS));

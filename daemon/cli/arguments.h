@@ -14,8 +14,7 @@ struct CliArguments {
   std::string mount;               // empty: the only kvcachefs that is mounted
   std::string pool;                // empty: all pools (status)
   GivenSettings settings;          // of create, set, check
-  std::string evict;               // as the control file takes it: `25%`, `10G`, `1000 entries`
-  std::string scrub;               // as the control file takes it: `start 200M`, `start`, `stop`
+  std::string order;               // of evict (`25%`, `10G`, `1000 entries`) and scrub (`start 200M`, `stop`)
   std::vector<std::string> paths;  // of pin, unpin, stat, prefetch
   int priority = 0;                // of prefetch
   bool no_wait = false;

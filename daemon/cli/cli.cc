@@ -125,7 +125,7 @@ CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const 
 
 CliResult<void> evict(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
-  if (Result<void> done = tree.write_control(arguments.pool, "evict", arguments.evict); !done)
+  if (Result<void> done = tree.write_control(arguments.pool, "evict", arguments.order); !done)
     return pass(done);
   Result<std::string> report = tree.read_control(arguments.pool, "evict");
   if (!report) return pass(report);

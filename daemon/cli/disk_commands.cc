@@ -128,9 +128,9 @@ CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,
 
 CliResult<void> scrub(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
-  if (Result<void> done = tree.write_control(arguments.pool, "scrub", arguments.scrub); !done)
+  if (Result<void> done = tree.write_control(arguments.pool, "scrub", arguments.order); !done)
     return pass(done);
-  if (arguments.scrub == "stop") return {};
+  if (arguments.order == "stop") return {};
   StatsReading progress;
   double seconds = 0;
   {

@@ -13,6 +13,7 @@
 
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "tier/blocks.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
@@ -47,9 +48,7 @@ struct DaemonLog {
   uint64_t start_bytes = 0;  // where the lines of this start begin
 
   explicit DaemonLog(const MountArguments& arguments) : path(arguments.runtime_dir / "mount.log") {
-    if (Result<struct stat> there = sys::stat_at(AT_FDCWD, path.c_str()); there) {
-      start_bytes = static_cast<uint64_t>(there->st_size);
-    }
+    if (const auto there = sys::stat_at(AT_FDCWD, path.c_str())) start_bytes = size_of(*there);
   }
   void show() const {
     const std::string text = sys::read_text(path.c_str()).value_or("");
@@ -173,9 +172,7 @@ std::vector<std::string> differing_settings(const MountTree& tree, const MountAr
                                             uint64_t memory_bytes) {
   std::vector<std::string> differences;
   struct stat attributes {};
-  if (Result<struct stat> read = sys::stat_at(AT_FDCWD, tree.pool_path(arguments.pool).c_str()); read) {
-    attributes = *read;
-  }
+  if (const auto read = sys::stat_at(AT_FDCWD, tree.pool_path(arguments.pool).c_str())) attributes = *read;
   for (const auto& [key, value] : arguments.settings) {
     PoolOptions wanted;
     PoolOptions present;

@@ -13,12 +13,8 @@ void AwayDisk::wait(PromoteWaiter waiter) {
   bool ending = false;
   {
     MutexLock lock(mutex_);
-    if (closed_) {
-      ending = true;
-    } else if (may_be_waited_for()) {
-      waiting_.push_back(std::move(waiter));
-      return;
-    }
+    ending = closed_;
+    if (!ending && may_be_waited_for()) return waiting_.push_back(std::move(waiter));
   }
   waiter(ending ? kEnding : kStillAway);
 }
