@@ -30,11 +30,6 @@ BlockBitmap::BlockBitmap(uint64_t size, Start start) : size_(size) {
   }
 }
 
-bool BlockBitmap::test(uint64_t number) const {
-  KVCACHEFS_CHECK(number < size_);
-  return (levels_.front()[number / kWordBits] & bit_of(number)) != 0;
-}
-
 void BlockBitmap::set(uint64_t number) {
   KVCACHEFS_CHECK(number < size_);
   for (std::vector<uint64_t>& level : levels_) {

@@ -16,9 +16,6 @@ class BlockBitmap {
 
   explicit BlockBitmap(uint64_t size, Start start = Start::kEmpty);
 
-  uint64_t size() const { return size_; }
-  bool any() const { return levels_.back().front() != 0; }
-  bool test(uint64_t number) const;
   void set(uint64_t number);
   void clear(uint64_t number);
   // The first member at or after `from`. `from` may be beyond the size; the answer is then nothing.

@@ -44,7 +44,6 @@ class FreeUnits {
   // All units are free at first.
   explicit FreeUnits(uint64_t units);
 
-  uint64_t units() const { return units_; }
   uint64_t count() const { return count_; }
   bool contains(const Extent& extent) const;
   bool all_free(const Extent& extent) const;

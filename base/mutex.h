@@ -87,11 +87,6 @@ class Condition {
     condition_.wait_for(lock, duration);
     lock.release();
   }
-  void wait(Mutex& mutex) REQUIRES(mutex) {
-    std::unique_lock<std::mutex> lock(mutex.native(), std::adopt_lock);
-    condition_.wait(lock);
-    lock.release();
-  }
 
  private:
   std::condition_variable condition_;

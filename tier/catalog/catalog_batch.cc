@@ -101,7 +101,7 @@ Result<CatalogBatch::Node*> CatalogBatch::node(uint64_t id) {
   Node& node = place->second;
   if (!unknown || id > stored_highest_id_) return &node;
   const records::IdKey key = records::id_key(id);
-  auto record = transaction_.get(CatalogTable::kNodes, records::view(key));
+  auto record = transaction_.get(CatalogTable::kNodes, key);
   if (!record) return pass(record);
   node.stored = record->has_value();
   if (!node.stored) return &node;
@@ -121,7 +121,7 @@ Result<CatalogBatch::Content*> CatalogBatch::content(uint64_t id) {
   Content& content = place->second;
   if (!unknown || id > stored_highest_id_) return &content;
   const records::IdKey key = records::id_key(id);
-  auto record = transaction_.get(CatalogTable::kContents, records::view(key));
+  auto record = transaction_.get(CatalogTable::kContents, key);
   if (!record) return pass(record);
   content.stored = record->has_value();
   if (CatalogContent old; content.stored && records::decode_content(id, **record, old)) release(old.extents);
@@ -173,9 +173,9 @@ Result<void> CatalogBatch::drop_nameless() {
 Result<void> CatalogBatch::drop_names_in(uint64_t directory) {
   const records::IdKey prefix = records::id_key(directory);
   std::vector<std::string> keys;
-  auto scan = transaction_.scan(CatalogTable::kNames, records::view(prefix));
+  auto scan = transaction_.scan(CatalogTable::kNames, prefix);
   if (!scan) return pass(scan);
-  while (scan->valid() && scan->key().starts_with(records::view(prefix))) {
+  while (scan->valid() && scan->key().starts_with(prefix)) {
     keys.emplace_back(scan->key());
     if (Result<void> moved = scan->next(); !moved) return moved;
   }
@@ -196,15 +196,15 @@ Result<void> CatalogBatch::write_nodes() {
     Result<void> written;
     if (node.present) {
       if (node.record.empty()) {
-        auto stored = transaction_.get(CatalogTable::kNodes, records::view(key));
+        auto stored = transaction_.get(CatalogTable::kNodes, key);
         if (!stored) return pass(stored);
         node.record = stored->value_or("");
       }
       if (node.record.size() < records::kNodeBytes) return fail(EUCLEAN, "a node changed by itself");
       records::set_names(id, node.record, node.names);
-      written = transaction_.put(CatalogTable::kNodes, records::view(key), node.record);
+      written = transaction_.put(CatalogTable::kNodes, key, node.record);
     } else if (node.stored) {
-      written = transaction_.erase(CatalogTable::kNodes, records::view(key));
+      written = transaction_.erase(CatalogTable::kNodes, key);
     }
     if (!written) return written;
   }
@@ -219,10 +219,9 @@ Result<void> CatalogBatch::write_contents() {
     const records::IdKey key = records::id_key(id);
     Result<void> written;
     if (content.put != nullptr)
-      written = transaction_.put(CatalogTable::kContents, records::view(key),
-                                 records::encode_content(id, *content.put));
+      written = transaction_.put(CatalogTable::kContents, key, records::encode_content(id, *content.put));
     else if (content.stored)
-      written = transaction_.erase(CatalogTable::kContents, records::view(key));
+      written = transaction_.erase(CatalogTable::kContents, key);
     if (!written) return written;
   }
   return puts_holes ? transaction_.put(CatalogTable::kSettings, records::kFormatSetting,

@@ -23,12 +23,12 @@ Result<void> CatalogLoad::Repair::apply(CatalogTransaction& transaction) const {
     if (Result<void> erased = transaction.erase(table, key); !erased) return erased;
   for (const auto& [id, count] : counts) {
     const IdKey key = records::id_key(id);
-    auto stored = transaction.get(CatalogTable::kNodes, records::view(key));
+    auto stored = transaction.get(CatalogTable::kNodes, key);
     if (!stored) return pass(stored);
     if (!*stored || !records::node_facts(id, **stored)) continue;
     std::string record(**stored);
     records::set_names(id, record, count);
-    Result<void> put = transaction.put(CatalogTable::kNodes, records::view(key), record);
+    Result<void> put = transaction.put(CatalogTable::kNodes, key, record);
     if (!put) return put;
   }
   return {};

@@ -89,14 +89,14 @@ bool intact(std::string_view key, std::string_view record, size_t least_bytes, u
 }
 
 bool is_node(uint64_t id, std::string_view record) {
-  return id < kCatalogIdLimit && intact(view(id_key(id)), record, kNodeBytes, kNodeVersion);
+  return id < kCatalogIdLimit && intact(id_key(id), record, kNodeBytes, kNodeVersion);
 }
 
 }  // namespace
 
 IdKey id_key(uint64_t id) {
   IdKey key;
-  for (size_t byte = 0; byte < key.size(); ++byte) key[byte] = static_cast<char>(id >> (56 - 8 * byte));
+  for (size_t byte = 0; byte < sizeof id; ++byte) key.bytes[byte] = static_cast<char>(id >> (56 - 8 * byte));
   return key;
 }
 
@@ -109,7 +109,7 @@ std::optional<uint64_t> id_of(std::string_view key) {
 
 NameKey::NameKey(uint64_t parent, std::string_view name) : size(8 + name.size()) {
   KVCACHEFS_CHECK(name.size() <= kNameMaxBytes);
-  std::ranges::copy(id_key(parent), bytes.begin());
+  std::ranges::copy(id_key(parent).bytes, bytes.begin());
   std::ranges::copy(name, bytes.begin() + 8);
 }
 
@@ -166,7 +166,7 @@ std::string encode_node(const CatalogNode& node, uint32_t names) {
     put(record, static_cast<int64_t>(node.changed.tv_sec));
     put(record, static_cast<uint32_t>(node.changed.tv_nsec));
   }
-  seal(view(id_key(node.id)), record);
+  seal(id_key(node.id), record);
   return record;
 }
 
@@ -178,7 +178,7 @@ std::optional<NodeFacts> node_facts(uint64_t id, std::string_view record) {
 void set_names(uint64_t id, std::string& record, uint32_t names) {
   KVCACHEFS_CHECK(record.size() >= kNodeBytes);
   put_at(record, kNamesOffset, names);
-  seal(view(id_key(id)), record);
+  seal(id_key(id), record);
 }
 
 bool decode_node(uint64_t id, std::string_view record, CatalogNode& node) {
@@ -230,14 +230,13 @@ std::string encode_content(uint64_t id, const CatalogContent& content) {
     put(record, extent.start);
     put(record, extent.count);
   }
-  seal(view(id_key(id)), record);
+  seal(id_key(id), record);
   return record;
 }
 
 bool decode_content(uint64_t id, std::string_view record, CatalogContent& content) {
   const bool may_have_holes = !record.empty() && static_cast<uint8_t>(record[0]) == kHoleContentVersion;
-  if (!intact(view(id_key(id)), record, kContentBytes,
-              may_have_holes ? kHoleContentVersion : kContentVersion))
+  if (!intact(id_key(id), record, kContentBytes, may_have_holes ? kHoleContentVersion : kContentVersion))
     return false;
   Reader reader{.bytes = record, .at = kHeadBytes};
   content.version = reader.number<uint32_t>();

@@ -49,12 +49,12 @@ constexpr uint8_t kHoleContentVersion = 2;  // contents with holes (tier/catalog
 constexpr size_t kContentBytes = kHeadBytes + 32;
 constexpr size_t kExtentBytes = 16;
 
-using IdKey = std::array<char, 8>;
+struct IdKey {
+  operator std::string_view() const { return {bytes.data(), bytes.size()}; }
+  std::array<char, 8> bytes;
+};
 IdKey id_key(uint64_t id);
 std::optional<uint64_t> id_of(std::string_view key);
-inline std::string_view view(const IdKey& key) {
-  return {key.data(), key.size()};
-}
 
 // The key of a name, built in place, because names are looked up too often for an allocation each.
 struct NameKey {
