@@ -17,7 +17,8 @@ namespace {
 
 // Clients wait for the work of these threads, the invalidators and the evictor.
 constexpr int kHelperNice = -10;
-// So many pools' directories can be locked at once before the other pools' notifications wait for them.
+// A notification waits while a client's call holds the directory. With this many threads, notifications of
+// other pools go on until as many pools have such a directory.
 constexpr int kInvalidators = 8;
 constexpr int kBackgroundNice = 10;  // for work that no client waits for
 // Reads of clients come before the spiller: on two cores they keep 0.75 of their speed beside a spiller at
@@ -199,7 +200,7 @@ void Workers::finish_disks() {
   const uint64_t deadline_ns = now_ns() + kFinishNs;
   for (const auto& pool : pools_.list()) {
     if (pool->away() != nullptr) {
-      log_warning("pool {}: its disk is away: {} dirty entries go with the memory", pool->name(),
+      log_warning("pool {}: its disk is away: {} dirty entries are lost", pool->name(),
                   pool->insight().spill_usage().dirty_entries);
       pool->away()->close();
     }
@@ -209,7 +210,7 @@ void Workers::finish_disks() {
     while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
       std::this_thread::sleep_for(kFinishPause);
     if (!tier->spiller.idle() || !tier->store->log().idle())
-      log_warning("pool {}: stopped before all of it was on the disk", pool->name());
+      log_warning("pool {}: stopped before all dirty entries were on the disk", pool->name());
   }
   disks_stopping_ = true;
   std::vector<DiskThreads> disks;

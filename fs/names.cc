@@ -38,9 +38,9 @@ bool is_renamed(const Request& request, Pool& pool, int from, const char* name, 
   return true;
 }
 
-// What was removed from a pool is to be in its catalog before the pool is removed: another pool on that disk
-// would have it again. EBUSY: the disk did not take it in time; the kernel holds the mount's root meanwhile.
-// A catalog that is written no more keeps nobody from removing its pool.
+// The call waits until the catalog has dropped what was removed from the pool: otherwise the next pool on
+// that disk would get it back. EBUSY: the disk was too slow. The wait is short, because the kernel holds
+// the mount's root meanwhile. A frozen catalog answers at once, so its pool can be removed.
 Result<void> settle_catalog(Pool& pool) {
   if (pool.disk() == nullptr) return {};
   const auto committed = std::make_shared<std::promise<void>>();

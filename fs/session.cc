@@ -197,7 +197,7 @@ void Session::resume() {
   for (const int32_t code : {kNotifyIncreaseEpoch, kNotifyResend}) {
     const fuse_out_header notice{.len = sizeof notice, .error = code, .unique = 0};
     if (write(fuse_session_fd(session_), &notice, sizeof notice) < 0 && code == kNotifyResend)
-      log_error("the kernel did not take the order to send the requests of before again");
+      log_error("the kernel refuses to send the earlier process's unanswered requests again");
   }
 }
 
@@ -205,13 +205,13 @@ void Session::negotiate(fuse_conn_info* connection) {
   const bool passthrough = take_passthrough(connection, !options_.no_passthrough);
   if (passthrough) {
     connection->max_backing_stack_depth = 0;  // a tmpfs lies on no other file system
-    // Of a write with O_DIRECT that a client does not wait for, the kernel gives up the inode's lock before
-    // the daemon has the request, and a passthrough write that waits for its source may have the tmpfs's lock
-    // then.
+    // For an asynchronous write with O_DIRECT the kernel releases the inode's lock before the daemon gets the
+    // request. By then a passthrough write that waits for its source may hold the tmpfs's lock, for which the
+    // daemon would wait.
     fuse_unset_feature_flag(connection, FUSE_CAP_ASYNC_DIO);
     (void)fuse_set_feature_flag(connection, FUSE_CAP_HANDLE_KILLPRIV_V2);
-    // The flag is for files that are served from the disk: Pool::begin_open keeps passthrough away from them
-    // meanwhile.
+    // The flag is for files that are served from the disk. OpenFiles::begin_open() gives no passthrough to
+    // a file while any open of it is served so.
     (void)fuse_set_feature_flag(connection, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
   } else {
     // Because libfuse 3.18 does not pass on which writes must clear set-user-ID bits, the kernel keeps doing
@@ -281,7 +281,7 @@ void Session::save_init(const fuse_buf& request) {
               std::min(request.size - sizeof header, sizeof init));
   if ((init.flags & kInitExtended) != 0 && (init.flags2 & kHasResend) != 0) return;
   // A client that waits for an answer when this process dies would wait for ever.
-  log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with who serves it");
+  log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with this process");
   server_.survivors.children().forbid_succession();
 }
 

@@ -28,7 +28,7 @@ struct Key {
   char text[kSize];
 };
 
-// A durability that nobody has set is shown as what it is.
+// A durability that is not set is shown as the default that applies.
 PoolOptions present_options(ControlledPool& target) {
   PoolOptions options = target.pool->options();
   options.durability = durability_of(options);

@@ -51,7 +51,7 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolUsage::pinned_bytes, "pinned_bytes", "Memory of pinned entries."},
     {&PoolUsage::pinned_max_bytes, "pinned_max_bytes", "Memory that may be pinned."},
     {&PoolUsage::entries, "entries", "Entries."},
-    {&PoolUsage::open_entries, "open_entries", "Entries that somebody has open."},
+    {&PoolUsage::open_entries, "open_entries", "Entries that a process has open."},
     {&PoolReading::policy, "policy", {}},
     {&PoolCounters::opens_hit, "opens_hit", "Opens of an entry that was there."},
     {&PoolCounters::lookups_missed, "lookups_missed",

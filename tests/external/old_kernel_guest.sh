@@ -90,7 +90,7 @@ end 'a pool with a disk'
 serve $disk
 expect 'a restart' check read /mnt/p 2
 
-# Without requests that are sent again nobody takes over: the mount ends, at once and for all, and the next start has
+# Without requests that are sent again no process takes over: the mount ends, at once and for all, and the next start has
 # what was on the disk.
 check until_it_ends /mnt/p 3 &
 client=$!

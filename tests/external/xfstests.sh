@@ -61,7 +61,7 @@ TEXT
   cat >>"$work/bin/df" <<'TEXT'
 words=()
 for word in "$@"; do words+=("$(directory_of "$word")"); done
-# With -a, since it leaves out what is bound from elsewhere.
+# With -a, because without it the output lacks what is bound from elsewhere.
 "$real" -a "${words[@]}" | sed -E "/ ${test_dir//\//\\/}\$/{s/^kvcachefs /kv-test /;s/fuse\\.kvcachefs/fuse/};
   / ${scratch_dir//\//\\/}\$/{s/^kvcachefs /kv-scratch /;s/fuse\\.kvcachefs/fuse/}"
 exit "${PIPESTATUS[0]}"

@@ -126,6 +126,22 @@ def check_walks(text):
 FACT = re.compile(r'docs/facts\.md[,:]?\s+"([^"]+)"')
 
 
+MEMBER = re.compile(r"(?<![\w:])([A-Z]\w+)::([a-z]\w*)\(\)")
+
+
+def check_named_functions(codes):
+    """A function that a comment names as `Class::function()` is in a file that has the class."""
+    words_by_class = collections.defaultdict(set)
+    for code in codes.values():
+        for name in re.findall(r"\b(?:class|struct)\s+(?:[A-Z_]+(?:\([^)]*\))?\s+)?(\w+)[^;{]*\{", code):
+            words_by_class[name].update(re.findall(r"\w+", code))
+    for path in codes:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for class_name, function in MEMBER.findall((re.search(r"//.*", line) or [""])[0]):
+                if function not in words_by_class[class_name]:
+                    fail(path, number, f"{class_name}::{function}() is not there")
+
+
 def check_facts(path, text, titles):
     """What a comment takes from elsewhere stands in docs/facts.md, under the title that it names."""
     words = re.sub(r"\n\s*//", " ", text)
@@ -288,6 +304,7 @@ def main():
     locks = (ROOT / "ARCHITECTURE.md").read_text().partition("## Locks")[2].partition("\n1. ")[2].partition("\n## ")[0]
     order = dict.fromkeys(re.findall(r"`[\w:]+`", locks), False)  # whether the code has it
     check_walks((ROOT / "ARCHITECTURE.md").read_text())
+    codes = {}  # the files without their comments
     many = set()  # classes with more public functions than most may have
     for path in sorted(ROOT.glob("*.md")):
         check_named_paths(path, path.read_text())
@@ -301,7 +318,7 @@ def main():
             if path.suffix not in (".cc", ".h"):
                 continue
             check_facts(path, text, titles)
-            code = without_comments_and_strings(text)
+            code = codes[path] = without_comments_and_strings(text)
             check_includes(path, layer, text)
             check_rooms(path, layer, text)
             check_words(path, layer, code)
@@ -313,6 +330,7 @@ def main():
                 check_header(path, text)
                 if layer not in EXEMPT:
                     check_public_functions(path, declared, many)
+    check_named_functions(codes)
     check_targets()
     for name in CLASSES_OF_MANY_FUNCTIONS.keys() - many:
         fail(ROOT / "tests/style/style_check.py", 1, f"{name} has at most {PUBLIC_FUNCTIONS_MAX} public functions now")

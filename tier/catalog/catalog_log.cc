@@ -170,7 +170,7 @@ Result<void> CatalogLog::write() {
     if (pending_bytes_ > kMostPendingBytes)
       freeze("too much waits for a catalog that cannot be written", false);
     if (!std::exchange(failing_, true))
-      log_error("{}: what changes stays in memory until the catalog can be written again",
+      log_error("{}: changes are kept in memory until the catalog can be written again",
                 freed.error().message);
     return pass(freed);
   }

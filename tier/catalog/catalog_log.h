@@ -88,8 +88,8 @@ class CatalogLog {
   uint64_t taken_ GUARDED_BY(mutex_) = 0;
   uint64_t committed_ GUARDED_BY(mutex_) = 0;
   std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
-  std::unordered_set<uint64_t> lost_nodes_
-      GUARDED_BY(mutex_);  // whose contents came too late to be committed
+  // The nodes with a content that was not committed before a flush failed.
+  std::unordered_set<uint64_t> lost_nodes_ GUARDED_BY(mutex_);
   bool woken_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> frozen_{false};  // changes under the mutex

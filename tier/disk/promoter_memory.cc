@@ -80,8 +80,8 @@ void PromoterLane::wait_in_order(Jobs::iterator job) {
   waiting_.splice(place, waiting_, job);
 }
 
-// An attempt that the free memory cannot hold would take all of it from everybody else for a moment. False:
-// the job still waits.
+// Nothing is allocated for an entry that the free memory cannot hold: the attempt would leave no memory to
+// other calls for a moment. False: the job still waits.
 bool PromoterLane::claim_memory(Jobs::iterator waiting) {
   Job& job = *waiting;
   const uint64_t size = job.task.content.size_bytes;

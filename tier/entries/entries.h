@@ -45,7 +45,7 @@ class Entries {
   void opened(Entry& entry, bool writer, bool from_disk);
   // True: it was the entry's last writer, and the caller says that it is stored before its close ends.
   bool writer_closed(Entry& entry);
-  bool closed(Entry& entry, bool from_disk);  // true: nobody has it open any more
+  bool closed(Entry& entry, bool from_disk);  // true: it was the last open
   struct FileBytes {
     uint64_t charged = 0;  // memory that the file takes
     uint64_t whole = 0;    // its size in whole pages
@@ -59,7 +59,8 @@ class Entries {
   void renamed(Entry& entry, uint32_t name_hash);  // a stored entry is published by it
   // A nameless file got its first name. False: as from stored().
   bool named(Entry& entry, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
-  // removed(): its last name is gone. The caller erases the entry if nobody knows or uses it.
+  // The entry's last name is gone. The caller erases the entry if the kernel does not know it and no process
+  // has it open.
   void removed(Shard& shard, Entry& entry, RemovalReason reason) REQUIRES(shard.mutex);
 
   // --- where its bytes are ---

@@ -67,7 +67,7 @@ inline constexpr const char* kPinnedXattr = "trusted.kvcachefs.pinned";
 struct KernelFacts {
   uint64_t lookup_count = 0;
   uint32_t looked_up_ms = 0;
-  bool sought = false;           // looked up by an open whose last try it is, and not forgotten since
+  bool sought = false;           // an open's last try looked it up, and the kernel has not forgotten it
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
 };

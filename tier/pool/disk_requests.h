@@ -41,8 +41,9 @@ class DiskRequests : DiskPart {
   ScrubProgress scrub_progress() const;
 
  private:
-  Waiter committed_after(Waiter waiter);  // told what an earlier step was told, if that failed
-  // Answers whether what is dirty of the entry can be copied, and so be made durable, while it is written.
+  // The result is for an earlier step: it passes on an error of that step, and else waits for the commit.
+  Waiter committed_after(Waiter waiter);
+  // Makes it possible to copy the dirty entry while it is written; an error if that cannot be done.
   Result<void> make_copyable(Entry& entry, bool locked);
   // The entry's size if it is dirty. The caller then asks the spiller for the copy, after it has given up the
   // shard, because its waiter may be called at once.

@@ -73,7 +73,7 @@ bool EmptyDirectories::keeps(uid_t owner, sys::Handle handle,
   std::deque<sys::Handle>& kept = kept_[owner];
   if (std::ranges::find(kept, handle.ino, &sys::Handle::ino) != kept.end()) return true;
   if (kept.size() == kKeptEach) {
-    // One look a time: each place is looked at in its turn.
+    // One call checks one kept directory, the oldest; the others get their turn in later calls.
     const sys::Handle oldest = kept.front();
     kept.pop_front();
     if (exists(oldest)) {

@@ -12,8 +12,8 @@ namespace kvcachefs {
 
 class EntrySizeLearner {
  public:
-  // The answer is the second largest of this many sizes, so one freak does not set it. Where one entry in ten
-  // is large, all but one in 10^5 of these windows know the large size.
+  // The answer is the second largest of the last kRemembered sizes, so a single large entry does not set it.
+  // If one entry in ten is large, the answer is the large size in all but one of 10^5 cases.
   static constexpr size_t kRemembered = 128;
 
   // An entry of this size was closed by its writer.

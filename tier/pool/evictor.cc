@@ -41,8 +41,8 @@ void Evictor::publish_grown() {
   }
 }
 
-// The caller asks before a search for a victim that may find none: entries that come back meanwhile are no
-// reason to end the search.
+// To be called before a search for a victim, not after one that found none: an entry that came back during
+// the search would not count any more, and the caller would give up too early.
 bool Evictor::more_to_come() {
   return disk_.backlog_bytes() > 0 || parked_.more_to_come();
 }
@@ -64,7 +64,7 @@ bool Evictor::make_room() {
     // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
     if (effort.disk_is_busy && disk_.durability() == Durability::kNone && writer_waits)
       effort.even_unspilled = true;
-    // Nobody waits for a victim in use (up to 85 ms, until its last try) while a writer with passthrough may
+    // A victim in use is tried again for up to 85 ms. That is too long while a writer with passthrough may
     // meet the end of the memory.
     const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !capacity_.writer_outruns()) ||
                       (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0);
@@ -82,8 +82,8 @@ bool Evictor::make_room() {
         effort.even_fresh = true;
         continue;
       }
-      // Writers hear of it only after everything was tried: one that asks meanwhile must not take the end of
-      // an easier round for that.
+      // Writers are told that there is no room only after fresh entries were tried too. Before that only
+      // promotions are told.
       capacity_.room().nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
       return false;
     }

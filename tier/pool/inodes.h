@@ -29,8 +29,8 @@ class Inodes : DiskPart {
   Result<UniqueFd> open_inode(uint64_t ino, int flags);
   Result<struct stat> attributes(uint64_t ino);
   Result<void> set_times(uint64_t ino, const std::array<timespec, 2>& times);  // as utimensat(2) takes them
-  // Not while a client has the file open for writing: a passthrough write that waits for the pages of its
-  // source holds the inode's lock for as long as a user likes, and the caller would wait as long.
+  // Does nothing while a client has the file open for writing: a passthrough write that waits for the pages
+  // of its source may hold the inode's lock for ever, and the caller would wait for the lock.
   void change_mode_unless_written(uint64_t ino, mode_t mode);
   // Counts that the kernel learns of an inode; `attributes` become what its users see.
   Result<void> looked_up(sys::Handle handle, struct stat& attributes);

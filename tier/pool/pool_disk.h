@@ -1,7 +1,7 @@
-// PoolDisk is a pool's disk as the pool's other parts see it. There may be none, or one that is away
-// (tier/disk/away_disk.h), or a disk tier, which comes and stays while the pool is served; they ask here and
-// need not know. It also decides which entries are asked of the spiller. Any thread; functions that take an
-// Entry are called with its shard held. Never fails.
+// PoolDisk is a pool's disk as the pool's other parts see it. A pool has no disk, or one that is away
+// (tier/disk/away_disk.h), or a disk tier. A disk tier may be attached while the pool is served, and then
+// stays. PoolDisk also decides which entries the spiller is asked to copy. Any thread; functions that take
+// an Entry are called with its shard held. Never fails.
 #pragma once
 
 #include <atomic>
@@ -41,8 +41,8 @@ class PoolDisk : PoolPart {
   uint64_t take_wanted_bytes() { return wanted_bytes_.exchange(0); }
 
   // Tells the catalog of directories and other inodes without content. `with_links`: also of files with
-  // several names, which is needed only for links made before the disk tier. An error: it
-  // has not been told of all.
+  // several names, which is needed only for links made before the disk tier. After an error the catalog may
+  // lack some of them.
   Result<void> tell_names(bool with_links);
 
   // --- its life ---

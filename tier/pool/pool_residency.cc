@@ -84,7 +84,7 @@ bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
 
 void PoolResidency::report_refusal(const Error& error) {
   disk_.tier()->errors.write.error(
-      "pool {}: {}: write error {}{}: what is dirty stays in memory until it can be written", name_,
+      "pool {}: {}: write error {}{}: dirty entries stay in memory until they can be written", name_,
       disk_.tier()->path, error.code, error.message);
 }
 

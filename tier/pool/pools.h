@@ -42,7 +42,8 @@ class Pools {
   // A pool with the defaults: a quarter of the memory that no pool has yet.
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
   // ENOTEMPTY unless its tree is empty. EBUSY while its disk is away, or while a client reads an entry from
-  // it. What was removed before stays removed on the disk if Pool::when_committed() was waited for.
+  // it. The caller waits for DiskRequests::when_committed() first: else the disk may still have what was
+  // removed.
   Result<void> remove(std::string_view name);
   // EINVAL beyond the memory; EPERM for an owner beyond size_max. An administrator's size becomes size_max,
   // too.

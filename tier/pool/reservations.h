@@ -13,7 +13,8 @@ class Reservations : PoolPart {
  public:
   explicit Reservations(const PoolPart& part) : PoolPart(part) {}
 
-  // A first write comes: a file without memory gets an entry's. Waits without a lock.
+  // Called before a file's first write: allocates memory for an entry of the expected size, if the file has
+  // none. Waits without a lock.
   void begin_writing(uint64_t ino);
   // Looks at what the writers have written, and promises more to those that outgrow what they have. True
   // while there are writers.

@@ -70,11 +70,12 @@ class Tree : DiskPart {
   Result<void> set_xattr(uint64_t ino, const char* name, std::string_view value, int flags);
   Result<void> remove_xattr(uint64_t ino, const char* name);
   void attributes_changed(uint64_t ino);  // content or names; the functions above tell of their own changes
-  // What was changed before there was a catalog. The file itself is not touched: a write past the daemon may
-  // hold its lock.
+  // Tells the catalog of a change that was made before the pool had one. The call takes no lock of the file,
+  // because a write past the daemon may hold it.
   void tell_catalog(uint64_t ino);
-  void look_again(uint64_t directory_ino, std::string name);  // the kernel is to: its cache may be wrong
-  Result<void> set_pinned(uint64_t ino, bool pinned);         // ENOSPC: more than pinned_max
+  // Makes the kernel look the name up again, because its cache may be wrong.
+  void look_again(uint64_t directory_ino, std::string name);
+  Result<void> set_pinned(uint64_t ino, bool pinned);  // ENOSPC: more than pinned_max
   void set_priority(uint64_t ino, int priority);
 
   // --- what leaves by itself ---
@@ -89,7 +90,7 @@ class Tree : DiskPart {
   // Removes an empty directory that the kernel does not know; answers the inode of its parent.
   Result<uint64_t> remove_directory(EntryTable::Shard& shard, Entry* entry, uint64_t ino, int fd)
       REQUIRES(shard.mutex);
-  // Unpins on the file what its entry has lost: it became larger than `pinned_max` allows.
+  // Called for an entry that was unpinned because it outgrew `pinned_max`: its file gets unpinned too.
   void lost_its_pin(Entry& entry);
   // Called after the entry's last name went.
   void gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep = {})

@@ -84,8 +84,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     hold_kept();
     discard_lost();
     if (lost_ > 0)
-      log_warning("pool {}: {} entries were on the disk alone, and it has them no more", name_, lost_);
-    log_info("pool {}: {} of what is there is on its disk too", name_, marked_.size());
+      log_warning("pool {}: {} cold entries are lost: the disk does not have them any more", name_, lost_);
+    log_info("pool {}: its catalog has {} of its files and directories", name_, marked_.size());
     return known;
   }
 

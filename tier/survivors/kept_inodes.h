@@ -63,8 +63,8 @@ class KeptByDescriptor {
     void operator()(KeptInodes* inodes) const { inodes->let_go(place); }
     uint32_t place;
   };
-  // Of the last to the first, as they are given up: the record for a successor goes before the descriptor is
-  // closed, because it must never name a number that another file's descriptor has got.
+  // The order matters, because the last member is destroyed first: the record for a successor must go before
+  // the descriptor is closed, or it could name a number that another file's descriptor has got.
   DescriptorBudget::Charge charge_;
   UniqueFd fd_;
   std::unique_ptr<KeptInodes, LetGo> record_;
