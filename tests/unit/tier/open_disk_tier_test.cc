@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 
 #include "base/clock.h"
 #include "base/risky_read.h"
@@ -66,7 +67,7 @@ class OpenDiskTierTest : public test::PoolsTest {
   std::string catalog() const { return default_catalog_path(spilling("p"), false); }
   std::unique_ptr<Catalog> open_catalog() const {
     auto opened = Catalog::open(catalog());
-    EXPECT_TRUE(opened) << opened.error().message;
+    if (!opened) throw std::runtime_error(opened.error().message);
     return std::move(*opened);
   }
   std::string setting(std::string_view name) const { return open_catalog()->setting(name)->value_or("none"); }
