@@ -40,9 +40,12 @@ PoolReport sample_report(std::string name = "llama") {
                             .cold_bytes = 210,
                             .failed = true};
   PoolCounters counters;
-  uint64_t value = 100;
+  uint64_t value = 1000;  // each has one that no other has
   for (const PoolStat& stat : kPoolStats)
     if (stat.is_counter()) (counters.*std::get<PoolStat::Counter>(stat.member)).store(++value);
+  counters.opens_hit = 101;
+  counters.lookups_missed = 102;
+  counters.creates = 103;
   counters.reservation_wait_ns = 2'500'000'000;
   counters.open_ns.record(1000);
   counters.open_ns.record(5000);

@@ -33,6 +33,7 @@ class ColdFiles final : public test::IdleResidency {
  public:
   explicit ColdFiles(const MemoryArena& arena) : arena_(arena) {}
   Result<std::optional<PromoteTask>> begin_promote(uint64_t ino) override {
+    ++begun[ino];
     const UniqueFd file(::openat(arena_.tree_fd(), name_of(ino).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     EXPECT_TRUE(sys::truncate(file.get(), contents.at(ino).size_bytes));
     UniqueFd fd(::openat(arena_.tree_fd(), name_of(ino).c_str(), flags | O_CLOEXEC));
@@ -49,6 +50,7 @@ class ColdFiles final : public test::IdleResidency {
   static std::string name_of(uint64_t ino) { return std::to_string(ino); }
 
   std::map<uint64_t, CatalogContent> contents;
+  std::map<uint64_t, int> begun;
   std::map<uint64_t, PromoteOutcome> ended;
   int flags = O_RDWR;  // with which the files are opened
   uint64_t only_looks_free = 0;
@@ -232,6 +234,7 @@ TEST_F(PromoterMemoryTest, OneThatAWriterJoinsComesBeforeThoseThatWait) {
   empty();
   pool_->memory_room().room_made();
   EXPECT_EQ(outcome_of(writer), Kind::kPromoted);
+  EXPECT_EQ(pool_->begun[2], 1) << "it is raised where it waits";
   EXPECT_EQ(outcome_of(open), Kind::kIntactOnDisk) << "one unit is left";
   EXPECT_EQ(blocks(2), 2u);
   EXPECT_EQ(blocks(1), 0u);
