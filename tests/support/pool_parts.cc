@@ -57,10 +57,11 @@ void PoolPartsTest::SetUp() {
   disk_.emplace(part);
   const DiskPart disk_part{part, *disk_};
   if (last_ >= Upto::kMarks) marks_.emplace(disk_part);
+  entries_.observe(counting_);
   if (last_ >= Upto::kInsight) insight_.emplace(disk_part);
   if (last_ >= Upto::kInodes) inodes_.emplace(disk_part, *reservations_);
   if (last_ >= Upto::kTree) tree_.emplace(disk_part, *insight_, *parked_, *inodes_);
-  if (last_ >= Upto::kPrefetcher) prefetcher_.emplace(disk_part);
+  if (last_ >= Upto::kPrefetcher) entries_.observe(prefetcher_.emplace(disk_part));
   if (last_ >= Upto::kResidency) residency_.emplace(disk_part, *reservations_, *marks_, *inodes_, *tree_);
   if (last_ >= Upto::kRequests) requests_.emplace(disk_part, *marks_, *inodes_);
   if (last_ >= Upto::kFiles)

@@ -24,6 +24,7 @@
 #include "tier/pool/inodes.h"
 #include "tier/pool/insight.h"
 #include "tier/pool/open_files.h"
+#include "tier/pool/pool_observers.h"
 #include "tier/pool/pool_residency.h"
 #include "tier/pool/prefetcher.h"
 #include "tier/pool/recovery.h"
@@ -252,6 +253,7 @@ class PoolPartsTest : public ArenaTest {
                                  .listener = &heard_,
                                  .evictor = &wakeup_};
   PoolCounters counters_;
+  CountingObserver counting_{counters_};
   Entries entries_{"lru"};
   const std::string name_ = "p";
   FaultyDisk* device_ = nullptr;

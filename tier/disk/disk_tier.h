@@ -31,7 +31,7 @@ struct DiskTier final : EntryObserver {
         scrubber(*store, residency, std::move(scrub_channel)),
         admission(options.admission) {}
 
-  void opened(const Entry& entry, bool) override { admission.seen(entry.disk.name_hash); }
+  void opened(const Entry& entry, bool, uint64_t) override { admission.seen(entry.disk.name_hash); }
   void published(const Entry& entry) override { admission.seen(entry.disk.name_hash); }
   void removed(EntryTable::Shard& shard, const Entry& entry, RemovalReason) override REQUIRES(shard.mutex) {
     names.gone(entry);

@@ -41,11 +41,14 @@ void check_state(const Entry&) {}
 }  // namespace
 
 // Takes what the entry contributed to the sums away when it ends, and adds what the entry contributes then.
+// After that it tells the observers of the event.
 class Entries::Change {
  public:
-  Change(Entries& entries, const Entry& entry)
+  using Event = void (EntryObserver::*)(const Entry&);
+  Change(Entries& entries, const Entry& entry, Event event = nullptr)
       : entries_(entries),
         entry_(entry),
+        event_(event),
         evictable_(if_true(entry.holds_evictable_memory(), entry.memory.charged_bytes)),
         pinned_(if_true(entry.pins_memory(), entry.pin_bytes())),
         bytes_(entry.memory.charged_bytes),
@@ -67,11 +70,13 @@ class Entries::Change {
       entries_.tier_bytes_[static_cast<size_t>(entry_.tier)] += entry_.memory.charged_bytes;
     }
     check_state(entry_);
+    if (event_ != nullptr) entries_.tell(entry_, event_);
   }
 
  private:
   Entries& entries_;
   const Entry& entry_;
+  const Event event_;
   const uint64_t evictable_, pinned_, bytes_;
   const size_t tier_;
   const bool stored_;
@@ -86,7 +91,7 @@ void Entries::observe(EntryObserver& observer) {
 }
 
 void Entries::created(Entry& entry, bool is_named, bool is_open, bool is_writer) {
-  const Change change(*this, entry);
+  const Change change(*this, entry, &EntryObserver::created);
   entry.stage = Entry::Stage::kWritten;
   entry.removed = !is_named;
   if (is_named) ++files_;
@@ -96,7 +101,7 @@ void Entries::created(Entry& entry, bool is_named, bool is_open, bool is_writer)
   ++open_files_;
 }
 
-void Entries::opened(Entry& entry, bool writer, bool from_disk) {
+void Entries::opened(Entry& entry, bool writer, bool from_disk, uint64_t client) {
   {
     const Change change(*this, entry);
     if (entry.open_count++ == 0) ++open_files_;
@@ -110,7 +115,7 @@ void Entries::opened(Entry& entry, bool writer, bool from_disk) {
     entry.busy_tries = 0;
     candidates_.opened(entry);
   }
-  tell([&](EntryObserver& its) { its.opened(entry, writer); });
+  tell(entry, &EntryObserver::opened, writer, client);
   entry.disk.prefetched = false;
 }
 
@@ -120,7 +125,7 @@ bool Entries::writer_closed(Entry& entry) {
 }
 
 bool Entries::closed(Entry& entry, bool from_disk) {
-  const Change change(*this, entry);
+  const Change change(*this, entry, &EntryObserver::closed);
   if (from_disk && entry.direct_count > 0) --entry.direct_count;
   if (--entry.open_count > 0) return false;
   --open_files_;
@@ -135,13 +140,13 @@ bool Entries::stored(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) {
   if (!entry.flushed) entry.hits = 0;
   entry.stored_ms = now_coarse_ms();
   const bool stays_pinned = resized(entry, bytes, pinned_max_bytes);
-  if (entry.removed || entry.stage != Entry::Stage::kWritten) return stays_pinned;
-  if (std::exchange(entry.renamed, false)) {
-    published(entry);
-  } else {
-    const Change change(*this, entry);
-    candidates_.fresh(entry);
+  const bool is_new = !entry.removed && entry.stage == Entry::Stage::kWritten;
+  const bool has_its_name = is_new && std::exchange(entry.renamed, false);
+  {
+    const Change change(*this, entry, &EntryObserver::stored);
+    if (is_new && !has_its_name) candidates_.fresh(entry);
   }
+  if (has_its_name) published(entry);
   return stays_pinned;
 }
 
@@ -161,23 +166,26 @@ bool Entries::resized(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) 
     entry.memory.whole_bytes = bytes.whole;
     if (others + entry.pin_bytes() > pinned_max_bytes) entry.pinned = stays_pinned = false;
   }
-  // An entry that is still open is unparked by its last close.
-  if (!stays_pinned && entry.open_count == 0) candidates_.unpark(entry);
+  if (!stays_pinned) lost_its_pin(entry);
   return stays_pinned;
 }
 
+void Entries::lost_its_pin(Entry& entry) {
+  // An entry that is still open is unparked by its last close.
+  if (entry.open_count == 0) candidates_.unpark(entry);
+  tell(entry, &EntryObserver::pinned);
+}
+
 void Entries::published(Entry& entry) {
-  {
-    const Change change(*this, entry);
-    candidates_.publish(entry);
-  }
-  tell([&](EntryObserver& its) { its.published(entry); });
+  const Change change(*this, entry, &EntryObserver::published);
+  candidates_.publish(entry);
 }
 
 void Entries::renamed(Entry& entry, uint32_t name_hash) {
   entry.disk.name_hash = name_hash;
-  if (entry.stage == Entry::Stage::kFresh) published(entry);
   if (entry.stage == Entry::Stage::kWritten) entry.renamed = true;
+  tell(entry, &EntryObserver::renamed);
+  if (entry.stage == Entry::Stage::kFresh) published(entry);
 }
 
 bool Entries::named(Entry& entry, uint64_t pinned_max_bytes) {
@@ -188,11 +196,12 @@ bool Entries::named(Entry& entry, uint64_t pinned_max_bytes) {
     if (entry.pinned && pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes)
       entry.pinned = stays_pinned = false;
     entry.removed = false;
+    entry.renamed = true;
     if (entry.is_file()) ++files_;
   }
-  if (!stays_pinned && entry.open_count == 0) candidates_.unpark(entry);
+  if (!stays_pinned) lost_its_pin(entry);
+  tell(entry, &EntryObserver::renamed);
   if (entry.open_count == 0 && entry.stage == Entry::Stage::kWritten) published(entry);
-  entry.renamed = true;
   return stays_pinned;
 }
 
@@ -214,14 +223,13 @@ void Entries::charged(Entry& entry, uint64_t bytes) {
 }
 
 void Entries::dirtied(Entry& entry) {
+  const Change change(*this, entry, &EntryObserver::dirtied);
   ++entry.disk.content_epoch;
-  if (entry.tier == Entry::Tier::kDirty) return;
-  const Change change(*this, entry);
-  candidates_.moved(entry, Entry::Tier::kDirty);
+  if (entry.tier != Entry::Tier::kDirty) candidates_.moved(entry, Entry::Tier::kDirty);
 }
 
 void Entries::spilled(Entry& entry) {
-  const Change change(*this, entry);
+  const Change change(*this, entry, &EntryObserver::spilled);
   candidates_.moved(entry, Entry::Tier::kClean);
 }
 
@@ -232,7 +240,7 @@ void Entries::evicted(Entry& entry) {
     if (entry.stage == Entry::Stage::kFresh) candidates_.publish(entry);
     candidates_.moved(entry, Entry::Tier::kCold);
   }
-  tell([&](EntryObserver& its) { its.evicted(entry); });
+  tell(entry, &EntryObserver::evicted);
   entry.disk.prefetched = false;
 }
 
@@ -244,7 +252,7 @@ void Entries::promoted(Entry& entry, bool asked_for) {
     entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());  // a waiter is about to open it
     candidates_.moved(entry, Entry::Tier::kClean);
   }
-  tell([&](EntryObserver& its) { its.promoted(entry, asked_for); });
+  tell(entry, &EntryObserver::promoted, asked_for);
 }
 
 void Entries::waiters_told(Entry& entry) {
@@ -264,6 +272,7 @@ bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_byt
     entry.pinned = true;
   }
   candidates_.park(entry);
+  tell(entry, &EntryObserver::pinned);
   return true;
 }
 
@@ -274,11 +283,12 @@ void Entries::unpinned(Entry& entry) {
     entry.pinned = false;
   }
   candidates_.unpark(entry);
+  tell(entry, &EntryObserver::pinned);
 }
 
 void Entries::found(Entry& entry, const Found& facts) {
-  const Change change(*this, entry);
-  entry.stage = Entry::Stage::kWritten;
+  const Change change(*this, entry, &EntryObserver::found);
+  if (facts.file) entry.stage = Entry::Stage::kWritten;
   if (facts.cold) entry.tier = Entry::Tier::kCold;
   entry.open_count = facts.open_count;
   entry.writer_count = facts.writer_count;
@@ -286,8 +296,9 @@ void Entries::found(Entry& entry, const Found& facts) {
   entry.memory.charged_bytes = facts.charged_bytes;
   entry.memory.whole_bytes = facts.whole_bytes;
   entry.pinned = facts.pinned;
+  entry.removed = !facts.named;
   if (facts.open_count > 0) ++open_files_;
-  if (facts.named) ++files_;
+  if (facts.named && facts.file) ++files_;
 }
 
 void Entries::found_stored(Entry& entry) {
@@ -300,7 +311,7 @@ void Entries::found_stored(Entry& entry) {
 }
 
 void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
-  const Change change(*this, entry);
+  const Change change(*this, entry, &EntryObserver::found);
   entry.stage = Entry::Stage::kCandidate;
   entry.tier = Entry::Tier::kCold;
   entry.memory.charged_bytes = bytes.charged;
@@ -311,7 +322,7 @@ void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
 }
 
 void Entries::found_copy(Entry& entry, std::optional<uint64_t> cold_bytes) {
-  const Change change(*this, entry);
+  const Change change(*this, entry, &EntryObserver::found);
   if (cold_bytes) entry.memory.charged_bytes = *cold_bytes;
   candidates_.moved(entry, cold_bytes ? Entry::Tier::kCold : Entry::Tier::kClean);
 }

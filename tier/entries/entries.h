@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "base/mutex.h"
 #include "tier/blocks.h"
@@ -42,7 +43,7 @@ class Entries {
   // --- a client's opens and closes ---
   // A client has made the file. One that is not open (mknod) is stored at once.
   void created(Entry& entry, bool is_named, bool is_open, bool is_writer);
-  void opened(Entry& entry, bool writer, bool from_disk);
+  void opened(Entry& entry, bool writer, bool from_disk, uint64_t client = 0);
   // True: it was the entry's last writer, and the caller says that it is stored before its close ends.
   bool writer_closed(Entry& entry);
   bool closed(Entry& entry, bool from_disk);  // true: nobody has it open any more
@@ -64,7 +65,8 @@ class Entries {
 
   // --- where its bytes are ---
   void charged(Entry& entry, uint64_t bytes);  // its file takes this much memory now
-  void dirtied(Entry& entry);                  // a process may write it from now on: no copy is true any more
+  void shrunk(const Entry& entry) const { tell(entry, &EntryObserver::shrunk); }  // by the daemon itself
+  void dirtied(Entry& entry);  // a process may write it from now on: no copy is true any more
   void spill_begun(Entry& entry) { entry.disk.spilling = true; }
   void spill_ended(Entry& entry) { entry.disk.spilling = false; }
   void spilled(Entry& entry);  // the disk has what the memory has
@@ -91,11 +93,11 @@ class Entries {
     bool cold = false;
     bool pinned = false;
     bool named = true;
+    bool file = true;  // a regular one
   };
-  // A file in memory, or its cold remains; one that is not open is published afterwards (found_stored).
+  // What is in memory, or a file's cold remains; one that is not open is published afterwards (found_stored).
   void found(Entry& entry, const Found& facts);
   void found_stored(Entry& entry);
-  void found_nameless(Entry& entry) { entry.removed = true; }
   // A file that the disk has, made anew as a cold one.
   void restored(Entry& entry, FileBytes bytes, bool is_pinned);
   // What the disk has of a found file: it is clean, or cold with these bytes.
@@ -116,15 +118,17 @@ class Entries {
  private:
   class Change;
 
-  template <class Event>
-  void tell(Event event) const {
+  template <class... Facts>
+  void tell(const Entry& entry, void (EntryObserver::*event)(const Entry&, Facts...),
+            std::type_identity_t<Facts>... facts) const {
     for (const auto& observer : observers_)
-      if (EntryObserver* const its = observer.load(std::memory_order_acquire)) event(*its);
+      if (EntryObserver* const its = observer.load(std::memory_order_acquire)) (its->*event)(entry, facts...);
   }
+  void lost_its_pin(Entry& entry);
 
   EntryTable table_;
   Candidates candidates_;
-  std::array<std::atomic<EntryObserver*>, 4> observers_{};
+  std::array<std::atomic<EntryObserver*>, 6> observers_{};
   std::atomic<uint64_t> files_{0};
   std::atomic<uint64_t> open_files_{0};
   std::atomic<uint64_t> evictable_bytes_{0};

@@ -39,7 +39,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
         return pass(backing);
     }
     if (writer) opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes);
-    entries_.opened(*entry, writer, opened.from_disk);
+    entries_.opened(*entry, writer, opened.from_disk, client);
     if (!writer && entry->tier == Entry::Tier::kDirty)
       disk_.spill_by_itself(*entry);  // a second access may admit it
     opened.backing = entry->backing;
@@ -66,7 +66,6 @@ Result<void> OpenFiles::may_be_written_now(Entry& entry) {
 }
 
 Result<Opened> OpenFiles::created(const Created& file) {
-  count(counters_.creates);
   EntryTable::Shard& shard = entries_.shard(file.ino);
   MutexLock lock(shard.mutex);
   Entry& entry = shard.find_or_make(file.ino, file.generation);

@@ -64,6 +64,7 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       settings_(disk_part_, options, prefetcher_, disk_requests_, evictor_) {
   entries_.observe(counting_);
   entries_.observe(kernel_);
+  entries_.observe(prefetcher_);
 }
 
 Pool::~Pool() {
@@ -91,7 +92,7 @@ Result<void> Pool::retire() {
     if (auto removed = arena_.remove_tree(); !removed) return removed;
     fault_point("pool removed");
     if (root != nullptr) {
-      root->removed = true;
+      entries_.removed(shard, *root, RemovalReason::kDeleted);
       if (keep) shard.kept[root_ino()] = std::move(keep);
     }
     capacity_.close();

@@ -154,8 +154,7 @@ void Reservations::give_back_holes(Entry& entry) {
   const uint64_t reserved_end =
       entry.memory.reserved_end == kNothingReserved ? 0 : std::min(entry.memory.reserved_end, size);
   const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
-  if (given_back != GivenBack::kNothing && entry.kernel.lookup_count > 0)
-    surroundings_.listener->changed(number_, entry.policy.ino);
+  if (given_back != GivenBack::kNothing) entries_.shrunk(entry);
   if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
   if (given_back != GivenBack::kMoreToCome) entry.memory.reserved_end = 0;
   if (const auto now = sys::stat_of(fd->get())) entries_.charged(entry, allocated_bytes_of(*now));

@@ -132,12 +132,11 @@ class Recovery::Adopter : DiskPart {
         else
           note_failure(fd.error());
       } else {
-        adopt_other(handle.ino, handle.generation);
+        adopt_other(handle.ino, handle.generation, false);
         nameless_directories.push_back(handle.ino);
       }
       EntryTable::Shard& shard = entries_.shard(kept.inode.ino);
-      const LockedEntry entry(shard, kept.inode.ino);
-      if (entry != nullptr) entries_.found_nameless(*entry);
+      MutexLock lock(shard.mutex);
       shard.kept[kept.inode.ino] = std::move(keeper);
     }
   }
@@ -228,13 +227,14 @@ class Recovery::Adopter : DiskPart {
   }
 
   // The kernel may know the inode; nothing tells how many lookups it was told.
-  void adopt_other(uint64_t ino, uint32_t generation) {
+  void adopt_other(uint64_t ino, uint32_t generation, bool named = true) {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(ino, generation);
     entry.kernel.lookup_count = 1;
     entry.kernel.lookups_unknown = true;
     entry.kernel.missed_in = true;  // unknown, so assumed
+    entries_.found(entry, {.named = named, .file = false});
   }
 
   // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not

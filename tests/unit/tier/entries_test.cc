@@ -14,8 +14,19 @@ constexpr uint64_t kNoLimit = UINT64_MAX;
 
 class Listener final : public EntryObserver {
  public:
-  void opened(const Entry& entry, bool writer) override { say(writer ? "opened to write" : "opened", entry); }
+  void created(const Entry& entry) override { say("created", entry); }
+  void found(const Entry& entry) override { say("found", entry); }
+  void opened(const Entry& entry, bool writer, uint64_t client) override {
+    say((writer ? "opened to write by " : "opened by ") + std::to_string(client), entry);
+  }
+  void closed(const Entry& entry) override { say("closed", entry); }
+  void stored(const Entry& entry) override { say("stored", entry); }
+  void renamed(const Entry& entry) override { say("renamed", entry); }
   void published(const Entry& entry) override { say("published", entry); }
+  void pinned(const Entry& entry) override { say(entry.pinned ? "pinned" : "unpinned", entry); }
+  void dirtied(const Entry& entry) override { say("dirtied", entry); }
+  void shrunk(const Entry& entry) override { say("shrunk", entry); }
+  void spilled(const Entry& entry) override { say("spilled", entry); }
   void evicted(const Entry& entry) override { say("evicted", entry); }
   void promoted(const Entry& entry, bool asked_for) override {
     say(asked_for ? "promoted" : "prefetched", entry);
@@ -77,9 +88,9 @@ TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
   EXPECT_EQ(entries_.open_files(), 1u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u) << "it is being written";
   close_writer(entry, 4096);
-  EXPECT_EQ(listener_.heard(), Heard()) << "its name may be a temporary one";
+  EXPECT_EQ(listener_.heard(), (Heard{"created 7", "stored 7", "closed 7"})) << "its name may be temporary";
   entries_.renamed(entry, 5);
-  EXPECT_EQ(listener_.heard(), Heard{"published 7"});
+  EXPECT_EQ(listener_.heard(), (Heard{"renamed 7", "published 7"}));
   EXPECT_EQ(entries_.evictable_bytes(), 4096u);
   entries_.spilled(entry);
   EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kClean), 4096u);
@@ -90,11 +101,13 @@ TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
   entries_.promotion_ended(entry);
   entries_.promoted(entry, false);
   entries_.waiters_told(entry);
-  entries_.opened(entry, false, false);
+  entries_.opened(entry, false, false, 77);
   EXPECT_EQ(entries_.evictable_bytes(), 0u) << "it is open";
   EXPECT_TRUE(entries_.closed(entry, false));
+  entries_.shrunk(entry);
   remove(entry, RemovalReason::kEvicted);
-  EXPECT_EQ(listener_.heard(), (Heard{"evicted 7", "prefetched 7", "opened 7", "removed 2 7"}));
+  EXPECT_EQ(listener_.heard(), (Heard{"spilled 7", "evicted 7", "prefetched 7", "opened by 77 7", "closed 7",
+                                      "shrunk 7", "removed 2 7"}));
   EXPECT_EQ(entries_.files(), 0u);
   EXPECT_EQ(entries_.evictable_bytes(), 0u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
@@ -106,6 +119,7 @@ TEST_F(EntriesTest, WhatIsOpenedToWriteHasNoTrueCopy) {
   const uint32_t before = entry.disk.content_epoch;
   entries_.dirtied(entry);
   entries_.opened(entry, true, false);
+  EXPECT_EQ(listener_.heard().back(), "opened to write by 0 7");
   EXPECT_NE(entry.disk.content_epoch, before);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 1u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
@@ -123,7 +137,9 @@ TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
   entries_.dirtied(small);
   entries_.opened(small, true, false);
   EXPECT_TRUE(entries_.writer_closed(small));
+  (void)listener_.heard();
   EXPECT_FALSE(entries_.stored(small, {16384, 0}, 8192)) << "it has grown";
+  EXPECT_EQ(listener_.heard(), (Heard{"unpinned 7", "stored 7"}));
   EXPECT_EQ(entries_.pinned_bytes(), 0u);
   entries_.closed(small, false);
 }
@@ -174,7 +190,9 @@ TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
   ASSERT_TRUE(entries_.writer_closed(entry));
   EXPECT_TRUE(entries_.stored(entry, {4096, 0}, kNoLimit));
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u);
+  (void)listener_.heard();
   EXPECT_TRUE(entries_.named(entry, kNoLimit));
+  EXPECT_EQ(listener_.heard(), Heard{"renamed 7"});
   EXPECT_EQ(entries_.files(), 1u);
   EXPECT_TRUE(entries_.closed(entry, false));
 }
@@ -184,11 +202,17 @@ TEST_F(EntriesTest, WhatIsFoundIsCounted) {
   Entry& open = unknown(1);
   Entry& cold = unknown(2);
   Entry& restored = unknown(3);
+  Entry& directory = unknown(4);
   entries_.found(open, {.open_count = 2, .writer_count = 1, .charged_bytes = 100});
   entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
   entries_.found_stored(cold);
+  entries_.found_copy(cold, 200);
+  entries_.found(directory, {.named = false, .file = false});
+  EXPECT_EQ(listener_.heard(), (Heard{"found 1", "found 2", "published 2", "found 2", "found 4"}));
+  EXPECT_TRUE(directory.removed && !directory.is_file());
   entries_.restored(restored, {400, 0}, false);
   entries_.published(restored);
+  EXPECT_EQ(listener_.heard(), (Heard{"found 3", "published 3"}));
   EXPECT_EQ(entries_.files(), 3u);
   EXPECT_EQ(entries_.open_files(), 1u);
   EXPECT_EQ(entries_.pinned_bytes(), 200u);
@@ -201,8 +225,8 @@ TEST_F(EntriesTest, EveryObserverHears) {
   Listener other;
   entries_.observe(other);
   store(7, 4096);
-  EXPECT_EQ(other.heard(), Heard{"published 7"});
-  EXPECT_EQ(listener_.heard(), Heard{"published 7"});
+  EXPECT_EQ(other.heard(), (Heard{"created 7", "stored 7", "published 7", "closed 7"}));
+  EXPECT_EQ(listener_.heard(), (Heard{"created 7", "stored 7", "published 7", "closed 7"}));
 }
 
 // Random lives: after each event the sums are those of a count over all entries.

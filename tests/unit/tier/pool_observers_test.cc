@@ -69,6 +69,7 @@ class PoolObserversTest : public ::testing::Test {
 
 TEST_F(PoolObserversTest, EachOpenOfWhatWasThereIsAHit) {
   Entry& entry = store();
+  EXPECT_EQ(counters_.creates, 1u);
   EXPECT_EQ(counters_.opens_hit, 0u) << "its creation is none";
   open(entry, false);
   open(entry, true);
@@ -139,6 +140,8 @@ TEST_F(PoolObserversTest, TheKernelHearsOfBlocksThatGoAndCome) {
   backing_.daemon_io = true;
   promote(entry, true);
   EXPECT_EQ(heard(), Inodes{kIno}) << "in daemon I/O it may read nothing";
+  entries_.shrunk(entry);
+  EXPECT_EQ(heard(), Inodes{kIno});
 }
 
 TEST_F(PoolObserversTest, TheKernelHearsNothingOfWhatItDoesNotKnow) {
