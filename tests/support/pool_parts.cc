@@ -232,10 +232,10 @@ EntryState PoolPartsTest::state(uint64_t ino) {
           .removed = its->removed,
           .parked = its->parked,
           .pinned = its->pinned,
-          .promoting = its->disk.promoting,
-          .spilling = its->disk.spilling,
-          .spill_queued = its->disk.spill_queued,
-          .spill_urgent = its->disk.spill_urgent,
+          .promoting = its->disk.promoting(),
+          .spilling = its->disk.spilling(),
+          .spill_queued = its->disk.spill_queued(),
+          .spill_urgent = its->disk.spill_urgent(),
           .synced_nameless = its->disk.synced_nameless,
           .emptied = its->disk.emptied,
           .missed_in = its->kernel.missed_in,
@@ -289,7 +289,7 @@ void PoolPartsTest::set_wants_reservation(uint64_t ino) {
 }
 
 void PoolPartsTest::set_flushed(uint64_t ino) {
-  entry(ino).flushed = true;
+  entries_.flushed(entry(ino));
 }
 
 void PoolPartsTest::set_emptied(uint64_t ino) {
@@ -297,7 +297,7 @@ void PoolPartsTest::set_emptied(uint64_t ino) {
 }
 
 void PoolPartsTest::set_spill_queued(uint64_t ino, bool queued) {
-  entry(ino).disk.spill_queued = queued;
+  entries_.spill_asked(entry(ino), queued ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
 }
 
 void PoolPartsTest::keep_ctime_of(uint64_t ino) {

@@ -20,18 +20,17 @@ void check_state(const Entry& entry) {
   if (entry.writer_count > entry.open_count) wrong = "more writers than opens";
   if (entry.direct_count > entry.open_count) wrong = "more opens from the disk than opens";
   if (entry.writer_count > 0 && entry.tier != Entry::Tier::kDirty) wrong = "a copy of what is being written";
-  if (entry.is_stored() && entry.disk.promoting && entry.tier != Entry::Tier::kCold)
+  if (entry.is_stored() && entry.disk.promoting() && entry.tier != Entry::Tier::kCold)
     wrong = "promoted in memory";
-  if (entry.disk.promoting && entry.disk.spilling) wrong = "promoted and spilled at once";
-  if (entry.disk.spilling && entry.tier == Entry::Tier::kCold) wrong = "spilled without memory";
+  if (entry.disk.spilling() && entry.tier == Entry::Tier::kCold) wrong = "spilled without memory";
   if (wrong == nullptr) return;
   fmt::print(
       stderr,
       "<2>entry {}: {}: stage {} tier {} opens {} writers {} from disk {} pinned {} removed {} spilling {} "
       "promoting {} parked {}\n",
       entry.policy.ino, wrong, static_cast<int>(entry.stage), tier_name(entry.tier), entry.open_count,
-      entry.writer_count, entry.direct_count, entry.pinned, entry.removed, entry.disk.spilling,
-      entry.disk.promoting, entry.parked);
+      entry.writer_count, entry.direct_count, entry.pinned, entry.removed, entry.disk.spilling(),
+      entry.disk.promoting(), entry.parked);
   KVCACHEFS_CHECK(wrong == nullptr);
 }
 #else
@@ -94,6 +93,7 @@ void Entries::created(Entry& entry, bool is_named, bool is_open, bool is_writer)
   const Change change(*this, entry, &EntryObserver::created);
   entry.stage = Entry::Stage::kWritten;
   entry.removed = !is_named;
+  entry.stored_ms = now_coarse_ms();
   if (is_named) ++files_;
   if (!is_open) return candidates_.fresh(entry);
   entry.open_count = 1;
@@ -122,6 +122,11 @@ void Entries::opened(Entry& entry, bool writer, bool from_disk, uint64_t client)
 bool Entries::writer_closed(Entry& entry) {
   const Change change(*this, entry);
   return entry.writer_count > 0 && --entry.writer_count == 0;
+}
+
+void Entries::flushed(Entry& entry) {
+  entry.flushed = true;
+  entry.hits = 0;
 }
 
 bool Entries::closed(Entry& entry, bool from_disk) {
@@ -228,6 +233,18 @@ void Entries::dirtied(Entry& entry) {
   if (entry.tier != Entry::Tier::kDirty) candidates_.moved(entry, Entry::Tier::kDirty);
 }
 
+void Entries::cut(Entry& entry, bool to_nothing) {
+  ++entry.version;
+  if (!to_nothing) return;
+  entry.disk.emptied = entry.disk.node_id != 0;
+  entry.disk.first_version = entry.version;
+}
+
+void Entries::spill_asked(Entry& entry, DiskFacts::Spill asked) {
+  entry.disk.asked = asked;
+  if (!entry.disk.spill_queued()) unpark_if_evictable(entry);
+}
+
 void Entries::spilled(Entry& entry) {
   const Change change(*this, entry, &EntryObserver::spilled);
   candidates_.moved(entry, Entry::Tier::kClean);
@@ -257,6 +274,11 @@ void Entries::promoted(Entry& entry, bool asked_for) {
 
 void Entries::waiters_told(Entry& entry) {
   if (std::exchange(entry.disk.awaited, false)) unpark_if_evictable(entry);
+}
+
+void Entries::park(Entry& entry, std::optional<uint8_t> busy_tries) {
+  entry.busy_tries = busy_tries.value_or(entry.busy_tries);
+  candidates_.park(entry);
 }
 
 void Entries::unpark_if_evictable(Entry& entry) {
@@ -295,6 +317,7 @@ void Entries::found(Entry& entry, const Found& facts) {
   entry.direct_count = facts.direct_count;
   entry.memory.charged_bytes = facts.charged_bytes;
   entry.memory.whole_bytes = facts.whole_bytes;
+  entry.stored_ms = facts.stored_ms;
   entry.pinned = facts.pinned;
   entry.removed = !facts.named;
   if (facts.open_count > 0) ++open_files_;
@@ -319,6 +342,11 @@ void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
   entry.pinned = is_pinned;
   entry.stored_ms = now_coarse_ms();
   ++files_;
+}
+
+void Entries::found_version(Entry& entry, uint32_t version, uint32_t first_version) {
+  entry.version = version;
+  entry.disk.first_version = first_version;
 }
 
 void Entries::found_copy(Entry& entry, std::optional<uint64_t> cold_bytes) {

@@ -46,6 +46,7 @@ class Entries {
   void opened(Entry& entry, bool writer, bool from_disk, uint64_t client = 0);
   // True: it was the entry's last writer, and the caller says that it is stored before its close ends.
   bool writer_closed(Entry& entry);
+  void flushed(Entry& entry);                 // a writer has closed a descriptor
   bool closed(Entry& entry, bool from_disk);  // true: nobody has it open any more
   struct FileBytes {
     uint64_t charged = 0;  // memory that the file takes
@@ -66,13 +67,13 @@ class Entries {
   // --- where its bytes are ---
   void charged(Entry& entry, uint64_t bytes);  // its file takes this much memory now
   void shrunk(const Entry& entry) const { tell(entry, &EntryObserver::shrunk); }  // by the daemon itself
-  void dirtied(Entry& entry);  // a process may write it from now on: no copy is true any more
-  void spill_begun(Entry& entry) { entry.disk.spilling = true; }
-  void spill_ended(Entry& entry) { entry.disk.spilling = false; }
+  void dirtied(Entry& entry);               // a process may write it from now on: no copy is true any more
+  void cut(Entry& entry, bool to_nothing);  // and dirtied; the epoch of its content changes with that
+  // One that the spiller is not asked for any more may be a victim again.
+  void spill_asked(Entry& entry, DiskFacts::Spill asked);
+  void moves(Entry& entry, DiskFacts::Move move) { entry.disk.move = move; }
   void spilled(Entry& entry);  // the disk has what the memory has
   void evicted(Entry& entry);  // only the disk has it
-  void promotion_begun(Entry& entry) { entry.disk.promoting = true; }
-  void promotion_ended(Entry& entry) { entry.disk.promoting = false; }
   // Memory has it again. It cannot be evicted before waiters_told().
   void promoted(Entry& entry, bool asked_for);
   void waiters_told(Entry& entry);
@@ -90,6 +91,7 @@ class Entries {
     uint32_t direct_count = 0;
     uint64_t charged_bytes = 0;
     uint64_t whole_bytes = 0;  // see FileBytes
+    uint64_t stored_ms = 0;
     bool cold = false;
     bool pinned = false;
     bool named = true;
@@ -100,13 +102,14 @@ class Entries {
   void found_stored(Entry& entry);
   // A file that the disk has, made anew as a cold one.
   void restored(Entry& entry, FileBytes bytes, bool is_pinned);
+  void found_version(Entry& entry, uint32_t version, uint32_t first_version);
   // What the disk has of a found file: it is clean, or cold with these bytes.
   void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);
 
   // --- candidates for eviction ---
-  void park(Entry& entry) { candidates_.park(entry); }
+  // `busy_tries`: how often it was found in use since its last open, if that is another number now.
+  void park(Entry& entry, std::optional<uint8_t> busy_tries = std::nullopt);
   void unpark(Entry& entry) { candidates_.unpark(entry); }
-  void unpark_if_evictable(Entry& entry);
   std::optional<Candidates::Victim> next_victim(bool even_fresh) {
     return candidates_.next_victim(even_fresh);
   }
@@ -125,6 +128,7 @@ class Entries {
       if (EntryObserver* const its = observer.load(std::memory_order_acquire)) (its->*event)(entry, facts...);
   }
   void lost_its_pin(Entry& entry);
+  void unpark_if_evictable(Entry& entry);
 
   EntryTable table_;
   Candidates candidates_;

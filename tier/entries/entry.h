@@ -38,7 +38,7 @@
 //      is about to get it. A dirty entry may have one there too: an older content, which the catalog keeps
 //      until it is replaced.
 //   6. A cold entry's file has no blocks, and no process has it open or mapped except `direct_count` readers,
-//      which the daemon serves from the disk. While the entry is `promoting` its tier does not change, and it
+//      which the daemon serves from the disk. While the entry is promoted its tier does not change, and it
 //      can only be removed.
 //   7. Every open for writing and every truncation changes `content_epoch` first. A copy to the disk is true
 //      only if the epoch has not changed since before the copy began, and if no process could write then
@@ -63,11 +63,12 @@ inline constexpr std::string_view kOwnXattrs = "trusted.kvcachefs.";
 // The xattr of a pinned entry's file that tells a successor of the pin; users see `user.kvcachefs.pinned`.
 inline constexpr const char* kPinnedXattr = "trusted.kvcachefs.pinned";
 
-// What the kernel knows of the inode (Inodes).
+// What the kernel knows of the inode (Inodes), and what its opens rest on (OpenFiles).
 struct KernelFacts {
   uint64_t lookup_count = 0;
   uint32_t looked_up_ms = 0;
-  bool sought = false;           // looked up by an open whose last try it is, and not forgotten since
+  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
+  bool sought = false;   // looked up by an open whose last try it is, and not forgotten since
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
 };
@@ -86,19 +87,25 @@ struct MemoryFacts {
 
 // The entry's copy on the disk, and what is under way between disk and memory (PoolDisk and the movers).
 struct DiskFacts {
+  enum class Spill : uint8_t { kNotAsked, kQueued, kUrgent };  // kUrgent: a waiter or the scrubber asked
+  enum class Move : uint8_t { kNone, kSpilling, kPromoting };
+
   uint64_t node_id = 0;        // its number in the catalog; 0: the catalog does not have it
   uint32_t content_epoch = 0;  // changes whenever a process may begin to write: a copy begun before is void
   uint32_t first_version = 0;  // contents of earlier versions are older than its last truncation to 0 bytes
   uint32_t name_hash = 0;  // hash of its latest name: the admission filter knows it after the entry is gone
   uint32_t unspillable_until_ms = 0;
-  bool emptied = false;          // truncated to 0 bytes after the catalog got its content
-  bool synced_nameless = false;  // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
-  bool spill_queued = false;
-  bool spill_urgent = false;  // a waiter or the scrubber asked for the copy
-  bool spilling = false;      // the spiller copies it
-  bool promoting = false;
-  bool awaited = false;     // promoted, and its waiters have not all been told
-  bool prefetched = false;  // promoted before a client asked for it, and not opened after that
+  bool emptied = false;            // truncated to 0 bytes after the catalog got its content
+  bool synced_nameless = false;    // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
+  Spill asked = Spill::kNotAsked;  // how the spiller was asked for a copy
+  Move move = Move::kNone;         // what copies it now: the spiller, or the promoter
+  bool awaited = false;            // promoted, and its waiters have not all been told
+  bool prefetched = false;         // promoted before a client asked for it, and not opened after that
+
+  bool spill_queued() const { return asked != Spill::kNotAsked; }
+  bool spill_urgent() const { return asked == Spill::kUrgent; }
+  bool spilling() const { return move == Move::kSpilling; }
+  bool promoting() const { return move == Move::kPromoting; }
 };
 
 struct Entry {
@@ -115,8 +122,7 @@ struct Entry {
   uint32_t open_count = 0;
   uint32_t writer_count = 0;
   uint32_t direct_count = 0;  // how many of open_count are served from the disk
-  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
-  uint32_t hits = 0;     // opens for reading after it was stored
+  uint32_t hits = 0;          // opens for reading after it was stored
   uint32_t version = 0;
   Stage stage = Stage::kOther;
   Tier tier = Tier::kDirty;
@@ -140,7 +146,7 @@ struct Entry {
   bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
   // Its memory can be evicted: now, or when the copy to the disk that is under way has ended.
   bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
-  bool evictable() const { return holds_evictable_memory() && !disk.spilling && !disk.awaited; }
+  bool evictable() const { return holds_evictable_memory() && !disk.spilling() && !disk.awaited; }
 };
 
 inline sys::Handle handle_of(const Entry& entry) {

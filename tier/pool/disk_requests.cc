@@ -88,7 +88,7 @@ void DiskRequests::when_committed(Waiter waiter) {
 
 std::optional<uint64_t> DiskRequests::claim_copy(Entry& entry) {
   if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
-  entry.disk.spill_queued = entry.disk.spill_urgent = true;
+  entries_.spill_asked(entry, DiskFacts::Spill::kUrgent);
   return entry.memory.charged_bytes;
 }
 
@@ -200,8 +200,7 @@ void DiskRequests::spill_all() {
       if (entry.stage == Entry::Stage::kFresh && !entry.removed) disk_.publish(entry);
       // An entry that the spiller keeps for later (a writer or a mapping) is asked for again: it may be the
       // last chance.
-      if (entry.closed()) entry.disk.spill_queued = false;
-      if (entry.is_file()) disk_.queue_spill(entry);
+      if (entry.is_file()) disk_.queue_spill(entry, false, entry.closed());
     }
   }
 }

@@ -128,12 +128,12 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
     if (promised) entries_.park(entry);
     return promised;
   }
-  if (entry.disk.spill_urgent) {  // a waiter wants to hear that it is durable
+  if (entry.disk.spill_urgent()) {  // a waiter wants to hear that it is durable
     entries_.park(entry);
     return true;
   }
   if (PoolDisk::is_unspillable(entry)) return false;
-  if (!entry.disk.spill_queued && !disk_.is_admitted(entry)) {
+  if (!entry.disk.spill_queued() && !disk_.is_admitted(entry)) {
     count(counters_.refused_bytes, entry.memory.charged_bytes);
     return false;
   }
@@ -141,7 +141,7 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
     count(counters_.overrun_discards);
     return false;
   }
-  if (effort.disk_is_busy && !entry.disk.spill_queued && !promised) {
+  if (effort.disk_is_busy && !entry.disk.spill_queued() && !promised) {
     parked_.park(entry, true);
     return true;
   }
@@ -159,8 +159,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
   if (left != Tree::NamesLeft::kNone) {
     // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
     // go on.
-    if (left == Tree::NamesLeft::kFewer) entry.busy_tries = 0;
-    parked_.park(entry, false);
+    parked_.park(entry, false, left == Tree::NamesLeft::kFewer);
     return Attempt::kBusy;
   }
   ++result.entries;
@@ -229,7 +228,7 @@ bool Evictor::discard_coldest() {
   EntryTable::Shard& shard = entries_.shard(*ino);
   const LockedEntry entry(shard, *ino);
   if (entry == nullptr || entry->removed) return true;
-  if (entry->open_count > 0 || entry->disk.promoting || entry->tier != Entry::Tier::kCold)
+  if (entry->open_count > 0 || entry->disk.promoting() || entry->tier != Entry::Tier::kCold)
     parked_.park(*entry, true);
   else
     (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);

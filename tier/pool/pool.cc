@@ -71,7 +71,7 @@ Pool::~Pool() {
   for (EntryTable::Shard& shard : entries_.shards()) {
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries)
-      if (entry.backing >= 0) surroundings_.backing_store->give_back(entry.backing);
+      if (entry.kernel.backing >= 0) surroundings_.backing_store->give_back(entry.kernel.backing);
   }
 }
 

@@ -17,12 +17,11 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
-  if (entry->disk.spilling) return std::unexpected(Refusal::kSoon);
+  if (entry->disk.spilling()) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
   if (settled && entry->memory.reserved_end > 0) reservations_.give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
-    entry->disk.spill_queued = entry->disk.spill_urgent = false;
-    entries_.unpark_if_evictable(*entry);
+    entries_.spill_asked(*entry, DiskFacts::Spill::kNotAsked);
     return std::unexpected(Refusal::kNever);
   }
   auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
@@ -42,7 +41,7 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   // inode's lock as long as a user likes, so that no mark can be written.
   const bool snapshot = !proven || !settled;
   if (snapshot && !marks_.is_numbered(*entry, fd->get())) return std::unexpected(Refusal::kLater);
-  entries_.spill_begun(*entry);
+  entries_.moves(*entry, DiskFacts::Move::kSpilling);
   const auto size = size_of(*attributes);
   const bool whole = allocated_bytes_of(*attributes) >= size;
   SpillTask task{.ino = ino,
@@ -64,18 +63,17 @@ bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
   {
     const LockedEntry entry(shard, task.ino);
     if (entry == nullptr) return false;
-    entries_.spill_ended(*entry);
+    entries_.moves(*entry, DiskFacts::Move::kNone);
     if (outcome.kind == Kind::kAgain) return false;
     const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
-    // The spiller also tries again what is refused; by then no waiter is left.
-    entry->disk.spill_queued = outcome.kind == Kind::kRefused;
-    entry->disk.spill_urgent = false;
+    const bool refused = outcome.kind == Kind::kRefused;
     if (!copied) count(counters_.spill_errors);
     if (outcome.kind == Kind::kNoRoom) PoolDisk::set_unspillable(*entry);
-    if (entry->disk.spill_queued) report_refusal(outcome.why);
+    if (refused) report_refusal(outcome.why);
     if (copied && !entry->removed)
       taken = take_copy(shard, *entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
-    if (!entry->disk.spill_queued) entries_.unpark_if_evictable(*entry);
+    // The spiller also tries again what is refused; by then no waiter is left.
+    entries_.spill_asked(*entry, refused ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
     if (taken && entry->tier == Entry::Tier::kDirty) disk_.spill_by_itself(*entry);
   }
   if (capacity_.wants_eviction()) surroundings_.evictor->wake();
@@ -129,7 +127,7 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   const LockedEntry entry(shard, ino);
   auto copy = shard.copies.find(ino);
   // An entry that was unlinked while it is served from the disk stays there.
-  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting ||
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting() ||
       copy == shard.copies.end())
     return std::nullopt;
   auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
@@ -141,7 +139,7 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
         entry->memory.node, data_bytes_of(copy->second, disk_.tier()->store->unit_bytes()));
     if (surroundings_.topology->place_file(fd->get(), node)) entry->memory.node = static_cast<int8_t>(node);
   }
-  entries_.promotion_begun(*entry);
+  entries_.moves(*entry, DiskFacts::Move::kPromoting);
   inodes_.show(shard, *entry, *attributes);
   shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
   begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
@@ -158,7 +156,7 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
   const auto kept = shard.times.extract(task.ino);
   Entry* entry = shard.find(task.ino);
   if (entry == nullptr) return;
-  entries_.promotion_ended(*entry);
+  entries_.moves(*entry, DiskFacts::Move::kNone);
   if (entry->removed) return;
   // Allocating and writing the pages counted as changes of the file: the times of before come back.
   if (!kept.empty()) end_unseen(entry->kept, task.fd.get(), kept.mapped().modified, is_supervised());
@@ -226,7 +224,7 @@ bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Find
       copy->second.extents != content.extents)
     return false;
   const bool damaged = finding.is_damage();
-  if (entry->disk.promoting)
+  if (entry->disk.promoting())
     return damaged;  // the promotion finds the same, and discards the entry at its end
   if (entry->tier == Entry::Tier::kCold) {
     report_bad_copy(content, finding, damaged ? "is discarded" : "stays as it is");

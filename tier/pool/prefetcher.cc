@@ -25,7 +25,7 @@ void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
     const auto is_cold = [&] {
       const LockedEntry entry(entries_.shard(next), next);
       return entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold &&
-             !entry->disk.promoting;
+             !entry->disk.promoting();
     };
     if (is_cold()) (void)tier->promoter.request(next, kAheadPriority);
   }

@@ -51,8 +51,7 @@ bool Tree::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason re
   auto fd = arena_.open(handle_of(entry), O_PATH);
   const NamesLeft left = fd ? remove_names(entry, fd->get(), most_names) : NamesLeft::kAll;
   if (left != NamesLeft::kNone) {
-    if (left == NamesLeft::kFewer) entry.busy_tries = 0;
-    parked_.park(entry, false);
+    parked_.park(entry, false, left == NamesLeft::kFewer);
     return false;
   }
   gone(shard, entry, reason);

@@ -172,8 +172,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     EntryTable::Shard& shard = entries_.shard(marked.handle.ino);
     const LockedEntry entry(shard, marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
-    entry->version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
-    entry->disk.first_version = marked.mark.first_version;
+    const uint32_t version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
+    entries_.found_version(*entry, version, marked.mark.first_version);
     entry->disk.node_id = id;
     if (const auto file = arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
       (void)marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
@@ -264,9 +264,10 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
         (void)arena_.drop_pages(file->get());
       }
     entry->disk.node_id = id;
-    entry->version =
-        std::max({marked.mark.content.version, marked.doubted_version, marked.mark.first_version});
-    entry->disk.first_version = marked.mark.first_version;
+    const CopyMark& mark = marked.mark;
+    entries_.found_version(*entry,
+                           std::max({mark.content.version, marked.doubted_version, mark.first_version}),
+                           mark.first_version);
     entry->disk.emptied = marked.emptied;
     entry->disk.synced_nameless = false;  // the mark may be older than the copy
     entry->disk.name_hash = name_hash_of(marked.places.front().name);

@@ -286,7 +286,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     entry.disk.node_id = node.id;
     entry.kept = kept;
     entry.disk.name_hash = name_hash_of(name);
-    entry.version = content.version;
+    entries_.found_version(entry, content.version, 0);
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
     entries_.restored(entry, {rounded_up(data_bytes), rounded_up(content.size_bytes)}, node.pinned);
     for (const auto& [xattr, value] : node.xattrs)

@@ -97,8 +97,8 @@ TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
   entries_.evicted(entry);
   EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kCold), 4096u);
   EXPECT_EQ(entries_.evictable_bytes(), 0u);
-  entries_.promotion_begun(entry);
-  entries_.promotion_ended(entry);
+  entries_.moves(entry, DiskFacts::Move::kPromoting);
+  entries_.moves(entry, DiskFacts::Move::kNone);
   entries_.promoted(entry, false);
   entries_.waiters_told(entry);
   entries_.opened(entry, false, false, 77);
@@ -258,7 +258,7 @@ class EntriesModel : public EntriesTest {
     if (alive_.size() < 8) return alive_.push_back(&make(++last_ino_, random() % 4 != 0));
     const size_t which = random() % alive_.size();
     Entry& entry = *alive_[which];
-    const bool idle = entry.open_count == 0 && !entry.disk.promoting;
+    const bool idle = entry.open_count == 0 && !entry.disk.promoting();
     const uint64_t bytes = random() % 16 * 4096;
     switch (random() % 10) {
       case 0:
@@ -296,8 +296,8 @@ class EntriesModel : public EntriesTest {
       (void)entries_.stored(entry, {bytes, 0}, 10 * 4096);
   }
   void promote(Entry& entry, bool asked_for) {
-    entries_.promotion_begun(entry);
-    entries_.promotion_ended(entry);
+    entries_.moves(entry, DiskFacts::Move::kPromoting);
+    entries_.moves(entry, DiskFacts::Move::kNone);
     entries_.promoted(entry, asked_for);
     entries_.waiters_told(entry);
   }

@@ -36,7 +36,7 @@ class InodesTest : public test::PoolPartsTest {
   void begin_promotion(uint64_t its, const KeptTimes& times) {
     EntryTable::Shard& its_shard = shard(its);
     MutexLock lock(its_shard.mutex);
-    entries_.promotion_begun(*its_shard.find(its));
+    entries_.moves(*its_shard.find(its), DiskFacts::Move::kPromoting);
     its_shard.times[its] = times;
   }
   KeptTimes kept_times(uint64_t its) {

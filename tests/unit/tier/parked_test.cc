@@ -140,11 +140,11 @@ TEST_F(ParkedTest, APinnedOneComesBackWhenItIsUnpinned) {
 TEST_F(ParkedTest, OneOnItsWayToTheDiskComesBackFromThere) {
   store({1});
   park_next(true);
-  entries_.spill_begun(entry(1));
+  entries_.moves(entry(1), DiskFacts::Move::kSpilling);
   parked_.retry(true);
   EXPECT_EQ(take(), 0u);
-  entries_.spill_ended(entry(1));
-  entries_.unpark_if_evictable(entry(1));
+  entries_.moves(entry(1), DiskFacts::Move::kNone);
+  entries_.spill_asked(entry(1), DiskFacts::Spill::kNotAsked);
   EXPECT_EQ(take(), 1u);
 }
 
