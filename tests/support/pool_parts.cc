@@ -250,8 +250,8 @@ Entry& PoolPartsTest::entry(uint64_t ino) {
 }
 
 std::optional<CatalogContent> PoolPartsTest::copy(uint64_t ino) {
-  const auto found = shard(ino).copies.find(ino);
-  return found == shard(ino).copies.end() ? std::nullopt : std::optional(found->second);
+  const CatalogContent* const its = shard(ino).find(ino) == nullptr ? nullptr : entry(ino).disk.copy();
+  return its == nullptr ? std::nullopt : std::optional(*its);
 }
 
 struct stat PoolPartsTest::shown_status(const std::string& name) {

@@ -194,7 +194,7 @@ class PoolPartsTest : public ArenaTest {
   // Nobody else uses the entries, so that no shard is locked.
   Entry& entry(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS;
   bool is_kept(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return shard(ino).kept.contains(ino); }
-  bool is_held(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return shard(ino).held.contains(ino); }
+  bool is_held(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return entry(ino).disk.held() != nullptr; }
   std::optional<CatalogContent> copy(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS;
   static Entry::Tier tier_of(const Entry& entry) { return entry.tier; }
   struct stat shown_status(const std::string& name);  // with the ctime that users see

@@ -210,16 +210,15 @@ bool Entries::named(Entry& entry, uint64_t pinned_max_bytes) {
   return stays_pinned;
 }
 
-void Entries::removed(Shard& shard, Entry& entry, RemovalReason reason) {
+void Entries::removed(Entry& entry, RemovalReason reason) {
   {
     const Change change(*this, entry);
     candidates_.removed(entry);
     entry.removed = true;
   }
   if (entry.is_file()) --files_;
-  for (const auto& observer : observers_)
-    if (EntryObserver* const its = observer.load(std::memory_order_acquire))
-      its->removed(shard, entry, reason);
+  tell(entry, &EntryObserver::removed, reason);
+  if (entry.disk.copies) entry.disk.copies->latest.reset();
 }
 
 void Entries::charged(Entry& entry, uint64_t bytes) {

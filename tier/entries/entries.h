@@ -62,7 +62,7 @@ class Entries {
   // A nameless file got its first name. False: as from stored().
   bool named(Entry& entry, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   // removed(): its last name is gone. The caller erases the entry if nobody knows or uses it.
-  void removed(Shard& shard, Entry& entry, RemovalReason reason) REQUIRES(shard.mutex);
+  void removed(Entry& entry, RemovalReason reason);
 
   // --- where its bytes are ---
   void charged(Entry& entry, uint64_t bytes);  // its file takes this much memory now

@@ -34,8 +34,8 @@
 //      a descriptor in the table keeps the inode if it was open or is no regular file.
 //   4. An inode that is no regular file has an entry only while the kernel knows it (lookup_count > 0). An
 //      empty directory that the kernel does not know may leave (tier/pool/empty_directories.h).
-//   5. Clean and cold entries have their content in the shard's `copies`, and the catalog has that content or
-//      is about to get it. A dirty entry may have one there too: an older content, which the catalog keeps
+//   5. Clean and cold entries have a copy(), and the catalog has that content or is about to get it. A dirty
+//   entry may have one there too: an older content, which the catalog keeps
 //      until it is replaced.
 //   6. A cold entry's file has no blocks, and no process has it open or mapped except `direct_count` readers,
 //      which the daemon serves from the disk. While the entry is promoted its tier does not change, and it
@@ -47,11 +47,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/sys.h"
+#include "tier/catalog/catalog.h"
 #include "tier/kept_ctime.h"
 #include "tier/policies/policy.h"
 
@@ -85,6 +90,12 @@ struct MemoryFacts {
   int8_t node = 0;
 };
 
+struct KeptTimes {
+  timespec accessed{};
+  timespec modified{};
+  timespec changed{};
+};
+
 // The entry's copy on the disk, and what is under way between disk and memory (PoolDisk and the movers).
 struct DiskFacts {
   enum class Spill : uint8_t { kNotAsked, kQueued, kUrgent };  // kUrgent: a waiter or the scrubber asked
@@ -101,6 +112,29 @@ struct DiskFacts {
   Move move = Move::kNone;         // what copies it now: the spiller, or the promoter
   bool awaited = false;            // promoted, and its waiters have not all been told
   bool prefetched = false;         // promoted before a client asked for it, and not opened after that
+
+  // What only entries need of which the disk has a content.
+  struct Copies {
+    std::optional<CatalogContent> latest;
+    std::unique_ptr<CatalogContent> held;
+    std::unique_ptr<KeptTimes> times;
+  };
+  std::unique_ptr<Copies> copies;
+  Copies& with_copies() {
+    if (!copies) copies = std::make_unique<Copies>();
+    return *copies;
+  }
+
+  // Where the disk has its content; of a dirty entry an older one. Null: it has none.
+  const CatalogContent* copy() const { return copies && copies->latest ? &*copies->latest : nullptr; }
+  const CatalogContent& put_copy(CatalogContent its) { return with_copies().latest.emplace(std::move(its)); }
+  // The content of an entry that is served from the disk: it stays readable there when the pool drops it.
+  const CatalogContent* held() const { return copies ? copies->held.get() : nullptr; }
+  const CatalogContent& hold(CatalogContent its) {
+    return *(with_copies().held = std::make_unique<CatalogContent>(std::move(its)));
+  }
+  // The times, as users see and set them, of an entry under promotion, which changes those of its file.
+  KeptTimes* times() const { return copies ? copies->times.get() : nullptr; }
 
   bool spill_queued() const { return asked != Spill::kNotAsked; }
   bool spill_urgent() const { return asked == Spill::kUrgent; }

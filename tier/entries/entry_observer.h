@@ -4,7 +4,9 @@
 // after it (tier/entries/entry.h), waits for nothing, and never fails.
 #pragma once
 
-#include "tier/entries/entry_table.h"
+#include <cstdint>
+
+#include "tier/entries/entry.h"
 
 namespace kvcachefs {
 
@@ -19,27 +21,21 @@ enum class RemovalReason {
 class EntryObserver {
  public:
   virtual ~EntryObserver() = default;
-  // --- it is there ---
   virtual void created(const Entry&) {}  // it is stored too if it is not open
   // It was there before this process, or the catalog has it; and again when it is known what the disk has.
   virtual void found(const Entry&) {}
-  // --- its users ---
   virtual void opened(const Entry&, bool /*writer*/, uint64_t /*client*/) {}  // client 0: not known
   virtual void closed(const Entry&) {}     // by one of those that have it open
   virtual void stored(const Entry&) {}     // its last writer has closed it
   virtual void renamed(const Entry&) {}    // or it got its first name
   virtual void published(const Entry&) {}  // it has its final name, or will not get another
   virtual void pinned(const Entry&) {}     // or it is not any more
-  // --- its bytes ---
-  virtual void dirtied(const Entry&) {}  // a process may write it from now on
-  virtual void shrunk(const Entry&) {}   // the daemon gave back memory of its file
-  virtual void spilled(const Entry&) {}  // the disk has what the memory has
-  virtual void evicted(const Entry&) {}  // its memory is free, and the disk has it
+  virtual void dirtied(const Entry&) {}    // a process may write it from now on
+  virtual void shrunk(const Entry&) {}     // the daemon gave back memory of its file
+  virtual void spilled(const Entry&) {}    // the disk has what the memory has
+  virtual void evicted(const Entry&) {}    // its memory is free, and the disk has it
   virtual void promoted(const Entry&, bool /*asked_for*/) {}
-  // --- its last name is gone ---
-  virtual void removed(EntryTable::Shard& shard, const Entry&, RemovalReason) REQUIRES(shard.mutex) {
-    (void)shard;
-  }
+  virtual void removed(const Entry&, RemovalReason) {}  // its last name is gone; it still has its copy
 };
 
 }  // namespace kvcachefs

@@ -115,7 +115,7 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
     parked_.park(*entry, true);
     return Attempt::kBusy;
   }
-  if (clean) return drop_memory(shard, *entry, result);
+  if (clean) return drop_memory(*entry, result);
   if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
   return discard(shard, *entry, result);
 }
@@ -168,7 +168,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
   return Attempt::kFreed;
 }
 
-Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
   // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
   // held.
@@ -178,13 +178,13 @@ Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, Ev
   }
   const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
   // The mark goes first: a half-punched file must not pass for resident.
-  const auto copy = shard.copies.find(entry.policy.ino);
-  KVCACHEFS_CHECK(copy != shard.copies.end());
-  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
+  const CatalogContent* const copy = entry.disk.copy();
+  KVCACHEFS_CHECK(copy != nullptr);
+  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, copy).has_value();
   fault_point("marked cold");
   if (!marked || !arena_.drop_pages(fd->get())) {
     // The pages are still there: the mark says so again.
-    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
+    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, copy);
     parked_.park(entry, false);
     return Attempt::kBusy;
   }

@@ -29,7 +29,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
       if (disk_.tier() == nullptr) return OpenAnswer{disk_.presence_without()};
       if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
       opened.from_disk = true;
-      hold_on_disk(shard, *entry);
+      hold_on_disk(*entry);
     } else {
       if (writer)
         if (auto may = may_be_written_now(*entry); !may) return pass(may);
@@ -115,13 +115,11 @@ Result<void> OpenFiles::back(Entry& entry) {
   return {};
 }
 
-void OpenFiles::hold_on_disk(EntryTable::Shard& shard, const Entry& entry) {
+void OpenFiles::hold_on_disk(Entry& entry) {
   count(counters_.served_from_disk);
   if (entry.direct_count > 0) return;
-  const auto copy = shard.copies.find(entry.policy.ino);
-  KVCACHEFS_CHECK(copy != shard.copies.end());
-  auto held = shard.held.emplace(entry.policy.ino, copy->second).first;
-  disk_.tier()->store->hold(held->second);
+  KVCACHEFS_CHECK(entry.disk.copy() != nullptr);
+  disk_.tier()->store->hold(entry.disk.hold(*entry.disk.copy()));
 }
 
 void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
@@ -133,10 +131,11 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
     if (entry == nullptr || entry->open_count == 0) return;
     if (mode.writer && entries_.writer_closed(*entry)) settle(*entry);
     const bool last = entries_.closed(*entry, mode.from_disk);
-    if (mode.from_disk && entry->direct_count == 0)
-      // An adopted entry that had its content in memory holds nothing on the disk.
-      if (const auto held = shard.held.extract(ino); held && disk_.tier() != nullptr)
-        disk_.tier()->store->let_go(held.mapped());
+    // An adopted entry that had its content in memory holds nothing on the disk.
+    if (mode.from_disk && entry->direct_count == 0 && entry->disk.held() != nullptr) {
+      const auto held = std::move(entry->disk.copies->held);
+      if (disk_.tier() != nullptr) disk_.tier()->store->let_go(*held);
+    }
     if (!last) return;
     backing = std::exchange(entry->kernel.backing, -1);
     if (backing >= 0) surroundings_.backing_store->giving_back(backing);

@@ -92,7 +92,7 @@ Result<void> Pool::retire() {
     if (auto removed = arena_.remove_tree(); !removed) return removed;
     fault_point("pool removed");
     if (root != nullptr) {
-      entries_.removed(shard, *root, RemovalReason::kDeleted);
+      entries_.removed(*root, RemovalReason::kDeleted);
       if (keep) shard.kept[root_ino()] = std::move(keep);
     }
     capacity_.close();
@@ -105,7 +105,9 @@ Result<void> Pool::retire() {
 
 bool Pool::serves_from_disk() {
   for (EntryTable::Shard& shard : entries_.shards())
-    if (MutexLock lock(shard.mutex); !shard.held.empty()) return true;
+    if (MutexLock lock(shard.mutex); std::ranges::any_of(
+            shard.entries, [](const auto& each) { return each.second.disk.held() != nullptr; }))
+      return true;
   return false;
 }
 

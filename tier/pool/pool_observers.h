@@ -22,7 +22,7 @@ class CountingObserver final : public EntryObserver {
     count(counters_.evictions);
     if (entry.disk.prefetched) count(counters_.prefetch_wasted);
   }
-  void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
+  void removed(const Entry& entry, RemovalReason reason) override {
     if (reason == RemovalReason::kDeleted || reason == RemovalReason::kReplaced) return;
     count(counters_.discards);
     count(counters_.discarded_bytes, entry.memory.charged_bytes);

@@ -29,11 +29,10 @@ constexpr uint64_t kClaimNs = 2'000'000'000;
 }  // namespace
 
 bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
-  EntryTable::Shard& shard = entries_.shard(ino);
   const uint64_t begun_ns = now_ns();
   for (int attempt = 0; attempt < kClaimAttempts && now_ns() - begun_ns < kClaimNs; ++attempt) {
     if (!capacity_.wait_for_room(bytes, capacity_.writers().promised_to(ino))) return false;
-    const LockedEntry entry(shard, ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     const auto before = sys::stat_of(fd);
     if (entry == nullptr || entry->writer_count == 0 || entry->memory.reserved_end > 0 || !before)
       return true;

@@ -162,7 +162,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       const LockedEntry entry(shard, made.handle.ino);
       auto fd = arena_.open(made.handle, O_PATH | O_NOFOLLOW);
       if (!fd) continue;
-      shard.copies.erase(made.handle.ino);
+      if (entry != nullptr) entry->disk.copies.reset();
       Entry nameless;
       nameless.policy.ino = made.handle.ino;
       const bool removed = made.is_directory ? remove_directory(fd->get())
@@ -288,10 +288,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     entry.disk.name_hash = name_hash_of(name);
     entries_.found_version(entry, content.version, 0);
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
+    (void)entry.disk.put_copy(content);
     entries_.restored(entry, {rounded_up(data_bytes), rounded_up(content.size_bytes)}, node.pinned);
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
-    shard.copies[handle.ino] = content;
     if (content.size_bytes > 0 && !has_holes(content.extents)) capacity_.stored(content.size_bytes);
     stored_.push_back({node.modified, handle.ino});
   }

@@ -31,7 +31,7 @@ class Listener final : public EntryObserver {
   void promoted(const Entry& entry, bool asked_for) override {
     say(asked_for ? "promoted" : "prefetched", entry);
   }
-  void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
+  void removed(const Entry& entry, RemovalReason reason) override {
     say("removed " + std::to_string(static_cast<int>(reason)), entry);
   }
   std::vector<std::string> heard() { return std::exchange(heard_, {}); }
@@ -65,9 +65,6 @@ class EntriesTest : public ::testing::Test {
     ASSERT_TRUE(entries_.writer_closed(entry));
     ASSERT_TRUE(entries_.stored(entry, {bytes, 0}, kNoLimit));
     ASSERT_TRUE(entries_.closed(entry, false));
-  }
-  void remove(Entry& entry, RemovalReason reason) NO_THREAD_SAFETY_ANALYSIS {
-    entries_.removed(entries_.shard(entry.policy.ino), entry, reason);
   }
   void erase(Entry& entry) NO_THREAD_SAFETY_ANALYSIS {
     const uint64_t ino = entry.policy.ino;
@@ -105,7 +102,7 @@ TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
   EXPECT_EQ(entries_.evictable_bytes(), 0u) << "it is open";
   EXPECT_TRUE(entries_.closed(entry, false));
   entries_.shrunk(entry);
-  remove(entry, RemovalReason::kEvicted);
+  entries_.removed(entry, RemovalReason::kEvicted);
   EXPECT_EQ(listener_.heard(), (Heard{"spilled 7", "evicted 7", "prefetched 7", "opened by 77 7", "closed 7",
                                       "shrunk 7", "removed 2 7"}));
   EXPECT_EQ(entries_.files(), 0u);
@@ -304,7 +301,7 @@ class EntriesModel : public EntriesTest {
   void remove_one(size_t which) {
     Entry& entry = *alive_[which];
     alive_.erase(alive_.begin() + static_cast<ptrdiff_t>(which));
-    remove(entry, RemovalReason::kDeleted);
+    entries_.removed(entry, RemovalReason::kDeleted);
     erase(entry);
   }
   std::vector<Entry*> alive_;

@@ -155,13 +155,13 @@ TEST_F(ParkedTest, OneThatIsGoneDoesNotComeBack) {
   {
     EntryTable::Shard& shard = entries_.shard(1);
     MutexLock lock(shard.mutex);
-    entries_.removed(shard, *shard.find(1), RemovalReason::kDeleted);
+    entries_.removed(*shard.find(1), RemovalReason::kDeleted);
     shard.erase(1);
   }
   {
     EntryTable::Shard& shard = entries_.shard(2);
     MutexLock lock(shard.mutex);
-    entries_.removed(shard, *shard.find(2), RemovalReason::kDeleted);  // the kernel still knows it
+    entries_.removed(*shard.find(2), RemovalReason::kDeleted);  // the kernel still knows it
   }
   parked_.retry(true);
   EXPECT_EQ(take(), 0u);

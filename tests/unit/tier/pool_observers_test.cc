@@ -47,9 +47,7 @@ class PoolObserversTest : public ::testing::Test {
     entries_.waiters_told(entry);
   }
   void open(Entry& entry, bool writer) { entries_.opened(entry, writer, false); }
-  void remove(Entry& entry, RemovalReason reason) NO_THREAD_SAFETY_ANALYSIS {
-    entries_.removed(entries_.shard(entry.policy.ino), entry, reason);
-  }
+  void remove(Entry& entry, RemovalReason reason) { entries_.removed(entry, reason); }
   static Entry& known(Entry& entry) {
     entry.kernel.lookup_count = 1;
     return entry;
