@@ -16,22 +16,32 @@ uint64_t if_true(bool counts, uint64_t bytes) {
 
 #ifdef KVCACHEFS_CHECK_STATES
 void check_state(const Entry& entry) {
-  const char* wrong = nullptr;
-  if (entry.writer_count > entry.open_count) wrong = "more writers than opens";
-  if (entry.direct_count > entry.open_count) wrong = "more opens from the disk than opens";
-  if (entry.writer_count > 0 && entry.tier != Entry::Tier::kDirty) wrong = "a copy of what is being written";
-  if (entry.is_stored() && entry.disk.promoting() && entry.tier != Entry::Tier::kCold)
-    wrong = "promoted in memory";
-  if (entry.disk.spilling() && entry.tier == Entry::Tier::kCold) wrong = "spilled without memory";
-  if (wrong == nullptr) return;
-  fmt::print(
-      stderr,
-      "<2>entry {}: {}: stage {} tier {} opens {} writers {} from disk {} pinned {} removed {} spilling {} "
-      "promoting {} parked {}\n",
-      entry.policy.ino, wrong, static_cast<int>(entry.stage), tier_name(entry.tier), entry.open_count,
-      entry.writer_count, entry.direct_count, entry.pinned, entry.removed, entry.disk.spilling(),
-      entry.disk.promoting(), entry.parked);
-  KVCACHEFS_CHECK(wrong == nullptr);
+  const bool is_cold = entry.tier == Entry::Tier::kCold;
+  // Of one that another process has left it is known later what the disk has.
+  const bool in_catalog = entry.is_stored() && entry.disk.node_id != 0;
+  const std::pair<bool, const char*> rules[] = {
+      {entry.writer_count > entry.open_count, "more writers than opens"},
+      {entry.direct_count > entry.open_count, "more opens from the disk than opens"},
+      {entry.writer_count > 0 && entry.tier != Entry::Tier::kDirty, "a copy of what is being written"},
+      {entry.is_stored() && entry.disk.promoting() && !is_cold, "promoted in memory"},
+      {entry.disk.spilling() && is_cold, "spilled without memory"},
+      {entry.disk.awaited && is_cold, "awaited without memory"},
+      {!entry.is_file() && (entry.tier != Entry::Tier::kDirty || entry.open_count > 0 || entry.pinned),
+       "the state of a file, of what is none"},
+      {in_catalog && entry.tier != Entry::Tier::kDirty && entry.disk.copy() == nullptr, "no copy"},
+      {in_catalog && is_cold && entry.direct_count > 0 && entry.disk.held() == nullptr,
+       "served from the disk, which may drop it"},
+  };
+  for (const auto& [is_broken, rule] : rules) {
+    if (!is_broken) continue;
+    fmt::print(stderr,
+               "<2>entry {}: {}: stage {} tier {} node {} opens {} writers {} from disk {} pinned {} removed "
+               "{} moved {} awaited {} parked {}\n",
+               entry.policy.ino, rule, static_cast<int>(entry.stage), tier_name(entry.tier),
+               entry.disk.node_id, entry.open_count, entry.writer_count, entry.direct_count, entry.pinned,
+               entry.removed, static_cast<int>(entry.disk.move), entry.disk.awaited, entry.parked);
+    KVCACHEFS_CHECK(!is_broken);
+  }
 }
 #else
 void check_state(const Entry&) {}
@@ -127,6 +137,7 @@ bool Entries::writer_closed(Entry& entry) {
 void Entries::flushed(Entry& entry) {
   entry.flushed = true;
   entry.hits = 0;
+  check_state(entry);
 }
 
 bool Entries::closed(Entry& entry, bool from_disk) {
@@ -191,6 +202,7 @@ void Entries::renamed(Entry& entry, uint32_t name_hash) {
   if (entry.stage == Entry::Stage::kWritten) entry.renamed = true;
   tell(entry, &EntryObserver::renamed);
   if (entry.stage == Entry::Stage::kFresh) published(entry);
+  check_state(entry);
 }
 
 bool Entries::named(Entry& entry, uint64_t pinned_max_bytes) {
@@ -234,14 +246,22 @@ void Entries::dirtied(Entry& entry) {
 
 void Entries::cut(Entry& entry, bool to_nothing) {
   ++entry.version;
-  if (!to_nothing) return;
-  entry.disk.emptied = entry.disk.node_id != 0;
-  entry.disk.first_version = entry.version;
+  if (to_nothing) {
+    entry.disk.emptied = entry.disk.node_id != 0;
+    entry.disk.first_version = entry.version;
+  }
+  check_state(entry);
+}
+
+void Entries::moves(Entry& entry, DiskFacts::Move move) {
+  entry.disk.move = move;
+  check_state(entry);
 }
 
 void Entries::spill_asked(Entry& entry, DiskFacts::Spill asked) {
   entry.disk.asked = asked;
   if (!entry.disk.spill_queued()) unpark_if_evictable(entry);
+  check_state(entry);
 }
 
 void Entries::spilled(Entry& entry) {
@@ -273,11 +293,13 @@ void Entries::promoted(Entry& entry, bool asked_for) {
 
 void Entries::waiters_told(Entry& entry) {
   if (std::exchange(entry.disk.awaited, false)) unpark_if_evictable(entry);
+  check_state(entry);
 }
 
 void Entries::park(Entry& entry, std::optional<uint8_t> busy_tries) {
   entry.busy_tries = busy_tries.value_or(entry.busy_tries);
   candidates_.park(entry);
+  check_state(entry);
 }
 
 void Entries::unpark_if_evictable(Entry& entry) {
@@ -309,7 +331,7 @@ void Entries::unpinned(Entry& entry) {
 
 void Entries::found(Entry& entry, const Found& facts) {
   const Change change(*this, entry, &EntryObserver::found);
-  if (facts.file) entry.stage = Entry::Stage::kWritten;
+  entry.stage = facts.stage;
   if (facts.cold) entry.tier = Entry::Tier::kCold;
   entry.open_count = facts.open_count;
   entry.writer_count = facts.writer_count;
@@ -320,27 +342,12 @@ void Entries::found(Entry& entry, const Found& facts) {
   entry.pinned = facts.pinned;
   entry.removed = !facts.named;
   if (facts.open_count > 0) ++open_files_;
-  if (facts.named && facts.file) ++files_;
+  if (facts.named && entry.is_file()) ++files_;
 }
 
 void Entries::found_stored(Entry& entry) {
-  {
-    const Change change(*this, entry);
-    candidates_.fresh(entry);
-  }
   published(entry);
   if (entry.pinned) candidates_.park(entry);
-}
-
-void Entries::restored(Entry& entry, FileBytes bytes, bool is_pinned) {
-  const Change change(*this, entry, &EntryObserver::found);
-  entry.stage = Entry::Stage::kCandidate;
-  entry.tier = Entry::Tier::kCold;
-  entry.memory.charged_bytes = bytes.charged;
-  entry.memory.whole_bytes = bytes.whole;
-  entry.pinned = is_pinned;
-  entry.stored_ms = now_coarse_ms();
-  ++files_;
 }
 
 void Entries::found_version(Entry& entry, uint32_t version, uint32_t first_version) {

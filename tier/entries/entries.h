@@ -71,7 +71,7 @@ class Entries {
   void cut(Entry& entry, bool to_nothing);  // and dirtied; the epoch of its content changes with that
   // One that the spiller is not asked for any more may be a victim again.
   void spill_asked(Entry& entry, DiskFacts::Spill asked);
-  void moves(Entry& entry, DiskFacts::Move move) { entry.disk.move = move; }
+  void moves(Entry& entry, DiskFacts::Move move);
   void spilled(Entry& entry);  // the disk has what the memory has
   void evicted(Entry& entry);  // only the disk has it
   // Memory has it again. It cannot be evicted before waiters_told().
@@ -95,13 +95,12 @@ class Entries {
     bool cold = false;
     bool pinned = false;
     bool named = true;
-    bool file = true;  // a regular one
+    // kCandidate: only the disk has it. kOther: it is no regular file.
+    Entry::Stage stage = Entry::Stage::kWritten;
   };
-  // What is in memory, or a file's cold remains; one that is not open is published afterwards (found_stored).
+  // A file that is not open is published afterwards, by found_stored().
   void found(Entry& entry, const Found& facts);
   void found_stored(Entry& entry);
-  // A file that the disk has, made anew as a cold one.
-  void restored(Entry& entry, FileBytes bytes, bool is_pinned);
   void found_version(Entry& entry, uint32_t version, uint32_t first_version);
   // What the disk has of a found file: it is clean, or cold with these bytes.
   void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);

@@ -235,7 +235,7 @@ class Recovery::Adopter : DiskPart {
     entry.kernel.lookup_count = 1;
     entry.kernel.lookups_unknown = true;
     entry.kernel.missed_in = true;  // unknown, so assumed
-    entries_.found(entry, {.named = named, .file = false});
+    entries_.found(entry, {.named = named, .stage = Entry::Stage::kOther});
   }
 
   // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not

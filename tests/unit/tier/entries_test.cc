@@ -204,11 +204,11 @@ TEST_F(EntriesTest, WhatIsFoundIsCounted) {
   entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
   entries_.found_stored(cold);
   entries_.found_copy(cold, 200);
-  entries_.found(directory, {.named = false, .file = false});
+  entries_.found(directory, {.named = false, .stage = Entry::Stage::kOther});
   EXPECT_EQ(listener_.heard(), (Heard{"found 1", "found 2", "published 2", "found 2", "found 4"}));
   EXPECT_TRUE(directory.removed && !directory.is_file());
-  entries_.restored(restored, {400, 0}, false);
-  entries_.published(restored);
+  entries_.found(restored, {.charged_bytes = 400, .cold = true, .stage = Entry::Stage::kCandidate});
+  entries_.found_stored(restored);
   EXPECT_EQ(listener_.heard(), (Heard{"found 3", "published 3"}));
   EXPECT_EQ(entries_.files(), 3u);
   EXPECT_EQ(entries_.open_files(), 1u);
@@ -318,10 +318,72 @@ TEST_F(EntriesModel, TheSumsAreTrueAfterEveryEvent) {
 }
 
 #ifdef KVCACHEFS_CHECK_STATES
-TEST_F(EntriesTest, AnImpossibleStateStopsTheProcess) {
-  Entry& entry = store(7, 4096);
-  entries_.spilled(entry);
+// Each test leaves an entry in a state that no life comes to.
+class ImpossibleState : public EntriesTest {
+ protected:
+  using Tier = Entry::Tier;
+  // It is in the catalog, with a copy.
+  Entry& store_clean() {
+    Entry& entry = store(7, 4096);
+    entry.disk.node_id = 3;
+    (void)entry.disk.put_copy({});
+    entries_.spilled(entry);
+    return entry;
+  }
+  Entry& store_cold() {
+    Entry& entry = store_clean();
+    entries_.evicted(entry);
+    return entry;
+  }
+};
+
+TEST_F(ImpossibleState, MoreWritersThanOpens) {
+  EXPECT_DEATH(entries_.found(unknown(7), {.writer_count = 1}), "more writers than opens");
+}
+
+TEST_F(ImpossibleState, MoreOpensFromTheDiskThanOpens) {
+  EXPECT_DEATH(entries_.found(unknown(7), {.direct_count = 1}), "more opens from the disk than opens");
+}
+
+TEST_F(ImpossibleState, ACopyOfWhatIsBeingWritten) {
+  Entry& entry = store_clean();
   EXPECT_DEATH(entries_.opened(entry, true, false), "a copy of what is being written");
+}
+
+TEST_F(ImpossibleState, PromotedInMemory) {
+  Entry& entry = store_clean();
+  EXPECT_DEATH(entries_.moves(entry, DiskFacts::Move::kPromoting), "promoted in memory");
+}
+
+TEST_F(ImpossibleState, SpilledWithoutMemory) {
+  Entry& entry = store_cold();
+  EXPECT_DEATH(entries_.moves(entry, DiskFacts::Move::kSpilling), "spilled without memory");
+}
+
+TEST_F(ImpossibleState, AwaitedWithoutMemory) {
+  Entry& entry = store_cold();
+  entries_.promoted(entry, true);
+  EXPECT_DEATH(entries_.evicted(entry), "awaited without memory");
+}
+
+TEST_F(ImpossibleState, TheStateOfAFileOfWhatIsNone) {
+  EXPECT_DEATH(entries_.opened(unknown(7), false, false), "the state of a file, of what is none");
+  EXPECT_DEATH(entries_.pinned(unknown(8), 0, kNoLimit), "the state of a file, of what is none");
+  EXPECT_DEATH(entries_.found_copy(unknown(9), 4096), "the state of a file, of what is none");
+}
+
+TEST_F(ImpossibleState, NoCopy) {
+  Entry& entry = store(7, 4096);
+  entry.disk.node_id = 3;
+  EXPECT_DEATH(entries_.spilled(entry), "no copy");
+}
+
+TEST_F(ImpossibleState, ServedFromADiskThatMayDropIt) {
+  Entry& entry = store_cold();
+  EXPECT_DEATH(entries_.opened(entry, false, true), "served from the disk, which may drop it");
+  (void)entry.disk.hold({});
+  entries_.opened(entry, false, true);
+  EXPECT_TRUE(entries_.closed(entry, true));
 }
 #endif
 

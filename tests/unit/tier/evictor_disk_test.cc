@@ -197,6 +197,7 @@ TEST_F(EvictorDiskTest, WhatIsReadFromTheDiskOrPromotedStaysThere) {
   const uint64_t f = store("f"), g = store("g"), h = store("h");
   for (const uint64_t its : {f, g, h}) make_cold(its);
   commit();
+  hold_on_disk(f);
   open_entry(f, {.from_disk = true});
   entries_.moves(entry(g), DiskFacts::Move::kPromoting);
   disk_->want_room(4 * kUnitBytes);

@@ -34,9 +34,8 @@ class InodesTest : public test::PoolPartsTest {
   }
   // A promotion of the file is under way, which changes its times.
   void begin_promotion(uint64_t its, const KeptTimes& times) {
-    entries_.moves(entry(its), DiskFacts::Move::kPromoting);
-    entry(its).disk.copies = std::make_unique<DiskFacts::Copies>();
-    entry(its).disk.copies->times = std::make_unique<KeptTimes>(times);
+    entry(its).disk.move = DiskFacts::Move::kPromoting;
+    entry(its).disk.with_copies().times = std::make_unique<KeptTimes>(times);
   }
   KeptTimes kept_times(uint64_t its) { return *entry(its).disk.times(); }
   uint64_t blocks(uint64_t its) { return static_cast<uint64_t>(inodes_->attributes(its)->st_blocks) * 512; }
