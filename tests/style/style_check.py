@@ -14,7 +14,7 @@ EXEMPT = ["tests", "bench"]
 LINES_MAX, FUNCTION_LINES_MAX, PUBLIC_FUNCTIONS_MAX = 400, 70, 25
 # Classes with more public functions than that: at most how many, and why.
 CLASSES_OF_MANY_FUNCTIONS = {
-    "Entries": (45, "each event in an entry's life is a verb of its own"),
+    "Entries": (44, "each event in an entry's life is a verb of its own"),
     "Pool": (28, "half of them hand out its parts"),
 }
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")

@@ -57,10 +57,11 @@ void PoolPartsTest::SetUp() {
   disk_.emplace(part);
   const DiskPart disk_part{part, *disk_};
   if (last_ >= Upto::kMarks) marks_.emplace(disk_part);
+  entries_.observe(counting_);
   if (last_ >= Upto::kInsight) insight_.emplace(disk_part);
   if (last_ >= Upto::kInodes) inodes_.emplace(disk_part, *reservations_);
   if (last_ >= Upto::kTree) tree_.emplace(disk_part, *insight_, *parked_, *inodes_);
-  if (last_ >= Upto::kPrefetcher) prefetcher_.emplace(disk_part);
+  if (last_ >= Upto::kPrefetcher) entries_.observe(prefetcher_.emplace(disk_part));
   if (last_ >= Upto::kResidency) residency_.emplace(disk_part, *reservations_, *marks_, *inodes_, *tree_);
   if (last_ >= Upto::kRequests) requests_.emplace(disk_part, *marks_, *inodes_);
   if (last_ >= Upto::kFiles)
@@ -231,10 +232,10 @@ EntryState PoolPartsTest::state(uint64_t ino) {
           .removed = its->removed,
           .parked = its->parked,
           .pinned = its->pinned,
-          .promoting = its->disk.promoting,
-          .spilling = its->disk.spilling,
-          .spill_queued = its->disk.spill_queued,
-          .spill_urgent = its->disk.spill_urgent,
+          .promoting = its->disk.promoting(),
+          .spilling = its->disk.spilling(),
+          .spill_queued = its->disk.spill_queued(),
+          .spill_urgent = its->disk.spill_urgent(),
           .synced_nameless = its->disk.synced_nameless,
           .emptied = its->disk.emptied,
           .missed_in = its->kernel.missed_in,
@@ -249,8 +250,8 @@ Entry& PoolPartsTest::entry(uint64_t ino) {
 }
 
 std::optional<CatalogContent> PoolPartsTest::copy(uint64_t ino) {
-  const auto found = shard(ino).copies.find(ino);
-  return found == shard(ino).copies.end() ? std::nullopt : std::optional(found->second);
+  const CatalogContent* const its = shard(ino).find(ino) == nullptr ? nullptr : entry(ino).disk.copy();
+  return its == nullptr ? std::nullopt : std::optional(*its);
 }
 
 struct stat PoolPartsTest::shown_status(const std::string& name) {
@@ -288,7 +289,7 @@ void PoolPartsTest::set_wants_reservation(uint64_t ino) {
 }
 
 void PoolPartsTest::set_flushed(uint64_t ino) {
-  entry(ino).flushed = true;
+  entries_.flushed(entry(ino));
 }
 
 void PoolPartsTest::set_emptied(uint64_t ino) {
@@ -296,7 +297,7 @@ void PoolPartsTest::set_emptied(uint64_t ino) {
 }
 
 void PoolPartsTest::set_spill_queued(uint64_t ino, bool queued) {
-  entry(ino).disk.spill_queued = queued;
+  entries_.spill_asked(entry(ino), queued ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
 }
 
 void PoolPartsTest::keep_ctime_of(uint64_t ino) {

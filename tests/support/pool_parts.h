@@ -24,6 +24,7 @@
 #include "tier/pool/inodes.h"
 #include "tier/pool/insight.h"
 #include "tier/pool/open_files.h"
+#include "tier/pool/pool_observers.h"
 #include "tier/pool/pool_residency.h"
 #include "tier/pool/prefetcher.h"
 #include "tier/pool/recovery.h"
@@ -193,7 +194,7 @@ class PoolPartsTest : public ArenaTest {
   // Nobody else uses the entries, so that no shard is locked.
   Entry& entry(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS;
   bool is_kept(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return shard(ino).kept.contains(ino); }
-  bool is_held(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return shard(ino).held.contains(ino); }
+  bool is_held(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS { return entry(ino).disk.held() != nullptr; }
   std::optional<CatalogContent> copy(uint64_t ino) NO_THREAD_SAFETY_ANALYSIS;
   static Entry::Tier tier_of(const Entry& entry) { return entry.tier; }
   struct stat shown_status(const std::string& name);  // with the ctime that users see
@@ -252,6 +253,7 @@ class PoolPartsTest : public ArenaTest {
                                  .listener = &heard_,
                                  .evictor = &wakeup_};
   PoolCounters counters_;
+  CountingObserver counting_{counters_};
   Entries entries_{"lru"};
   const std::string name_ = "p";
   FaultyDisk* device_ = nullptr;

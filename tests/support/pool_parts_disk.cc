@@ -58,7 +58,7 @@ void PoolPartsTest::make_clean(uint64_t ino) {
   ASSERT_TRUE(changes);
   changes->push_back(PutContent{tier().names.id_of(its), copy});
   tier().store->log().append(std::move(*changes));
-  its_shard.copies[ino] = copy;
+  (void)its.disk.put_copy(copy);
   if (marks_) {
     EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kClean, &copy));
   }
@@ -80,11 +80,7 @@ void PoolPartsTest::make_cold(uint64_t ino) {
 }
 
 void PoolPartsTest::hold_on_disk(uint64_t ino) {
-  EntryTable::Shard& its_shard = shard(ino);
-  MutexLock lock(its_shard.mutex);
-  const CatalogContent& its = its_shard.copies.at(ino);
-  its_shard.held[ino] = its;
-  tier().store->hold(its);
+  tier().store->hold(entry(ino).disk.hold(*copy(ino)));
 }
 
 bool PoolPartsTest::work_until(const std::function<bool()>& done) {

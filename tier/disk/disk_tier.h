@@ -31,13 +31,13 @@ struct DiskTier final : EntryObserver {
         scrubber(*store, residency, std::move(scrub_channel)),
         admission(options.admission) {}
 
-  void opened(const Entry& entry, bool) override { admission.seen(entry.disk.name_hash); }
+  void opened(const Entry& entry, bool, uint64_t) override { admission.seen(entry.disk.name_hash); }
   void published(const Entry& entry) override { admission.seen(entry.disk.name_hash); }
-  void removed(EntryTable::Shard& shard, const Entry& entry, RemovalReason) override REQUIRES(shard.mutex) {
+  void removed(const Entry& entry, RemovalReason) override {
     names.gone(entry);
     successors.removed(entry.policy.ino);
     // The content's extents come back with the transaction that drops the last name.
-    if (const auto copy = shard.copies.extract(entry.policy.ino)) store->expect_back(copy.mapped().extents);
+    if (const CatalogContent* const copy = entry.disk.copy()) store->expect_back(copy->extents);
   }
 
   // wake() ends the present waits of all the tier's threads.

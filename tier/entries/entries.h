@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "base/mutex.h"
 #include "tier/blocks.h"
@@ -42,9 +43,10 @@ class Entries {
   // --- a client's opens and closes ---
   // A client has made the file. One that is not open (mknod) is stored at once.
   void created(Entry& entry, bool is_named, bool is_open, bool is_writer);
-  void opened(Entry& entry, bool writer, bool from_disk);
+  void opened(Entry& entry, bool writer, bool from_disk, uint64_t client = 0);
   // True: it was the entry's last writer, and the caller says that it is stored before its close ends.
   bool writer_closed(Entry& entry);
+  void flushed(Entry& entry);                 // a writer has closed a descriptor
   bool closed(Entry& entry, bool from_disk);  // true: it was the last open
   struct FileBytes {
     uint64_t charged = 0;  // memory that the file takes
@@ -61,17 +63,18 @@ class Entries {
   bool named(Entry& entry, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   // The entry's last name is gone. The caller erases the entry if the kernel does not know it and no process
   // has it open.
-  void removed(Shard& shard, Entry& entry, RemovalReason reason) REQUIRES(shard.mutex);
+  void removed(Entry& entry, RemovalReason reason);
 
   // --- where its bytes are ---
   void charged(Entry& entry, uint64_t bytes);  // its file takes this much memory now
-  void dirtied(Entry& entry);                  // a process may write it from now on: no copy is true any more
-  void spill_begun(Entry& entry) { entry.disk.spilling = true; }
-  void spill_ended(Entry& entry) { entry.disk.spilling = false; }
+  void shrunk(const Entry& entry) const { tell(entry, &EntryObserver::shrunk); }  // by the daemon itself
+  void dirtied(Entry& entry);               // a process may write it from now on: no copy is true any more
+  void cut(Entry& entry, bool to_nothing);  // and dirtied; the epoch of its content changes with that
+  // One that the spiller is not asked for any more may be a victim again.
+  void spill_asked(Entry& entry, DiskFacts::Spill asked);
+  void moves(Entry& entry, DiskFacts::Move move);
   void spilled(Entry& entry);  // the disk has what the memory has
   void evicted(Entry& entry);  // only the disk has it
-  void promotion_begun(Entry& entry) { entry.disk.promoting = true; }
-  void promotion_ended(Entry& entry) { entry.disk.promoting = false; }
   // Memory has it again. It cannot be evicted before waiters_told().
   void promoted(Entry& entry, bool asked_for);
   void waiters_told(Entry& entry);
@@ -89,23 +92,24 @@ class Entries {
     uint32_t direct_count = 0;
     uint64_t charged_bytes = 0;
     uint64_t whole_bytes = 0;  // see FileBytes
+    uint64_t stored_ms = 0;
     bool cold = false;
     bool pinned = false;
     bool named = true;
+    // kCandidate: only the disk has it. kOther: it is no regular file.
+    Entry::Stage stage = Entry::Stage::kWritten;
   };
-  // A file in memory, or its cold remains; one that is not open is published afterwards (found_stored).
+  // A file that is not open is published afterwards, by found_stored().
   void found(Entry& entry, const Found& facts);
   void found_stored(Entry& entry);
-  void found_nameless(Entry& entry) { entry.removed = true; }
-  // A file that the disk has, made anew as a cold one.
-  void restored(Entry& entry, FileBytes bytes, bool is_pinned);
+  void found_version(Entry& entry, uint32_t version, uint32_t first_version);
   // What the disk has of a found file: it is clean, or cold with these bytes.
   void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);
 
   // --- candidates for eviction ---
-  void park(Entry& entry) { candidates_.park(entry); }
+  // `busy_tries`: how often it was found in use since its last open, if that is another number now.
+  void park(Entry& entry, std::optional<uint8_t> busy_tries = std::nullopt);
   void unpark(Entry& entry) { candidates_.unpark(entry); }
-  void unpark_if_evictable(Entry& entry);
   std::optional<Candidates::Victim> next_victim(bool even_fresh) {
     return candidates_.next_victim(even_fresh);
   }
@@ -117,15 +121,18 @@ class Entries {
  private:
   class Change;
 
-  template <class Event>
-  void tell(Event event) const {
+  template <class... Facts>
+  void tell(const Entry& entry, void (EntryObserver::*event)(const Entry&, Facts...),
+            std::type_identity_t<Facts>... facts) const {
     for (const auto& observer : observers_)
-      if (EntryObserver* const its = observer.load(std::memory_order_acquire)) event(*its);
+      if (EntryObserver* const its = observer.load(std::memory_order_acquire)) (its->*event)(entry, facts...);
   }
+  void lost_its_pin(Entry& entry);
+  void unpark_if_evictable(Entry& entry);
 
   EntryTable table_;
   Candidates candidates_;
-  std::array<std::atomic<EntryObserver*>, 4> observers_{};
+  std::array<std::atomic<EntryObserver*>, 6> observers_{};
   std::atomic<uint64_t> files_{0};
   std::atomic<uint64_t> open_files_{0};
   std::atomic<uint64_t> evictable_bytes_{0};

@@ -34,11 +34,11 @@
 //      a descriptor in the table keeps the inode if it was open or is no regular file.
 //   4. An inode that is no regular file has an entry only while the kernel knows it (lookup_count > 0). An
 //      empty directory that the kernel does not know may leave (tier/pool/empty_directories.h).
-//   5. Clean and cold entries have their content in the shard's `copies`, and the catalog has that content or
-//      is about to get it. A dirty entry may have one there too: an older content, which the catalog keeps
+//   5. Clean and cold entries have a copy(), and the catalog has that content or is about to get it. A dirty
+//   entry may have one there too: an older content, which the catalog keeps
 //      until it is replaced.
 //   6. A cold entry's file has no blocks, and no process has it open or mapped except `direct_count` readers,
-//      which the daemon serves from the disk. While the entry is `promoting` its tier does not change, and it
+//      which the daemon serves from the disk. While the entry is promoted its tier does not change, and it
 //      can only be removed.
 //   7. Every open for writing and every truncation changes `content_epoch` first. A copy to the disk is true
 //      only if the epoch has not changed since before the copy began, and if no process could write then
@@ -47,11 +47,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/sys.h"
+#include "tier/catalog/catalog.h"
 #include "tier/kept_ctime.h"
 #include "tier/policies/policy.h"
 
@@ -63,11 +68,12 @@ inline constexpr std::string_view kOwnXattrs = "trusted.kvcachefs.";
 // The xattr of a pinned entry's file that tells a successor of the pin; users see `user.kvcachefs.pinned`.
 inline constexpr const char* kPinnedXattr = "trusted.kvcachefs.pinned";
 
-// What the kernel knows of the inode (Inodes).
+// What the kernel knows of the inode (Inodes), and what its opens rest on (OpenFiles).
 struct KernelFacts {
   uint64_t lookup_count = 0;
   uint32_t looked_up_ms = 0;
-  bool sought = false;           // an open's last try looked it up, and the kernel has not forgotten it
+  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
+  bool sought = false;   // an open's last try looked it up, and the kernel has not forgotten it
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
 };
@@ -84,21 +90,56 @@ struct MemoryFacts {
   int8_t node = 0;
 };
 
+struct KeptTimes {
+  timespec accessed{};
+  timespec modified{};
+  timespec changed{};
+};
+
 // The entry's copy on the disk, and what is under way between disk and memory (PoolDisk and the movers).
 struct DiskFacts {
+  enum class Spill : uint8_t { kNotAsked, kQueued, kUrgent };  // kUrgent: a waiter or the scrubber asked
+  enum class Move : uint8_t { kNone, kSpilling, kPromoting };
+
   uint64_t node_id = 0;        // its number in the catalog; 0: the catalog does not have it
   uint32_t content_epoch = 0;  // changes whenever a process may begin to write: a copy begun before is void
   uint32_t first_version = 0;  // contents of earlier versions are older than its last truncation to 0 bytes
   uint32_t name_hash = 0;  // hash of its latest name: the admission filter knows it after the entry is gone
   uint32_t unspillable_until_ms = 0;
-  bool emptied = false;          // truncated to 0 bytes after the catalog got its content
-  bool synced_nameless = false;  // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
-  bool spill_queued = false;
-  bool spill_urgent = false;  // a waiter or the scrubber asked for the copy
-  bool spilling = false;      // the spiller copies it
-  bool promoting = false;
-  bool awaited = false;     // promoted, and its waiters have not all been told
-  bool prefetched = false;  // promoted before a client asked for it, and not opened after that
+  bool emptied = false;            // truncated to 0 bytes after the catalog got its content
+  bool synced_nameless = false;    // an O_TMPFILE that was fsync'ed: it is durable as soon as its name is
+  Spill asked = Spill::kNotAsked;  // how the spiller was asked for a copy
+  Move move = Move::kNone;         // what copies it now: the spiller, or the promoter
+  bool awaited = false;            // promoted, and its waiters have not all been told
+  bool prefetched = false;         // promoted before a client asked for it, and not opened after that
+
+  // What only entries need of which the disk has a content.
+  struct Copies {
+    std::optional<CatalogContent> latest;
+    std::unique_ptr<CatalogContent> held;
+    std::unique_ptr<KeptTimes> times;
+  };
+  std::unique_ptr<Copies> copies;
+  Copies& with_copies() {
+    if (!copies) copies = std::make_unique<Copies>();
+    return *copies;
+  }
+
+  // Where the disk has its content; of a dirty entry an older one. Null: it has none.
+  const CatalogContent* copy() const { return copies && copies->latest ? &*copies->latest : nullptr; }
+  const CatalogContent& put_copy(CatalogContent its) { return with_copies().latest.emplace(std::move(its)); }
+  // The content of an entry that is served from the disk: it stays readable there when the pool drops it.
+  const CatalogContent* held() const { return copies ? copies->held.get() : nullptr; }
+  const CatalogContent& hold(CatalogContent its) {
+    return *(with_copies().held = std::make_unique<CatalogContent>(std::move(its)));
+  }
+  // The times, as users see and set them, of an entry under promotion, which changes those of its file.
+  KeptTimes* times() const { return copies ? copies->times.get() : nullptr; }
+
+  bool spill_queued() const { return asked != Spill::kNotAsked; }
+  bool spill_urgent() const { return asked == Spill::kUrgent; }
+  bool spilling() const { return move == Move::kSpilling; }
+  bool promoting() const { return move == Move::kPromoting; }
 };
 
 struct Entry {
@@ -115,8 +156,7 @@ struct Entry {
   uint32_t open_count = 0;
   uint32_t writer_count = 0;
   uint32_t direct_count = 0;  // how many of open_count are served from the disk
-  int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
-  uint32_t hits = 0;     // opens for reading after it was stored
+  uint32_t hits = 0;          // opens for reading after it was stored
   uint32_t version = 0;
   Stage stage = Stage::kOther;
   Tier tier = Tier::kDirty;
@@ -140,7 +180,7 @@ struct Entry {
   bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
   // Its memory can be evicted: now, or when the copy to the disk that is under way has ended.
   bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
-  bool evictable() const { return holds_evictable_memory() && !disk.spilling && !disk.awaited; }
+  bool evictable() const { return holds_evictable_memory() && !disk.spilling() && !disk.awaited; }
 };
 
 inline sys::Handle handle_of(const Entry& entry) {

@@ -5,22 +5,14 @@
 
 #include <array>
 #include <cstdint>
-#include <ctime>
 #include <unordered_map>
 
 #include "base/check.h"
 #include "base/mutex.h"
-#include "tier/catalog/catalog.h"
 #include "tier/entries/entry.h"
 #include "tier/survivors/kept_inodes.h"
 
 namespace kvcachefs {
-
-struct KeptTimes {
-  timespec accessed{};
-  timespec modified{};
-  timespec changed{};
-};
 
 class EntryTable {
  public:
@@ -31,15 +23,6 @@ class EntryTable {
     std::unordered_map<uint64_t, Entry> entries GUARDED_BY(mutex);
     // Descriptors that keep inodes without a name alive until the kernel forgets them.
     std::unordered_map<uint64_t, KeptByDescriptor> kept GUARDED_BY(mutex);
-    // Where the disk has an entry's content: that of clean and cold entries, and an older content of dirty
-    // ones.
-    std::unordered_map<uint64_t, CatalogContent> copies GUARDED_BY(mutex);
-
-    // The times, as users see and set them, of entries under promotion: the promotion changes those of their
-    // files.
-    std::unordered_map<uint64_t, KeptTimes> times GUARDED_BY(mutex);
-    // The content of entries that are served from the disk: it stays readable there when the pool drops it.
-    std::unordered_map<uint64_t, CatalogContent> held GUARDED_BY(mutex);
 
     Entry* find(uint64_t ino) REQUIRES(mutex) {
       auto found = entries.find(ino);
@@ -55,7 +38,6 @@ class EntryTable {
     }
     void erase(uint64_t ino) REQUIRES(mutex) {
       kept.erase(ino);
-      copies.erase(ino);
       const auto found = entries.find(ino);
       if (found == entries.end()) return;
       KVCACHEFS_CHECK(!found->second.policy.in_heap());

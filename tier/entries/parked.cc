@@ -12,11 +12,11 @@ namespace kvcachefs {
 // close, and a mapping can end without any sign to the daemon.
 constexpr std::array<uint64_t, 5> kBusyRetryMs = {1, 4, 16, 64, 100};
 
-void Parked::park(Entry& entry, bool recent) {
-  entries_.park(entry);
-  const bool last = entry.busy_tries + 1u >= kBusyRetryMs.size();
-  const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[entry.busy_tries];
-  if (!recent && !last) ++entry.busy_tries;
+void Parked::park(Entry& entry, bool recent, bool anew) {
+  const uint8_t tries = anew ? 0 : entry.busy_tries;
+  const bool last = tries + 1u >= kBusyRetryMs.size();
+  const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[tries];
+  entries_.park(entry, static_cast<uint8_t>(recent || last ? tries : tries + 1));
   MutexLock lock(mutex_);
   parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
 }
@@ -36,7 +36,7 @@ void Parked::retry(bool even_recent) {
   for (const uint64_t ino : ready) {
     const LockedEntry entry(entries_.shard(ino), ino);
     // An open entry stays parked until its last close, a pinned one until it is unpinned.
-    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->disk.spilling)
+    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->disk.spilling())
       entries_.unpark(*entry);
   }
   MutexLock lock(mutex_);

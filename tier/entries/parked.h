@@ -18,8 +18,9 @@ class Parked {
 
   explicit Parked(Entries& entries) : entries_(entries) {}
 
-  // `recent`: the entry was not looked at, because it was just looked up or others go first.
-  void park(Entry& entry, bool recent) EXCLUDES(mutex_);
+  // `recent`: the entry was not looked at, because it was just looked up or others go first. `anew`:
+  // something of it could go, so that it counts as found in use for the first time.
+  void park(Entry& entry, bool recent, bool anew = false) EXCLUDES(mutex_);
   // Makes candidates of the entries whose time has come.
   void retry(bool even_recent) EXCLUDES(mutex_);
   // Entries come back soon: their holders may have closed them already.

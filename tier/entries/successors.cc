@@ -74,14 +74,18 @@ void Successors::learn(uint64_t before, uint64_t ino) {
   link_of(ino).predecessor = before;
 }
 
-std::vector<uint64_t> Successors::opened(uint64_t client, uint64_t ino, uint64_t now_ms) {
+void Successors::opened(uint64_t client, uint64_t ino, uint64_t now_ms) {
   KVCACHEFS_CHECK(ino != 0);
-  std::vector<uint64_t> chain;
   MutexLock lock(mutex_);
   Client& last = client_of(client);
   if (last.ino != 0 && last.ino != ino && now_ms <= last.opened_ms + kCloseMs) learn(last.ino, ino);
   last.ino = ino;
   last.opened_ms = now_ms;
+}
+
+std::vector<uint64_t> Successors::after(uint64_t ino) {
+  std::vector<uint64_t> chain;
+  MutexLock lock(mutex_);
   for (uint64_t at = ino; chain.size() < kDepth;) {
     Link* link = find_link(at);
     if (link == nullptr || link->follower == 0) break;

@@ -25,8 +25,9 @@ class Successors {
   // Both numbers are multiples of 4.
   explicit Successors(size_t links = kDefaultLinks, size_t clients = kDefaultClients);
 
-  // Learns that this client opened `ino` (never 0) now; answers the likely next entries, the nearest first.
-  std::vector<uint64_t> opened(uint64_t client, uint64_t ino, uint64_t now_ms) EXCLUDES(mutex_);
+  // Learns that this client opened `ino` (never 0) now.
+  void opened(uint64_t client, uint64_t ino, uint64_t now_ms) EXCLUDES(mutex_);
+  std::vector<uint64_t> after(uint64_t ino) EXCLUDES(mutex_);  // the likely next entries, the nearest first
   // Forgets the entry's follower, and that the entry followed its latest predecessor.
   void removed(uint64_t ino) EXCLUDES(mutex_);
 

@@ -40,16 +40,14 @@ void DiskRequests::promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose
 }
 
 void DiskRequests::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Promoter::ReadWaiter waiter) {
-  EntryTable::Shard& shard = entries_.shard(ino);
   std::optional<CatalogContent> cold;
   UniqueFd file;
   {
-    const LockedEntry entry(shard, ino);
-    auto held = shard.held.find(ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     if (entry == nullptr) {
       // The answer comes below, with no lock held.
     } else if (entry->tier == Entry::Tier::kCold) {
-      if (held != shard.held.end()) cold = held->second;
+      if (entry->disk.held() != nullptr) cold = *entry->disk.held();
     } else if (auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK)) {
       file = std::move(*fd);
     }
@@ -66,17 +64,15 @@ void DiskRequests::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Pr
 }
 
 Result<uint64_t> DiskRequests::seek_on_disk(uint64_t ino, uint64_t offset, int whence) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return fail(ESTALE);
   if (entry->tier != Entry::Tier::kCold) {
     auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
     return fd ? sys::seek(fd->get(), offset, whence) : Result<uint64_t>(pass(fd));
   }
-  const auto held = shard.held.find(ino);
-  if (held == shard.held.end() || disk_.tier() == nullptr) return fail(EIO);
-  const auto at =
-      seek_in_content(held->second, disk_.tier()->store->unit_bytes(), offset, whence == SEEK_DATA);
+  const CatalogContent* const held = entry->disk.held();
+  if (held == nullptr || disk_.tier() == nullptr) return fail(EIO);
+  const auto at = seek_in_content(*held, disk_.tier()->store->unit_bytes(), offset, whence == SEEK_DATA);
   return at ? Result<uint64_t>(*at) : fail(ENXIO);
 }
 
@@ -88,7 +84,7 @@ void DiskRequests::when_committed(Waiter waiter) {
 
 std::optional<uint64_t> DiskRequests::claim_copy(Entry& entry) {
   if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
-  entry.disk.spill_queued = entry.disk.spill_urgent = true;
+  entries_.spill_asked(entry, DiskFacts::Spill::kUrgent);
   return entry.memory.charged_bytes;
 }
 
@@ -200,8 +196,7 @@ void DiskRequests::spill_all() {
       if (entry.stage == Entry::Stage::kFresh && !entry.removed) disk_.publish(entry);
       // An entry that the spiller keeps for later (a writer or a mapping) is asked for again: it may be the
       // last chance.
-      if (entry.closed()) entry.disk.spill_queued = false;
-      if (entry.is_file()) disk_.queue_spill(entry);
+      if (entry.is_file()) disk_.queue_spill(entry, false, entry.closed());
     }
   }
 }

@@ -115,7 +115,7 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
     parked_.park(*entry, true);
     return Attempt::kBusy;
   }
-  if (clean) return drop_memory(shard, *entry, result);
+  if (clean) return drop_memory(*entry, result);
   if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
   return discard(shard, *entry, result);
 }
@@ -128,12 +128,12 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
     if (promised) entries_.park(entry);
     return promised;
   }
-  if (entry.disk.spill_urgent) {  // a waiter wants to hear that it is durable
+  if (entry.disk.spill_urgent()) {  // a waiter wants to hear that it is durable
     entries_.park(entry);
     return true;
   }
   if (PoolDisk::is_unspillable(entry)) return false;
-  if (!entry.disk.spill_queued && !disk_.is_admitted(entry)) {
+  if (!entry.disk.spill_queued() && !disk_.is_admitted(entry)) {
     count(counters_.refused_bytes, entry.memory.charged_bytes);
     return false;
   }
@@ -141,7 +141,7 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
     count(counters_.overrun_discards);
     return false;
   }
-  if (effort.disk_is_busy && !entry.disk.spill_queued && !promised) {
+  if (effort.disk_is_busy && !entry.disk.spill_queued() && !promised) {
     parked_.park(entry, true);
     return true;
   }
@@ -159,8 +159,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
   if (left != Tree::NamesLeft::kNone) {
     // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
     // go on.
-    if (left == Tree::NamesLeft::kFewer) entry.busy_tries = 0;
-    parked_.park(entry, false);
+    parked_.park(entry, false, left == Tree::NamesLeft::kFewer);
     return Attempt::kBusy;
   }
   ++result.entries;
@@ -169,7 +168,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
   return Attempt::kFreed;
 }
 
-Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
   // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
   // held.
@@ -179,13 +178,13 @@ Evictor::Attempt Evictor::drop_memory(EntryTable::Shard& shard, Entry& entry, Ev
   }
   const UnseenChange unseen(entry.kept, fd->get(), is_supervised());
   // The mark goes first: a half-punched file must not pass for resident.
-  const auto copy = shard.copies.find(entry.policy.ino);
-  KVCACHEFS_CHECK(copy != shard.copies.end());
-  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, &copy->second).has_value();
+  const CatalogContent* const copy = entry.disk.copy();
+  KVCACHEFS_CHECK(copy != nullptr);
+  const bool marked = marks_.mark_copy(entry, fd->get(), CopyMark::State::kCold, copy).has_value();
   fault_point("marked cold");
   if (!marked || !arena_.drop_pages(fd->get())) {
     // The pages are still there: the mark says so again.
-    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, &copy->second);
+    if (marked) (void)marks_.mark_copy(entry, fd->get(), CopyMark::State::kClean, copy);
     parked_.park(entry, false);
     return Attempt::kBusy;
   }
@@ -229,7 +228,7 @@ bool Evictor::discard_coldest() {
   EntryTable::Shard& shard = entries_.shard(*ino);
   const LockedEntry entry(shard, *ino);
   if (entry == nullptr || entry->removed) return true;
-  if (entry->open_count > 0 || entry->disk.promoting || entry->tier != Entry::Tier::kCold)
+  if (entry->open_count > 0 || entry->disk.promoting() || entry->tier != Entry::Tier::kCold)
     parked_.park(*entry, true);
   else
     (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);

@@ -58,7 +58,7 @@ class Evictor : DiskPart {
   bool goes_to_disk_first(Entry& entry, Effort effort);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.
-  Attempt drop_memory(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  Attempt drop_memory(Entry& entry, EvictResult& result);
   void make_disk_room();
   bool discard_coldest();  // discards a cold entry; false: there is none
   // Reclaiming inodes (evictor_inodes.cc).

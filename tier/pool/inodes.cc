@@ -17,49 +17,48 @@ void hide_reservation(const Entry& entry, struct stat& attributes) {
 
 }  // namespace
 
-void Inodes::show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const {
+void Inodes::show(const Entry& entry, struct stat& attributes) const {
   if (!entry.is_file()) {
     if (DiskTier* const tier = disk_.tier()) tier->names.show(entry.policy.ino, attributes);
     return;
   }
   hide_reservation(entry, attributes);
-  if (auto kept = shard.times.find(entry.policy.ino); kept != shard.times.end()) {
-    attributes.st_atim = kept->second.accessed;
-    attributes.st_mtim = kept->second.modified;
-    attributes.st_ctim = kept->second.changed;
+  if (const KeptTimes* const kept = entry.disk.times()) {
+    attributes.st_atim = kept->accessed;
+    attributes.st_mtim = kept->modified;
+    attributes.st_ctim = kept->changed;
   } else {
     show_ctime(entry.kept, attributes);
   }
 }
 
-void Inodes::touched(EntryTable::Shard& shard, Entry& entry) {
-  const auto moving = shard.times.find(entry.policy.ino);
-  if (moving == shard.times.end() && entry.kept.ctime_ns == 0) return;
+void Inodes::touched(Entry& entry) {
+  KeptTimes* const moving = entry.disk.times();
+  if (moving == nullptr && entry.kept.ctime_ns == 0) return;
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
   if (!fd) return;
-  if (moving == shard.times.end()) return forget_ctime(entry.kept, fd->get(), is_supervised());
+  if (moving == nullptr) return forget_ctime(entry.kept, fd->get(), is_supervised());
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return;
-  moving->second.changed = attributes->st_ctim;
-  show(shard, entry, *attributes);
+  moving->changed = attributes->st_ctim;
+  show(entry, *attributes);
   begin_unseen(entry.kept, fd->get(), *attributes, is_supervised());
 }
 
 Result<void> Inodes::set_times(uint64_t ino, const std::array<timespec, 2>& times) {
   if (ino == root_ino()) return sys::change_times(arena_.tree_fd(), times);
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return fail(ESTALE);
   auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto done = sys::change_times(fd->get(), times); !done) return done;
-  auto kept = shard.times.find(ino);
-  if (kept == shard.times.end()) return {};
+  KeptTimes* const kept = entry->disk.times();
+  if (kept == nullptr) return {};
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return pass(attributes);
-  if (times[0].tv_nsec != UTIME_OMIT) kept->second.accessed = attributes->st_atim;
-  if (times[1].tv_nsec != UTIME_OMIT) kept->second.modified = attributes->st_mtim;
-  kept->second.changed = attributes->st_ctim;
+  if (times[0].tv_nsec != UTIME_OMIT) kept->accessed = attributes->st_atim;
+  if (times[1].tv_nsec != UTIME_OMIT) kept->modified = attributes->st_mtim;
+  kept->changed = attributes->st_ctim;
   return {};
 }
 
@@ -98,14 +97,13 @@ Result<struct stat> Inodes::attributes(uint64_t ino) {
   auto fd = open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   // The shard is held, so that no change of the daemon's own (tier/kept_ctime.h) is seen half done.
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   // A client that asks for the blocks after its close is told them without holes, also if the kernel had not
   // let go of the file yet when it told of the close.
   if (entry != nullptr && entry->memory.reserved_end > 0 && entry->may_be_closed())
     reservations_.give_back_holes(*entry);
   auto attributes = sys::stat_of(fd->get());
-  if (attributes && entry != nullptr) show(shard, *entry, *attributes);
+  if (attributes && entry != nullptr) show(*entry, *attributes);
   return attributes;
 }
 
@@ -158,7 +156,7 @@ Result<void> Inodes::count_lookup(EntryTable::Shard& shard, sys::Handle handle, 
   if (entry.removed) return fail(ESTALE);
   ++entry.kernel.lookup_count;
   entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
-  show(shard, entry, attributes);
+  show(entry, attributes);
   return {};
 }
 

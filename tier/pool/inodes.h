@@ -47,10 +47,9 @@ class Inodes : DiskPart {
   bool root_is_known();  // to the kernel
 
   // Turns an inode's attributes as the tmpfs has them into those that its users see.
-  void show(EntryTable::Shard& shard, const Entry& entry, struct stat& attributes) const
-      REQUIRES(shard.mutex);
+  void show(const Entry& entry, struct stat& attributes) const;
   // Its users have changed it otherwise than by writing: its kept ctime does not hold any more.
-  void touched(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
+  void touched(Entry& entry);
 
  private:
   Result<void> count_lookup(EntryTable::Shard& shard, sys::Handle handle, struct stat& attributes)

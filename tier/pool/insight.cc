@@ -119,22 +119,20 @@ SpillUsage Insight::spill_usage() const {
 }
 
 Result<EntryFacts> Insight::facts(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) {
     if (ino == root_ino()) return EntryFacts{};
     return fail(ESTALE);
   }
-  const auto copy = shard.copies.find(ino);
-  const bool true_copy = copy != shard.copies.end() && entry->tier != Entry::Tier::kDirty;
-  const Checksum checksum = true_copy ? copy->second.checksum : Checksum{};
-  return EntryFacts{.is_file = entry->is_file(),
-                    .tier = std::string(tier_name(entry->tier)),
-                    .checksum = true_copy ? fmt::format("{:016x}{:016x}", checksum.high, checksum.low) : "",
-                    .node = entry->memory.node,
-                    .hits = entry->hits,
-                    .version = entry->version,
-                    .pinned = entry->pinned};
+  const CatalogContent* const copy = entry->tier == Entry::Tier::kDirty ? nullptr : entry->disk.copy();
+  return EntryFacts{
+      .is_file = entry->is_file(),
+      .tier = std::string(tier_name(entry->tier)),
+      .checksum = copy ? fmt::format("{:016x}{:016x}", copy->checksum.high, copy->checksum.low) : "",
+      .node = entry->memory.node,
+      .hits = entry->hits,
+      .version = entry->version,
+      .pinned = entry->pinned};
 }
 
 void Insight::report_full(bool told) const {

@@ -18,7 +18,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
     const LockedEntry entry(shard, ino);
     if (entry == nullptr || (entry->removed && entry->open_count == 0 && !shard.kept.contains(ino)))
       return OpenAnswer{Presence::kGone};
-    if (entry->disk.promoting) return OpenAnswer{Presence::kCold};
+    if (entry->disk.promoting()) return OpenAnswer{Presence::kCold};
     // After an open that is served from the disk, perhaps mapped, later opens are served by the daemon too,
     // also when the entry is in memory again: the kernel answers EIO to passthrough beside a mapping of its
     // own.
@@ -29,7 +29,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
       if (disk_.tier() == nullptr) return OpenAnswer{disk_.presence_without()};
       if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
       opened.from_disk = true;
-      hold_on_disk(shard, *entry);
+      hold_on_disk(*entry);
     } else {
       if (writer)
         if (auto may = may_be_written_now(*entry); !may) return pass(may);
@@ -39,10 +39,10 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
         return pass(backing);
     }
     if (writer) opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes);
-    entries_.opened(*entry, writer, opened.from_disk);
+    entries_.opened(*entry, writer, opened.from_disk, client);
     if (!writer && entry->tier == Entry::Tier::kDirty)
       disk_.spill_by_itself(*entry);  // a second access may admit it
-    opened.backing = entry->backing;
+    opened.backing = entry->kernel.backing;
   }
   prefetcher_.open_ahead(ino, client);
   return answer;
@@ -66,13 +66,11 @@ Result<void> OpenFiles::may_be_written_now(Entry& entry) {
 }
 
 Result<Opened> OpenFiles::created(const Created& file) {
-  count(counters_.creates);
   EntryTable::Shard& shard = entries_.shard(file.ino);
   MutexLock lock(shard.mutex);
   Entry& entry = shard.find_or_make(file.ino, file.generation);
   entry.memory.wants_reservation = true;
-  entry.stored_ms = now_coarse_ms();
-  entry.kernel.looked_up_ms = static_cast<uint32_t>(entry.stored_ms);
+  entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
   entry.memory.node = static_cast<int8_t>(file.node);
   entry.disk.name_hash = name_hash_of(file.name);
   auto kept = rest_on(entry, file);
@@ -83,7 +81,7 @@ Result<Opened> OpenFiles::created(const Created& file) {
   entry.kernel.lookup_count = 1;
   if (*kept) shard.kept[file.ino] = std::move(*kept);
   entries_.created(entry, file.named, file.open, file.open && file.writer);
-  Opened opened{.backing = entry.backing};
+  Opened opened{.backing = entry.kernel.backing};
   if (file.open && file.writer)
     opened.through_daemon = !capacity_.admit_writer(file.ino, entry.memory.charged_bytes);
   return opened;
@@ -102,28 +100,26 @@ Result<KeptByDescriptor> OpenFiles::rest_on(Entry& entry, const Created& file) {
   if (!file.open) return kept;
   auto backing = surroundings_.backing_store->acquire(file.fd, {number_, file.ino});
   if (!backing) return pass(backing);
-  entry.backing = *backing;
+  entry.kernel.backing = *backing;
   return kept;
 }
 
 Result<void> OpenFiles::back(Entry& entry) {
-  if (entry.backing >= 0) return {};
+  if (entry.kernel.backing >= 0) return {};
   const int access = surroundings_.backing_store->needs_write_access() ? O_RDWR : O_RDONLY;
   auto fd = arena_.open(handle_of(entry), access);
   if (!fd) return pass(fd);
   auto backing = surroundings_.backing_store->acquire(fd->get(), {number_, entry.policy.ino});
   if (!backing) return pass(backing);
-  entry.backing = *backing;
+  entry.kernel.backing = *backing;
   return {};
 }
 
-void OpenFiles::hold_on_disk(EntryTable::Shard& shard, const Entry& entry) {
+void OpenFiles::hold_on_disk(Entry& entry) {
   count(counters_.served_from_disk);
   if (entry.direct_count > 0) return;
-  const auto copy = shard.copies.find(entry.policy.ino);
-  KVCACHEFS_CHECK(copy != shard.copies.end());
-  auto held = shard.held.emplace(entry.policy.ino, copy->second).first;
-  disk_.tier()->store->hold(held->second);
+  KVCACHEFS_CHECK(entry.disk.copy() != nullptr);
+  disk_.tier()->store->hold(entry.disk.hold(*entry.disk.copy()));
 }
 
 void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
@@ -135,12 +131,13 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
     if (entry == nullptr || entry->open_count == 0) return;
     if (mode.writer && entries_.writer_closed(*entry)) settle(*entry);
     const bool last = entries_.closed(*entry, mode.from_disk);
-    if (mode.from_disk && entry->direct_count == 0)
-      // An adopted entry that had its content in memory holds nothing on the disk.
-      if (const auto held = shard.held.extract(ino); held && disk_.tier() != nullptr)
-        disk_.tier()->store->let_go(held.mapped());
+    // An adopted entry that had its content in memory holds nothing on the disk.
+    if (mode.from_disk && entry->direct_count == 0 && entry->disk.held() != nullptr) {
+      const auto held = std::move(entry->disk.copies->held);
+      if (disk_.tier() != nullptr) disk_.tier()->store->let_go(*held);
+    }
     if (!last) return;
-    backing = std::exchange(entry->backing, -1);
+    backing = std::exchange(entry->kernel.backing, -1);
     if (backing >= 0) surroundings_.backing_store->giving_back(backing);
     // The file was made open but never written, by a reader's O_CREAT: it is complete.
     if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
@@ -168,8 +165,7 @@ void OpenFiles::settle(Entry& entry) {
 void OpenFiles::flushed(uint64_t ino) {
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return;
-  entry->flushed = true;
-  entry->hits = 0;
+  entries_.flushed(*entry);
   capacity_.writers().flushed(ino);
   // The reservation stays until the last close: the closed descriptor may be a copy, as a fork makes one, and
   // the original may be written this moment.
@@ -187,7 +183,7 @@ std::optional<Opened> OpenFiles::adopted_open(uint64_t ino, bool from_disk) {
     return Opened{.backing = -1, .from_disk = true};
   }
   if (!back(*entry)) return std::nullopt;
-  return Opened{.backing = entry->backing, .from_disk = false};
+  return Opened{.backing = entry->kernel.backing, .from_disk = false};
 }
 
 int OpenFiles::make_way(int fd, int caller_thread) {

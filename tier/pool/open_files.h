@@ -53,7 +53,7 @@ class OpenFiles : DiskPart {
 
  private:
   // Called before another open is served from the disk: the content stays there as long as one is.
-  void hold_on_disk(EntryTable::Shard& shard, const Entry& entry) REQUIRES(shard.mutex);
+  void hold_on_disk(Entry& entry);
   // Makes what a new file rests on; answers what keeps a nameless one.
   Result<KeptByDescriptor> rest_on(Entry& entry, const Created& file);
   Result<void> may_be_written_now(Entry& entry);  // before an open for writing is answered

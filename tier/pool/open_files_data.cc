@@ -45,8 +45,8 @@ Result<int> OpenFiles::io_descriptor(uint64_t ino, int access, UniqueFd& own) {
     return own.get();
   }
   const LockedEntry entry(entries_.shard(ino), ino);
-  if (entry == nullptr || entry->backing < 0) return fail(ESTALE);
-  return entry->backing;
+  if (entry == nullptr || entry->kernel.backing < 0) return fail(ESTALE);
+  return entry->kernel.backing;
 }
 
 void OpenFiles::io_done(uint64_t ino) {
@@ -102,7 +102,7 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
   const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
   if (lacks_content && entry->removed) return Presence::kGone;
   if (lacks_content && disk_.tier() == nullptr) return disk_.presence_without();
-  if (entry->disk.promoting || lacks_content) return Presence::kCold;
+  if (entry->disk.promoting() || lacks_content) return Presence::kCold;
   auto fd = arena_.open(handle_of(*entry), O_RDWR);
   if (!fd) return pass(fd);
   // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
@@ -111,14 +111,12 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
   if (cold)
     if (auto done = sys::truncate(fd->get(), 0); !done) return pass(done);
   fault_point("cold one cut");
-  ++entry->version;
   // A copy that was asked for while the mark numbers the entry is made after this too.
   const bool numbered =
       entry->disk.node_id != 0 || marks_.numbers_at_open() || marks_.is_numbered(*entry, fd->get());
+  entries_.cut(*entry, size_bytes == 0);
   if (size_bytes == 0) {
     entry->memory.wants_reservation = true;
-    entry->disk.emptied = entry->disk.node_id != 0;
-    entry->disk.first_version = entry->version;
     if (entry->tier == Entry::Tier::kDirty && numbered) (void)marks_.number(*entry, fd->get());
   }
   marks_.became_dirty(*entry, fd->get());

@@ -61,13 +61,14 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       settings_(disk_part_, options, prefetcher_, disk_requests_, evictor_) {
   entries_.observe(counting_);
   entries_.observe(kernel_);
+  entries_.observe(prefetcher_);
 }
 
 Pool::~Pool() {
   for (EntryTable::Shard& shard : entries_.shards()) {
     MutexLock lock(shard.mutex);
     for (auto& [ino, entry] : shard.entries)
-      if (entry.backing >= 0) surroundings_.backing_store->give_back(entry.backing);
+      if (entry.kernel.backing >= 0) surroundings_.backing_store->give_back(entry.kernel.backing);
   }
 }
 
@@ -88,7 +89,7 @@ Result<void> Pool::retire() {
     if (auto removed = arena_.remove_tree(); !removed) return removed;
     fault_point("pool removed");
     if (root != nullptr) {
-      root->removed = true;
+      entries_.removed(*root, RemovalReason::kDeleted);
       if (keep) shard.kept[root_ino()] = std::move(keep);
     }
     capacity_.close();
@@ -101,7 +102,9 @@ Result<void> Pool::retire() {
 
 bool Pool::serves_from_disk() {
   for (EntryTable::Shard& shard : entries_.shards())
-    if (MutexLock lock(shard.mutex); !shard.held.empty()) return true;
+    if (MutexLock lock(shard.mutex); std::ranges::any_of(
+            shard.entries, [](const auto& each) { return each.second.disk.held() != nullptr; }))
+      return true;
   return false;
 }
 

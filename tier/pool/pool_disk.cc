@@ -59,16 +59,16 @@ bool PoolDisk::is_admitted(Entry& entry) {
   return entry.disk.node_id != 0 || tier()->admission.admit(entry.disk.name_hash, entry.hits);
 }
 
-bool PoolDisk::wants_spill(const Entry& entry) const {
+bool PoolDisk::wants_spill(const Entry& entry, bool again) const {
   return takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty && entry.writer_count == 0 &&
-         !entry.disk.spill_queued && !is_unspillable(entry);
+         (again || !entry.disk.spill_queued()) && !is_unspillable(entry);
 }
 
-void PoolDisk::queue_spill(Entry& entry, bool urgent) {
-  if (!urgent && (!wants_spill(entry) || !is_admitted(entry))) return;
+void PoolDisk::queue_spill(Entry& entry, bool urgent, bool again) {
+  using Spill = DiskFacts::Spill;
+  if (!urgent && (!wants_spill(entry, again) || !is_admitted(entry))) return;
   if (!urgent) count(counters_.admitted_bytes, entry.memory.charged_bytes);
-  entry.disk.spill_queued = true;
-  if (urgent) entry.disk.spill_urgent = true;
+  entries_.spill_asked(entry, urgent || entry.disk.spill_urgent() ? Spill::kUrgent : Spill::kQueued);
   tier()->spiller.request(entry.policy.ino, entry.memory.charged_bytes, urgent);
 }
 

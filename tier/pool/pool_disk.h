@@ -32,7 +32,8 @@ class PoolDisk : PoolPart {
   uint64_t backlog_bytes() const { return tier() == nullptr ? 0 : tier()->spiller.backlog_bytes(); }
   void publish(Entry& entry);
   void spill_by_itself(Entry& entry);  // without an order or an eviction, as `durability` says
-  void queue_spill(Entry& entry, bool urgent = false);
+  void queue_spill(Entry& entry, bool urgent = false,
+                   bool again = false);  // `again`: also one that is queued
   bool is_admitted(Entry& entry);
   // The disk is full or the entry too large for it: it is not asked for the entry for a while.
   static bool is_unspillable(const Entry& entry);
@@ -58,7 +59,7 @@ class PoolDisk : PoolPart {
   std::unordered_set<uint64_t> end_restoring() EXCLUDES(changed_mutex_);
 
  private:
-  bool wants_spill(const Entry& entry) const;
+  bool wants_spill(const Entry& entry, bool again) const;
 
   std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
   std::unique_ptr<DiskTier> owned_;

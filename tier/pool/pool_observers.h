@@ -1,5 +1,7 @@
 // What follows from the events in an entry's life (tier/entries/entry_observer.h) outside of the pool: its
-// counters, and what the kernel has to hear. Threads and failure: as EntryObserver.
+// counters, and what the kernel has to hear. What only a part of the pool knows it counts itself: bytes that
+// were moved, and names that users removed, of which an entry may have several. Threads and failure: as
+// EntryObserver.
 #pragma once
 
 #include "tier/counters.h"
@@ -11,7 +13,8 @@ namespace kvcachefs {
 class CountingObserver final : public EntryObserver {
  public:
   explicit CountingObserver(PoolCounters& counters) : counters_(counters) {}
-  void opened(const Entry& entry, bool) override {
+  void created(const Entry&) override { count(counters_.creates); }
+  void opened(const Entry& entry, bool, uint64_t) override {
     count(counters_.opens_hit);
     if (entry.disk.prefetched) count(counters_.prefetch_useful);
   }
@@ -19,7 +22,7 @@ class CountingObserver final : public EntryObserver {
     count(counters_.evictions);
     if (entry.disk.prefetched) count(counters_.prefetch_wasted);
   }
-  void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
+  void removed(const Entry& entry, RemovalReason reason) override {
     if (reason == RemovalReason::kDeleted || reason == RemovalReason::kReplaced) return;
     count(counters_.discards);
     count(counters_.discarded_bytes, entry.memory.charged_bytes);
@@ -36,9 +39,10 @@ class KernelObserver final : public EntryObserver {
  public:
   KernelObserver(DiscardListener& listener, uint16_t pool, const BackingStore& backing_store)
       : listener_(listener), pool_(pool), backing_store_(backing_store) {}
-  void opened(const Entry& entry, bool writer) override {
+  void opened(const Entry& entry, bool writer, uint64_t) override {
     if (writer && entry.writer_count == 1) changed(entry);
   }
+  void shrunk(const Entry& entry) override { changed(entry); }
   void evicted(const Entry& entry) override { changed(entry); }
   void promoted(const Entry& entry, bool asked_for) override {
     // After an open with passthrough the kernel asks anew for the attributes of what it has read. In daemon

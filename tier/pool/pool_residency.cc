@@ -14,15 +14,13 @@ constexpr uint64_t kDamagedSize = UINT64_MAX;  // no file has this size, so no c
 }  // namespace
 
 std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t ino, bool urgent) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
-  if (entry->disk.spilling) return std::unexpected(Refusal::kSoon);
+  if (entry->disk.spilling()) return std::unexpected(Refusal::kSoon);
   const bool settled = entry->is_stored() && entry->writer_count == 0;
   if (settled && entry->memory.reserved_end > 0) reservations_.give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
-    entry->disk.spill_queued = entry->disk.spill_urgent = false;
-    entries_.unpark_if_evictable(*entry);
+    entries_.spill_asked(*entry, DiskFacts::Spill::kNotAsked);
     return std::unexpected(Refusal::kNever);
   }
   auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
@@ -42,7 +40,7 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   // inode's lock as long as a user likes, so that no mark can be written.
   const bool snapshot = !proven || !settled;
   if (snapshot && !marks_.is_numbered(*entry, fd->get())) return std::unexpected(Refusal::kLater);
-  entries_.spill_begun(*entry);
+  entries_.moves(*entry, DiskFacts::Move::kSpilling);
   const auto size = size_of(*attributes);
   const bool whole = allocated_bytes_of(*attributes) >= size;
   SpillTask task{.ino = ino,
@@ -53,29 +51,27 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
                  .proven = !snapshot,
                  .mappable = !snapshot && whole,
                  .before = {}};
-  if (auto found = shard.copies.find(ino); found != shard.copies.end()) task.before = found->second;
+  if (entry->disk.copy() != nullptr) task.before = *entry->disk.copy();
   return task;
 }
 
 bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
   using Kind = SpillOutcome::Kind;
-  EntryTable::Shard& shard = entries_.shard(task.ino);
   bool taken = false;
   {
-    const LockedEntry entry(shard, task.ino);
+    const LockedEntry entry(entries_.shard(task.ino), task.ino);
     if (entry == nullptr) return false;
-    entries_.spill_ended(*entry);
+    entries_.moves(*entry, DiskFacts::Move::kNone);
     if (outcome.kind == Kind::kAgain) return false;
     const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
-    // The spiller also tries again what is refused; by then no waiter is left.
-    entry->disk.spill_queued = outcome.kind == Kind::kRefused;
-    entry->disk.spill_urgent = false;
+    const bool refused = outcome.kind == Kind::kRefused;
     if (!copied) count(counters_.spill_errors);
     if (outcome.kind == Kind::kNoRoom) PoolDisk::set_unspillable(*entry);
-    if (entry->disk.spill_queued) report_refusal(outcome.why);
+    if (refused) report_refusal(outcome.why);
     if (copied && !entry->removed)
-      taken = take_copy(shard, *entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
-    if (!entry->disk.spill_queued) entries_.unpark_if_evictable(*entry);
+      taken = take_copy(*entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
+    // The spiller also tries again what is refused; by then no waiter is left.
+    entries_.spill_asked(*entry, refused ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
     if (taken && entry->tier == Entry::Tier::kDirty) disk_.spill_by_itself(*entry);
   }
   if (capacity_.wants_eviction()) surroundings_.evictor->wake();
@@ -88,17 +84,15 @@ void PoolResidency::report_refusal(const Error& error) {
       disk_.tier()->path, error.code, error.message);
 }
 
-bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task,
-                              CatalogContent content, bool written) {
+bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogContent content, bool written) {
   fault_point("copied to the disk");
   const bool same_epoch = entry.disk.content_epoch == task.content_epoch;
   if (task.proven && !(same_epoch && entry.writer_count == 0)) return false;
   // The copy may be older than a truncation, also of an entry that the catalog does not have yet.
   if (!same_epoch && (entry.disk.emptied || task.version < entry.disk.first_version)) return false;
   // The copy was found to be the same as one that has meanwhile gone or been found damaged.
-  if (auto before = shard.copies.find(task.ino);
-      !written && (before == shard.copies.end() || before->second.size_bytes != content.size_bytes))
-    return false;
+  const CatalogContent* const before = entry.disk.copy();
+  if (!written && (before == nullptr || before->size_bytes != content.size_bytes)) return false;
   if (!disk_.takes_more() || (!task.proven && !marks_.is_numbered(entry, task.fd.get()))) return false;
   auto changes = disk_.tier()->names.introduce(entry, task.fd.get());
   if (!changes) return false;
@@ -108,9 +102,8 @@ bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const Spil
   }
   entry.disk.emptied = false;
   entry.disk.synced_nameless = false;
-  CatalogContent& copy = shard.copies[task.ino];
-  if (written) disk_.tier()->store->expect_back(copy.extents);
-  copy = std::move(content);
+  if (written && before != nullptr) disk_.tier()->store->expect_back(before->extents);
+  const CatalogContent& copy = entry.disk.put_copy(std::move(content));
   // A copy that was found to be still true is put with its extents again, for its version: to a successor
   // that of before a truncation says that the content is older than the truncation.
   changes->push_back(PutContent{entry.disk.node_id, copy});
@@ -125,28 +118,28 @@ bool PoolResidency::take_copy(EntryTable::Shard& shard, Entry& entry, const Spil
 }
 
 Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
-  auto copy = shard.copies.find(ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   // An entry that was unlinked while it is served from the disk stays there.
-  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting ||
-      copy == shard.copies.end())
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting() ||
+      entry->disk.copy() == nullptr)
     return std::nullopt;
+  const CatalogContent& copy = *entry->disk.copy();
   auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
   if (!fd) return pass(fd);
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return pass(attributes);
   if (surroundings_.topology->node_count() > 1) {
     const int node = surroundings_.topology->node_with_room(
-        entry->memory.node, data_bytes_of(copy->second, disk_.tier()->store->unit_bytes()));
+        entry->memory.node, data_bytes_of(copy, disk_.tier()->store->unit_bytes()));
     if (surroundings_.topology->place_file(fd->get(), node)) entry->memory.node = static_cast<int8_t>(node);
   }
-  entries_.promotion_begun(*entry);
-  inodes_.show(shard, *entry, *attributes);
-  shard.times[ino] = {attributes->st_atim, attributes->st_mtim, attributes->st_ctim};
+  entries_.moves(*entry, DiskFacts::Move::kPromoting);
+  inodes_.show(*entry, *attributes);
+  entry->disk.copies->times =
+      std::make_unique<KeptTimes>(KeptTimes{attributes->st_atim, attributes->st_mtim, attributes->st_ctim});
   begin_unseen(entry->kept, fd->get(), *attributes, is_supervised());
   fault_point("promotion begun");
-  return PromoteTask{.ino = ino, .fd = std::move(*fd), .content = copy->second, .begun_ns = now_ns()};
+  return PromoteTask{.ino = ino, .fd = std::move(*fd), .content = copy, .begun_ns = now_ns()};
 }
 
 void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) {
@@ -155,13 +148,13 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
   if (!promoted) (void)arena_.drop_pages(task.fd.get());
   EntryTable::Shard& shard = entries_.shard(task.ino);
   MutexLock lock(shard.mutex);
-  const auto kept = shard.times.extract(task.ino);
   Entry* entry = shard.find(task.ino);
   if (entry == nullptr) return;
-  entries_.promotion_ended(*entry);
+  const auto kept = entry->disk.copies ? std::move(entry->disk.copies->times) : nullptr;
+  entries_.moves(*entry, DiskFacts::Move::kNone);
   if (entry->removed) return;
   // Allocating and writing the pages counted as changes of the file: the times of before come back.
-  if (!kept.empty()) end_unseen(entry->kept, task.fd.get(), kept.mapped().modified, is_supervised());
+  if (kept) end_unseen(entry->kept, task.fd.get(), kept->modified, is_supervised());
   if (promoted) {
     count(counters_.promotes);
     count(counters_.promoted_bytes, data_bytes_of(task.content, disk_.tier()->store->unit_bytes()));
@@ -198,22 +191,20 @@ std::vector<uint64_t> PoolResidency::copied_entries() {
   std::vector<uint64_t> result;
   for (EntryTable::Shard& shard : entries_.shards()) {
     MutexLock lock(shard.mutex);
-    for (const auto& [ino, content] : shard.copies) {
-      const Entry* entry = shard.find(ino);
-      if (entry != nullptr && !entry->removed && entry->tier != Entry::Tier::kDirty) result.push_back(ino);
-    }
+    for (const auto& [ino, entry] : shard.entries)
+      if (entry.disk.copy() != nullptr && !entry.removed && entry.tier != Entry::Tier::kDirty)
+        result.push_back(ino);
   }
   return result;
 }
 
 std::optional<CatalogContent> PoolResidency::begin_verify(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
-  auto copy = shard.copies.find(ino);
-  if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty || copy == shard.copies.end())
+  const LockedEntry entry(entries_.shard(ino), ino);
+  if (entry == nullptr || entry->removed || entry->tier == Entry::Tier::kDirty ||
+      entry->disk.copy() == nullptr)
     return std::nullopt;
-  disk_.tier()->store->hold(copy->second);
-  return copy->second;
+  disk_.tier()->store->hold(*entry->disk.copy());
+  return *entry->disk.copy();
 }
 
 bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Finding finding) {
@@ -221,12 +212,11 @@ bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Find
   if (finding.is_whole()) return false;
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
-  auto copy = shard.copies.find(ino);
-  if (entry == nullptr || entry->removed || copy == shard.copies.end() ||
-      copy->second.extents != content.extents)
+  if (entry == nullptr || entry->removed || entry->disk.copy() == nullptr ||
+      entry->disk.copy()->extents != content.extents)
     return false;
   const bool damaged = finding.is_damage();
-  if (entry->disk.promoting)
+  if (entry->disk.promoting())
     return damaged;  // the promotion finds the same, and discards the entry at its end
   if (entry->tier == Entry::Tier::kCold) {
     report_bad_copy(content, finding, damaged ? "is discarded" : "stays as it is");
@@ -238,7 +228,7 @@ bool PoolResidency::end_verify(uint64_t ino, const CatalogContent& content, Find
   report_bad_copy(content, finding, "is written again");
   // A wrong size makes the spiller write the copy anew: with the right one it would find memory and disk to
   // agree, and write nothing.
-  copy->second.size_bytes = kDamagedSize;
+  entry->disk.copies->latest->size_bytes = kDamagedSize;
   if (entry->tier == Entry::Tier::kDirty) return damaged;  // it is spilled when its writers have closed it
   marks_.became_dirty(*entry, fd->get());
   disk_.queue_spill(*entry, true);

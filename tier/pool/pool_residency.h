@@ -33,8 +33,7 @@ class PoolResidency final : public Residency, DiskPart {
   void wake_evictor() override { surroundings_.evictor->wake(); }
 
  private:
-  bool take_copy(EntryTable::Shard& shard, Entry& entry, const SpillTask& task, CatalogContent content,
-                 bool written) REQUIRES(shard.mutex);
+  bool take_copy(Entry& entry, const SpillTask& task, CatalogContent content, bool written);
   void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
   void report_refusal(const Error& error);
 

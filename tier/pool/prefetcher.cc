@@ -9,14 +9,20 @@ namespace kvcachefs {
 
 constexpr int kAheadPriority = -1000;  // below all ordered prefetches
 
+void Prefetcher::opened(const Entry& entry, bool, uint64_t client) {
+  DiskTier* const tier = disk_.tier();
+  if (tier != nullptr && auto_ && client != 0)
+    tier->successors.opened(client, entry.policy.ino, now_coarse_ms());
+}
+
 void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || !auto_ || client == 0) return;
-  for (const uint64_t next : tier->successors.opened(client, ino, now_coarse_ms())) {
+  for (const uint64_t next : tier->successors.after(ino)) {
     const auto is_cold = [&] {
       const LockedEntry entry(entries_.shard(next), next);
       return entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold &&
-             !entry->disk.promoting;
+             !entry->disk.promoting();
     };
     if (is_cold()) (void)tier->promoter.request(next, kAheadPriority);
   }

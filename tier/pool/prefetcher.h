@@ -1,6 +1,6 @@
 // The prefetcher asks for cold entries before clients do: by order, and where one client's opens have
-// followed one another before. Any thread, with no shard held. Failure: as refuse_without_disk(); what cannot
-// be prefetched is counted.
+// followed one another before. Any thread, with no shard held but for opened(). Failure: as
+// refuse_without_disk(); what cannot be prefetched is counted.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,11 @@
 
 namespace kvcachefs {
 
-class Prefetcher : DiskPart {
+class Prefetcher : public EntryObserver, DiskPart {
  public:
   explicit Prefetcher(const DiskPart& part) : DiskPart(part) {}
+
+  void opened(const Entry& entry, bool writer, uint64_t client) override;  // learns what follows what
 
   void set_auto(bool on) { auto_ = on; }
   // The client has opened the inode: what it opened next the last time is asked for.

@@ -26,11 +26,10 @@ constexpr int kClaimAttempts = 32;
 constexpr uint64_t kClaimNs = 2'000'000'000;
 
 bool Reservations::claim(uint64_t ino, int fd, uint64_t bytes) {
-  EntryTable::Shard& shard = entries_.shard(ino);
   const uint64_t begun_ns = now_ns();
   for (int attempt = 0; attempt < kClaimAttempts && now_ns() - begun_ns < kClaimNs; ++attempt) {
     if (!capacity_.wait_for_room(bytes, capacity_.writers().promised_to(ino))) return false;
-    const LockedEntry entry(shard, ino);
+    const LockedEntry entry(entries_.shard(ino), ino);
     const auto before = sys::stat_of(fd);
     if (entry == nullptr || entry->writer_count == 0 || entry->memory.reserved_end > 0 || !before)
       return true;
@@ -151,8 +150,7 @@ void Reservations::give_back_holes(Entry& entry) {
   const uint64_t reserved_end =
       entry.memory.reserved_end == kNothingReserved ? 0 : std::min(entry.memory.reserved_end, size);
   const GivenBack given_back = give_back_unwritten(fd->get(), reserved_end, size);
-  if (given_back != GivenBack::kNothing && entry.kernel.lookup_count > 0)
-    surroundings_.listener->changed(number_, entry.policy.ino);
+  if (given_back != GivenBack::kNothing) entries_.shrunk(entry);
   if (entry.writer_count > 0) return;  // the last close is on its way, and gives back the rest
   if (given_back != GivenBack::kMoreToCome) entry.memory.reserved_end = 0;
   if (const auto now = sys::stat_of(fd->get())) entries_.charged(entry, allocated_bytes_of(*now));

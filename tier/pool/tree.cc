@@ -50,7 +50,7 @@ Result<KeptByDescriptor> Tree::keep_nameless(const Entry* entry, sys::Handle han
 
 void Tree::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
-  entries_.removed(shard, entry, reason);
+  entries_.removed(entry, reason);
   if (entry.kernel.lookup_count == 0 && entry.open_count == 0)
     shard.erase(ino);
   else if (keep)
@@ -63,7 +63,7 @@ void Tree::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat
   if (S_ISDIR(before.st_mode) || before.st_nlink == 1)
     gone(shard, entry, reason, std::move(keep));
   else
-    tell_attributes(shard, entry);
+    tell_attributes(entry);
 }
 
 bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
@@ -191,9 +191,9 @@ Result<void> Tree::rename(int from, const char* old_name, int to, const char* ne
   if (victim != nullptr)
     lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
   if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
-    tell_attributes(target_shard, *other);
+    tell_attributes(*other);
   if (Entry* entry = source_shard.find(source->ino)) {
-    tell_attributes(source_shard, *entry);
+    tell_attributes(*entry);
     const bool fresh = entry->stage == Entry::Stage::kFresh;
     if (entry->is_file()) entries_.renamed(*entry, name_hash_of(new_name));
     if (entry->is_file() && fresh) disk_.spill_by_itself(*entry);
@@ -224,7 +224,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
     shard.kept.erase(ino);
     if (!entries_.named(*entry, capacity_.pinned_max_bytes())) lost_its_pin(*entry);
   }
-  tell_attributes(shard, *entry);
+  tell_attributes(*entry);
   if (gets_its_first_name && entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);
   ++entry->kernel.lookup_count;
   return {};

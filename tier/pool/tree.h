@@ -111,8 +111,8 @@ class Tree : DiskPart {
   // True while restoring for an inode that the catalog has, that is no regular file or that has several
   // names: the catalog cannot be told of a change yet. Its shard is held.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
-  void tell_attributes(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);  // they have changed
-  void tell_catalog(EntryTable::Shard& shard, Entry& entry) REQUIRES(shard.mutex);
+  void tell_attributes(Entry& entry);  // they have changed
+  void tell_catalog(Entry& entry);
 
   const Insight& insight_;
   Parked& parked_;

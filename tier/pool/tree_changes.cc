@@ -51,8 +51,7 @@ bool Tree::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason re
   auto fd = arena_.open(handle_of(entry), O_PATH);
   const NamesLeft left = fd ? remove_names(entry, fd->get(), most_names) : NamesLeft::kAll;
   if (left != NamesLeft::kNone) {
-    if (left == NamesLeft::kFewer) entry.busy_tries = 0;
-    parked_.park(entry, false);
+    parked_.park(entry, false, left == NamesLeft::kFewer);
     return false;
   }
   gone(shard, entry, reason);
@@ -78,21 +77,19 @@ void Tree::made(const sys::Handle& handle, bool is_directory, int directory, con
 void Tree::attributes_changed(uint64_t ino) {
   if (ino == root_ino()) return;
   disk_.note_changed(ino);
-  EntryTable::Shard& shard = entries_.shard(ino);
-  if (const LockedEntry entry{shard, ino}) tell_attributes(shard, *entry);
+  if (const LockedEntry entry{entries_.shard(ino), ino}) tell_attributes(*entry);
 }
 
 void Tree::tell_catalog(uint64_t ino) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  if (const LockedEntry entry{shard, ino}) tell_catalog(shard, *entry);
+  if (const LockedEntry entry{entries_.shard(ino), ino}) tell_catalog(*entry);
 }
 
-void Tree::tell_attributes(EntryTable::Shard& shard, Entry& entry) {
-  inodes_.touched(shard, entry);
-  tell_catalog(shard, entry);
+void Tree::tell_attributes(Entry& entry) {
+  inodes_.touched(entry);
+  tell_catalog(entry);
 }
 
-void Tree::tell_catalog(EntryTable::Shard& shard, Entry& entry) {
+void Tree::tell_catalog(Entry& entry) {
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || tier->names.id_of(entry) == 0) return;
   auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
@@ -100,7 +97,7 @@ void Tree::tell_catalog(EntryTable::Shard& shard, Entry& entry) {
   if (!entry.is_file()) tier->names.touched(entry.policy.ino, fd->get());
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return;
-  inodes_.show(shard, entry, *attributes);
+  inodes_.show(entry, *attributes);
   tier->names.changed(entry, fd->get(), *attributes);
 }
 
@@ -110,8 +107,7 @@ void Tree::look_again(uint64_t directory_ino, std::string name) {
 
 Result<void> Tree::set_pinned(uint64_t ino, bool pinned) {
   const uint64_t limit = capacity_.pinned_max_bytes();
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return fail(ESTALE);
   if (!entry->is_file()) return fail(EPERM, "only regular files can be pinned");
   if (entry->pinned == pinned) return {};
@@ -128,7 +124,7 @@ Result<void> Tree::set_pinned(uint64_t ino, bool pinned) {
     (void)sys::set_xattr(fd->get(), kPinnedXattr, "1", 0);
   else
     (void)sys::remove_xattr(fd->get(), kPinnedXattr);
-  tell_attributes(shard, *entry);
+  tell_attributes(*entry);
   if (DiskTier* const tier = disk_.tier()) {
     // A pinned entry has to be in memory.
     if (pinned && entry->tier == Entry::Tier::kCold)

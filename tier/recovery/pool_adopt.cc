@@ -132,12 +132,11 @@ class Recovery::Adopter : DiskPart {
         else
           note_failure(fd.error());
       } else {
-        adopt_other(handle.ino, handle.generation);
+        adopt_other(handle.ino, handle.generation, false);
         nameless_directories.push_back(handle.ino);
       }
       EntryTable::Shard& shard = entries_.shard(kept.inode.ino);
-      const LockedEntry entry(shard, kept.inode.ino);
-      if (entry != nullptr) entries_.found_nameless(*entry);
+      MutexLock lock(shard.mutex);
       shard.kept[kept.inode.ino] = std::move(keeper);
     }
   }
@@ -183,14 +182,14 @@ class Recovery::Adopter : DiskPart {
     const bool cold = is_cold(mark, attributes, opens);
     entry.disk.synced_nameless = mark && mark->synced_nameless;  // the name may have come since
     if (mark && mark->state == CopyMark::State::kNone)
-      entry.version = entry.disk.first_version = mark->first_version;
+      entries_.found_version(entry, mark->first_version, mark->first_version);
     if (was_cut(mark, attributes)) {
       entry.disk.node_id = mark->node_id;
-      entry.disk.first_version = mark->content.version + 1;
+      entries_.found_version(entry, entry.version, mark->content.version + 1);
       (void)parts_.marks.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
       entry.disk.node_id = 0;  // set again from the mark
     }
-    entry.stored_ms = now_coarse_ms() - std::min(now_coarse_ms(), age_ms(attributes.st_mtim));
+    const uint64_t now_ms = now_coarse_ms();
     const uint64_t whole = rounded_up(size);
     if (surroundings_.topology->node_count() > 1)
       entry.memory.node = static_cast<int8_t>(surroundings_.topology->node_of_file(fd));
@@ -204,11 +203,12 @@ class Recovery::Adopter : DiskPart {
                            .direct_count = opens.from_disk,
                            .charged_bytes = cold ? whole : allocated,
                            .whole_bytes = whole,
+                           .stored_ms = now_ms - std::min(now_ms, age_ms(attributes.st_mtim)),
                            .cold = cold,
                            .pinned = pinned,
                            .named = !nameless});
-    if (const auto backing = backings_.extract(handle.ino)) entry.backing = backing.mapped();
-    if (entry.backing < 0 && opens.all > opens.from_disk) (void)parts_.open_files.back(entry);
+    if (const auto backing = backings_.extract(handle.ino)) entry.kernel.backing = backing.mapped();
+    if (entry.kernel.backing < 0 && opens.all > opens.from_disk) (void)parts_.open_files.back(entry);
     if (opens.writers > 0)
       capacity_.writers().open(handle.ino, allocated, !surroundings_.backing_store->needs_write_access());
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
@@ -228,13 +228,14 @@ class Recovery::Adopter : DiskPart {
   }
 
   // The kernel may know the inode; nothing tells how many lookups it was told.
-  void adopt_other(uint64_t ino, uint32_t generation) {
+  void adopt_other(uint64_t ino, uint32_t generation, bool named = true) {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(ino, generation);
     entry.kernel.lookup_count = 1;
     entry.kernel.lookups_unknown = true;
     entry.kernel.missed_in = true;  // unknown, so assumed
+    entries_.found(entry, {.named = named, .stage = Entry::Stage::kOther});
   }
 
   // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not

@@ -51,25 +51,25 @@ Result<void> Recovery::go_on_without_disk(const PoolOptions& spill, const Error&
 }
 
 void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
-  EntryTable::Shard& shard = entries_.shard(ino);
-  const LockedEntry entry(shard, ino);
+  const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || entry->removed || entry->disk.node_id != 0) return;  // another name of the file
   entry->disk.node_id = mark.node_id;
-  entry->disk.first_version = mark.first_version;
+  const bool has_copy = mark.state == CopyMark::State::kClean || mark.state == CopyMark::State::kCold;
+  uint32_t version = has_copy ? mark.content.version : entry->version;
   // Which version of a dirty entry the catalog has only the disk tells: a truncation to 0 bytes comes after
   // it.
-  if (mark.state == CopyMark::State::kNone) entry->version = mark.first_version + kUnseenVersions;
-  if (mark.state != CopyMark::State::kClean && mark.state != CopyMark::State::kCold) return;
+  if (mark.state == CopyMark::State::kNone) version = mark.first_version + kUnseenVersions;
+  entries_.found_version(*entry, version, mark.first_version);
+  if (!has_copy) return;
   // An entry that is open otherwise than from the disk has all its pages.
   const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
-  entry->version = mark.content.version;
   entry->disk.name_hash = name_hash_of(name);
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
   const uint64_t data_bytes = data_bytes_of(mark.content, parts_.settings.options().spill_unit_bytes);
+  if (entry->direct_count > 0) (void)entry->disk.hold(mark.content);
+  (void)entry->disk.put_copy(std::move(mark.content));
   entries_.found_copy(*entry, cold ? std::optional(rounded_up(data_bytes)) : std::nullopt);
-  if (entry->direct_count > 0) shard.held.emplace(ino, mark.content);
-  shard.copies[ino] = std::move(mark.content);
 }
 
 }  // namespace kvcachefs

@@ -154,9 +154,9 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
 
   void hold_kept() {
     for (auto& [id, kept] : kept_) {
-      EntryTable::Shard& shard = entries_.shard(kept.ino);
-      MutexLock lock(shard.mutex);
-      const CatalogContent& held = shard.held.emplace(kept.ino, std::move(kept.content)).first->second;
+      const LockedEntry entry(entries_.shard(kept.ino), kept.ino);
+      if (entry == nullptr) continue;
+      const CatalogContent& held = entry->disk.hold(std::move(kept.content));
       kept.is_named ? tier_.store->hold(held) : tier_.store->hold_dropped(held);
     }
   }
@@ -169,16 +169,15 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   }
 
   void take_for_dirty(uint64_t id, const MarkedTree::Node& marked) {
-    EntryTable::Shard& shard = entries_.shard(marked.handle.ino);
-    const LockedEntry entry(shard, marked.handle.ino);
+    const LockedEntry entry(entries_.shard(marked.handle.ino), marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
-    entry->version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
-    entry->disk.first_version = marked.mark.first_version;
+    const uint32_t version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
+    entries_.found_version(*entry, version, marked.mark.first_version);
     entry->disk.node_id = id;
     if (const auto file = arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
       (void)marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
     entry->disk.node_id = 0;  // apply() sets it if the catalog has the file
-    shard.copies.erase(marked.handle.ino);
+    entry->disk.copies.reset();
     if (entry->tier == Entry::Tier::kClean) entries_.dirtied(*entry);
   }
 
@@ -227,7 +226,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
       std::vector<uint64_t> lost;
       for (const auto& [ino, entry] : shard.entries)
         if (entry.is_file() && entry.tier == Entry::Tier::kCold && !entry.removed &&
-            !shard.copies.contains(ino))
+            entry.disk.copy() == nullptr)
           lost.push_back(ino);
       for (const uint64_t ino : lost) {
         count_step();
@@ -252,8 +251,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
 
   void apply(uint64_t id, MarkedTree::Node& marked) {
     count_step();
-    EntryTable::Shard& shard = entries_.shard(marked.handle.ino);
-    const LockedEntry entry(shard, marked.handle.ino);
+    const LockedEntry entry(entries_.shard(marked.handle.ino), marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
     // An entry that was opened after its promotion has all its pages (is_cold() in pool_adopt.cc).
     const bool cold = marked.mark.state == CopyMark::State::kCold && entry->tier == Entry::Tier::kCold;
@@ -264,20 +262,18 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
         (void)arena_.drop_pages(file->get());
       }
     entry->disk.node_id = id;
-    entry->version =
-        std::max({marked.mark.content.version, marked.doubted_version, marked.mark.first_version});
-    entry->disk.first_version = marked.mark.first_version;
+    const CopyMark& mark = marked.mark;
+    entries_.found_version(*entry,
+                           std::max({mark.content.version, marked.doubted_version, mark.first_version}),
+                           mark.first_version);
     entry->disk.emptied = marked.emptied;
     entry->disk.synced_nameless = false;  // the mark may be older than the copy
     entry->disk.name_hash = name_hash_of(marked.places.front().name);
-    const CatalogContent& content = shard.copies[marked.handle.ino] = std::move(marked.mark.content);
+    const CatalogContent& content = entry->disk.put_copy(std::move(marked.mark.content));
     if (marked.is_dirty()) return;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
+    if (entry->direct_count > 0) tier_.store->hold(entry->disk.hold(content));
     entries_.found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
-    if (entry->direct_count > 0) {
-      const auto held = shard.held.emplace(marked.handle.ino, content).first;
-      tier_.store->hold(held->second);
-    }
     if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
   }
 

@@ -107,11 +107,8 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       count_step();
       const LockedEntry entry(entries_.shard(stored.ino), stored.ino);
       if (entry == nullptr) continue;
-      entries_.published(*entry);
-      if (entry->pinned) {
-        entries_.park(*entry);
-        (void)tier_.promoter.request(stored.ino, Promoter::kOpenPriority - 1);
-      }
+      entries_.found_stored(*entry);
+      if (entry->pinned) (void)tier_.promoter.request(stored.ino, Promoter::kOpenPriority - 1);
     }
     for (const auto& [fd_handle, node] : directory_times_) {
       count_step();
@@ -162,7 +159,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       const LockedEntry entry(shard, made.handle.ino);
       auto fd = arena_.open(made.handle, O_PATH | O_NOFOLLOW);
       if (!fd) continue;
-      shard.copies.erase(made.handle.ino);
+      if (entry != nullptr) entry->disk.copies.reset();
       Entry nameless;
       nameless.policy.ino = made.handle.ino;
       const bool removed = made.is_directory ? remove_directory(fd->get())
@@ -286,12 +283,17 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     entry.disk.node_id = node.id;
     entry.kept = kept;
     entry.disk.name_hash = name_hash_of(name);
-    entry.version = content.version;
+    entries_.found_version(entry, content.version, 0);
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    entries_.restored(entry, {rounded_up(data_bytes), rounded_up(content.size_bytes)}, node.pinned);
+    (void)entry.disk.put_copy(content);
+    entries_.found(entry, {.charged_bytes = rounded_up(data_bytes),
+                           .whole_bytes = rounded_up(content.size_bytes),
+                           .stored_ms = now_coarse_ms(),
+                           .cold = true,
+                           .pinned = node.pinned,
+                           .stage = Entry::Stage::kCandidate});
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
-    shard.copies[handle.ino] = content;
     if (content.size_bytes > 0 && !has_holes(content.extents)) capacity_.stored(content.size_bytes);
     stored_.push_back({node.modified, handle.ino});
   }

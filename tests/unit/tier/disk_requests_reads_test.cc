@@ -122,11 +122,9 @@ TEST_F(DiskRequestsReadsTest, HolesAreFoundOnTheDisk) {
   make_cold(f);
   EXPECT_EQ(seek_fails_with(f, 0, SEEK_DATA), EIO) << "nobody has it open from there";
   {
-    EntryTable::Shard& its_shard = shard(f);
-    MutexLock lock(its_shard.mutex);
-    CatalogContent& held = its_shard.held[f];
-    held = its_shard.copies.at(f);
-    held.extents = {{held.extents[0].start, 1}, {0, 1}, {held.extents[0].start + 2, 1}};
+    CatalogContent its = *copy(f);
+    its.extents = {{its.extents[0].start, 1}, {0, 1}, {its.extents[0].start + 2, 1}};
+    (void)entry(f).disk.hold(its);
   }
   EXPECT_EQ(*requests_->seek_on_disk(f, 5, SEEK_DATA), 5u);
   EXPECT_EQ(*requests_->seek_on_disk(f, 5, SEEK_HOLE), kUnitBytes);

@@ -14,13 +14,24 @@ constexpr uint64_t kNoLimit = UINT64_MAX;
 
 class Listener final : public EntryObserver {
  public:
-  void opened(const Entry& entry, bool writer) override { say(writer ? "opened to write" : "opened", entry); }
+  void created(const Entry& entry) override { say("created", entry); }
+  void found(const Entry& entry) override { say("found", entry); }
+  void opened(const Entry& entry, bool writer, uint64_t client) override {
+    say((writer ? "opened to write by " : "opened by ") + std::to_string(client), entry);
+  }
+  void closed(const Entry& entry) override { say("closed", entry); }
+  void stored(const Entry& entry) override { say("stored", entry); }
+  void renamed(const Entry& entry) override { say("renamed", entry); }
   void published(const Entry& entry) override { say("published", entry); }
+  void pinned(const Entry& entry) override { say(entry.pinned ? "pinned" : "unpinned", entry); }
+  void dirtied(const Entry& entry) override { say("dirtied", entry); }
+  void shrunk(const Entry& entry) override { say("shrunk", entry); }
+  void spilled(const Entry& entry) override { say("spilled", entry); }
   void evicted(const Entry& entry) override { say("evicted", entry); }
   void promoted(const Entry& entry, bool asked_for) override {
     say(asked_for ? "promoted" : "prefetched", entry);
   }
-  void removed(EntryTable::Shard&, const Entry& entry, RemovalReason reason) override {
+  void removed(const Entry& entry, RemovalReason reason) override {
     say("removed " + std::to_string(static_cast<int>(reason)), entry);
   }
   std::vector<std::string> heard() { return std::exchange(heard_, {}); }
@@ -55,9 +66,6 @@ class EntriesTest : public ::testing::Test {
     ASSERT_TRUE(entries_.stored(entry, {bytes, 0}, kNoLimit));
     ASSERT_TRUE(entries_.closed(entry, false));
   }
-  void remove(Entry& entry, RemovalReason reason) NO_THREAD_SAFETY_ANALYSIS {
-    entries_.removed(entries_.shard(entry.policy.ino), entry, reason);
-  }
   void erase(Entry& entry) NO_THREAD_SAFETY_ANALYSIS {
     const uint64_t ino = entry.policy.ino;
     entries_.shard(ino).erase(ino);
@@ -77,24 +85,26 @@ TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
   EXPECT_EQ(entries_.open_files(), 1u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u) << "it is being written";
   close_writer(entry, 4096);
-  EXPECT_EQ(listener_.heard(), Heard()) << "its name may be a temporary one";
+  EXPECT_EQ(listener_.heard(), (Heard{"created 7", "stored 7", "closed 7"})) << "its name may be temporary";
   entries_.renamed(entry, 5);
-  EXPECT_EQ(listener_.heard(), Heard{"published 7"});
+  EXPECT_EQ(listener_.heard(), (Heard{"renamed 7", "published 7"}));
   EXPECT_EQ(entries_.evictable_bytes(), 4096u);
   entries_.spilled(entry);
   EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kClean), 4096u);
   entries_.evicted(entry);
   EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kCold), 4096u);
   EXPECT_EQ(entries_.evictable_bytes(), 0u);
-  entries_.promotion_begun(entry);
-  entries_.promotion_ended(entry);
+  entries_.moves(entry, DiskFacts::Move::kPromoting);
+  entries_.moves(entry, DiskFacts::Move::kNone);
   entries_.promoted(entry, false);
   entries_.waiters_told(entry);
-  entries_.opened(entry, false, false);
+  entries_.opened(entry, false, false, 77);
   EXPECT_EQ(entries_.evictable_bytes(), 0u) << "it is open";
   EXPECT_TRUE(entries_.closed(entry, false));
-  remove(entry, RemovalReason::kEvicted);
-  EXPECT_EQ(listener_.heard(), (Heard{"evicted 7", "prefetched 7", "opened 7", "removed 2 7"}));
+  entries_.shrunk(entry);
+  entries_.removed(entry, RemovalReason::kEvicted);
+  EXPECT_EQ(listener_.heard(), (Heard{"spilled 7", "evicted 7", "prefetched 7", "opened by 77 7", "closed 7",
+                                      "shrunk 7", "removed 2 7"}));
   EXPECT_EQ(entries_.files(), 0u);
   EXPECT_EQ(entries_.evictable_bytes(), 0u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
@@ -106,6 +116,7 @@ TEST_F(EntriesTest, WhatIsOpenedToWriteHasNoTrueCopy) {
   const uint32_t before = entry.disk.content_epoch;
   entries_.dirtied(entry);
   entries_.opened(entry, true, false);
+  EXPECT_EQ(listener_.heard().back(), "opened to write by 0 7");
   EXPECT_NE(entry.disk.content_epoch, before);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 1u);
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
@@ -123,7 +134,9 @@ TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
   entries_.dirtied(small);
   entries_.opened(small, true, false);
   EXPECT_TRUE(entries_.writer_closed(small));
+  (void)listener_.heard();
   EXPECT_FALSE(entries_.stored(small, {16384, 0}, 8192)) << "it has grown";
+  EXPECT_EQ(listener_.heard(), (Heard{"unpinned 7", "stored 7"}));
   EXPECT_EQ(entries_.pinned_bytes(), 0u);
   entries_.closed(small, false);
 }
@@ -174,7 +187,9 @@ TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
   ASSERT_TRUE(entries_.writer_closed(entry));
   EXPECT_TRUE(entries_.stored(entry, {4096, 0}, kNoLimit));
   EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u);
+  (void)listener_.heard();
   EXPECT_TRUE(entries_.named(entry, kNoLimit));
+  EXPECT_EQ(listener_.heard(), Heard{"renamed 7"});
   EXPECT_EQ(entries_.files(), 1u);
   EXPECT_TRUE(entries_.closed(entry, false));
 }
@@ -184,11 +199,17 @@ TEST_F(EntriesTest, WhatIsFoundIsCounted) {
   Entry& open = unknown(1);
   Entry& cold = unknown(2);
   Entry& restored = unknown(3);
+  Entry& directory = unknown(4);
   entries_.found(open, {.open_count = 2, .writer_count = 1, .charged_bytes = 100});
   entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
   entries_.found_stored(cold);
-  entries_.restored(restored, {400, 0}, false);
-  entries_.published(restored);
+  entries_.found_copy(cold, 200);
+  entries_.found(directory, {.named = false, .stage = Entry::Stage::kOther});
+  EXPECT_EQ(listener_.heard(), (Heard{"found 1", "found 2", "published 2", "found 2", "found 4"}));
+  EXPECT_TRUE(directory.removed && !directory.is_file());
+  entries_.found(restored, {.charged_bytes = 400, .cold = true, .stage = Entry::Stage::kCandidate});
+  entries_.found_stored(restored);
+  EXPECT_EQ(listener_.heard(), (Heard{"found 3", "published 3"}));
   EXPECT_EQ(entries_.files(), 3u);
   EXPECT_EQ(entries_.open_files(), 1u);
   EXPECT_EQ(entries_.pinned_bytes(), 200u);
@@ -201,8 +222,8 @@ TEST_F(EntriesTest, EveryObserverHears) {
   Listener other;
   entries_.observe(other);
   store(7, 4096);
-  EXPECT_EQ(other.heard(), Heard{"published 7"});
-  EXPECT_EQ(listener_.heard(), Heard{"published 7"});
+  EXPECT_EQ(other.heard(), (Heard{"created 7", "stored 7", "published 7", "closed 7"}));
+  EXPECT_EQ(listener_.heard(), (Heard{"created 7", "stored 7", "published 7", "closed 7"}));
 }
 
 // Random lives: after each event the sums are those of a count over all entries.
@@ -234,7 +255,7 @@ class EntriesModel : public EntriesTest {
     if (alive_.size() < 8) return alive_.push_back(&make(++last_ino_, random() % 4 != 0));
     const size_t which = random() % alive_.size();
     Entry& entry = *alive_[which];
-    const bool idle = entry.open_count == 0 && !entry.disk.promoting;
+    const bool idle = entry.open_count == 0 && !entry.disk.promoting();
     const uint64_t bytes = random() % 16 * 4096;
     switch (random() % 10) {
       case 0:
@@ -272,15 +293,15 @@ class EntriesModel : public EntriesTest {
       (void)entries_.stored(entry, {bytes, 0}, 10 * 4096);
   }
   void promote(Entry& entry, bool asked_for) {
-    entries_.promotion_begun(entry);
-    entries_.promotion_ended(entry);
+    entries_.moves(entry, DiskFacts::Move::kPromoting);
+    entries_.moves(entry, DiskFacts::Move::kNone);
     entries_.promoted(entry, asked_for);
     entries_.waiters_told(entry);
   }
   void remove_one(size_t which) {
     Entry& entry = *alive_[which];
     alive_.erase(alive_.begin() + static_cast<ptrdiff_t>(which));
-    remove(entry, RemovalReason::kDeleted);
+    entries_.removed(entry, RemovalReason::kDeleted);
     erase(entry);
   }
   std::vector<Entry*> alive_;
@@ -297,10 +318,72 @@ TEST_F(EntriesModel, TheSumsAreTrueAfterEveryEvent) {
 }
 
 #ifdef KVCACHEFS_CHECK_STATES
-TEST_F(EntriesTest, AnImpossibleStateStopsTheProcess) {
-  Entry& entry = store(7, 4096);
-  entries_.spilled(entry);
+// Each test leaves an entry in a state that no life comes to.
+class ImpossibleState : public EntriesTest {
+ protected:
+  using Tier = Entry::Tier;
+  // It is in the catalog, with a copy.
+  Entry& store_clean() {
+    Entry& entry = store(7, 4096);
+    entry.disk.node_id = 3;
+    (void)entry.disk.put_copy({});
+    entries_.spilled(entry);
+    return entry;
+  }
+  Entry& store_cold() {
+    Entry& entry = store_clean();
+    entries_.evicted(entry);
+    return entry;
+  }
+};
+
+TEST_F(ImpossibleState, MoreWritersThanOpens) {
+  EXPECT_DEATH(entries_.found(unknown(7), {.writer_count = 1}), "more writers than opens");
+}
+
+TEST_F(ImpossibleState, MoreOpensFromTheDiskThanOpens) {
+  EXPECT_DEATH(entries_.found(unknown(7), {.direct_count = 1}), "more opens from the disk than opens");
+}
+
+TEST_F(ImpossibleState, ACopyOfWhatIsBeingWritten) {
+  Entry& entry = store_clean();
   EXPECT_DEATH(entries_.opened(entry, true, false), "a copy of what is being written");
+}
+
+TEST_F(ImpossibleState, PromotedInMemory) {
+  Entry& entry = store_clean();
+  EXPECT_DEATH(entries_.moves(entry, DiskFacts::Move::kPromoting), "promoted in memory");
+}
+
+TEST_F(ImpossibleState, SpilledWithoutMemory) {
+  Entry& entry = store_cold();
+  EXPECT_DEATH(entries_.moves(entry, DiskFacts::Move::kSpilling), "spilled without memory");
+}
+
+TEST_F(ImpossibleState, AwaitedWithoutMemory) {
+  Entry& entry = store_cold();
+  entries_.promoted(entry, true);
+  EXPECT_DEATH(entries_.evicted(entry), "awaited without memory");
+}
+
+TEST_F(ImpossibleState, TheStateOfAFileOfWhatIsNone) {
+  EXPECT_DEATH(entries_.opened(unknown(7), false, false), "the state of a file, of what is none");
+  EXPECT_DEATH(entries_.pinned(unknown(8), 0, kNoLimit), "the state of a file, of what is none");
+  EXPECT_DEATH(entries_.found_copy(unknown(9), 4096), "the state of a file, of what is none");
+}
+
+TEST_F(ImpossibleState, NoCopy) {
+  Entry& entry = store(7, 4096);
+  entry.disk.node_id = 3;
+  EXPECT_DEATH(entries_.spilled(entry), "no copy");
+}
+
+TEST_F(ImpossibleState, ServedFromADiskThatMayDropIt) {
+  Entry& entry = store_cold();
+  EXPECT_DEATH(entries_.opened(entry, false, true), "served from the disk, which may drop it");
+  (void)entry.disk.hold({});
+  entries_.opened(entry, false, true);
+  EXPECT_TRUE(entries_.closed(entry, true));
 }
 #endif
 

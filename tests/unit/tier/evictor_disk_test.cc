@@ -197,13 +197,14 @@ TEST_F(EvictorDiskTest, WhatIsReadFromTheDiskOrPromotedStaysThere) {
   const uint64_t f = store("f"), g = store("g"), h = store("h");
   for (const uint64_t its : {f, g, h}) make_cold(its);
   commit();
+  hold_on_disk(f);
   open_entry(f, {.from_disk = true});
-  entries_.promotion_begun(entry(g));
+  entries_.moves(entry(g), DiskFacts::Move::kPromoting);
   disk_->want_room(4 * kUnitBytes);
   tidy();
   EXPECT_TRUE(is_there("f") && is_there("g"));
   EXPECT_FALSE(state(h).exists);
-  entries_.promotion_ended(entry(g));
+  entries_.moves(entry(g), DiskFacts::Move::kNone);
 }
 
 TEST_F(EvictorDiskTest, IfNothingIsColdACleanEntryMakesRoomOnTheDisk) {

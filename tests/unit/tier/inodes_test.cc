@@ -29,21 +29,15 @@ class InodesTest : public test::PoolPartsTest {
     ASSERT_EQ(::unlinkat(root(), name.c_str(), 0), 0);
     EntryTable::Shard& its_shard = shard(its);
     MutexLock lock(its_shard.mutex);
-    entries_.removed(its_shard, *its_shard.find(its), RemovalReason::kDeleted);
+    entries_.removed(*its_shard.find(its), RemovalReason::kDeleted);
     its_shard.kept[its] = KeptByDescriptor(std::move(file), nullptr, 0, {});
   }
   // A promotion of the file is under way, which changes its times.
   void begin_promotion(uint64_t its, const KeptTimes& times) {
-    EntryTable::Shard& its_shard = shard(its);
-    MutexLock lock(its_shard.mutex);
-    entries_.promotion_begun(*its_shard.find(its));
-    its_shard.times[its] = times;
+    entry(its).disk.move = DiskFacts::Move::kPromoting;
+    entry(its).disk.with_copies().times = std::make_unique<KeptTimes>(times);
   }
-  KeptTimes kept_times(uint64_t its) {
-    EntryTable::Shard& its_shard = shard(its);
-    MutexLock lock(its_shard.mutex);
-    return its_shard.times.at(its);
-  }
+  KeptTimes kept_times(uint64_t its) { return *entry(its).disk.times(); }
   uint64_t blocks(uint64_t its) { return static_cast<uint64_t>(inodes_->attributes(its)->st_blocks) * 512; }
 };
 
@@ -153,7 +147,7 @@ TEST_F(InodesTest, AnAdoptedInodeIsForgottenOnceItHasNoName) {
   {
     EntryTable::Shard& its_shard = shard(d);
     MutexLock lock(its_shard.mutex);
-    entries_.removed(its_shard, *its_shard.find(d), RemovalReason::kDeleted);
+    entries_.removed(*its_shard.find(d), RemovalReason::kDeleted);
   }
   inodes_->forget(d, 1);
   EXPECT_FALSE(state(d).exists);
@@ -262,7 +256,7 @@ TEST_F(InodesTest, AKeptCtimeEndsWithAChangeByUsers) {
   {
     EntryTable::Shard& its_shard = shard(f);
     MutexLock lock(its_shard.mutex);
-    inodes_->touched(its_shard, *its_shard.find(f));
+    inodes_->touched(*its_shard.find(f));
   }
   EXPECT_NE(inodes_->attributes(f)->st_ctim.tv_nsec, before.st_ctim.tv_nsec);
 }
@@ -274,7 +268,7 @@ TEST_F(InodesTest, DuringAPromotionAChangeByUsersMovesTheCtimeAlone) {
   {
     EntryTable::Shard& its_shard = shard(f);
     MutexLock lock(its_shard.mutex);
-    inodes_->touched(its_shard, *its_shard.find(f));
+    inodes_->touched(*its_shard.find(f));
   }
   EXPECT_EQ(kept_times(f).modified.tv_sec, 22);
   EXPECT_EQ(kept_times(f).changed.tv_sec, status("f").st_ctim.tv_sec);

@@ -192,9 +192,9 @@ TEST_F(OpenFilesDataTest, AColdFileNeedsItsContentUnlessItLosesAll) {
   EXPECT_EQ(copy_mark_of(open("f").get())->state, CopyMark::State::kNone);
   const uint64_t g = store("g");
   make_cold(g);
-  entries_.promotion_begun(entry(g));
+  entries_.moves(entry(g), DiskFacts::Move::kPromoting);
   EXPECT_EQ(truncate(g, 0), Presence::kCold) << "its pages are on their way";
-  entries_.promotion_ended(entry(g));
+  entries_.moves(entry(g), DiskFacts::Move::kNone);
 }
 
 TEST_F(OpenFilesDataTest, AColdFileWithoutItsDisk) {

@@ -172,9 +172,9 @@ TEST_F(OpenFilesTest, AColdEntryIsPromotedOrServedFromTheDisk) {
   EXPECT_FALSE(is_held(f));
   EXPECT_EQ(open(f), Presence::kCold);
   EXPECT_TRUE(backing_.held.empty());
-  entries_.promotion_begun(entry(f));
+  entries_.moves(entry(f), DiskFacts::Move::kPromoting);
   EXPECT_EQ(open(f, kFromDisk), Presence::kCold) << "it is on its way";
-  entries_.promotion_ended(entry(f));
+  entries_.moves(entry(f), DiskFacts::Move::kNone);
 }
 
 TEST_F(OpenFilesTest, ItsContentStaysOnTheDiskAsLongAsItIsReadThere) {
@@ -200,8 +200,8 @@ TEST_F(OpenFilesTest, BesideAReaderFromTheDiskThereIsNoPassthrough) {
   const uint64_t f = store("f");
   make_cold(f);
   (void)opened(f, kFromDisk);
-  entries_.promotion_begun(entry(f));
-  entries_.promotion_ended(entry(f));
+  entries_.moves(entry(f), DiskFacts::Move::kPromoting);
+  entries_.moves(entry(f), DiskFacts::Move::kNone);
   entries_.promoted(entry(f), true);
   EXPECT_TRUE(opened(f).from_disk);
   EXPECT_TRUE(backing_.held.empty());

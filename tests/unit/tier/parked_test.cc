@@ -140,11 +140,11 @@ TEST_F(ParkedTest, APinnedOneComesBackWhenItIsUnpinned) {
 TEST_F(ParkedTest, OneOnItsWayToTheDiskComesBackFromThere) {
   store({1});
   park_next(true);
-  entries_.spill_begun(entry(1));
+  entries_.moves(entry(1), DiskFacts::Move::kSpilling);
   parked_.retry(true);
   EXPECT_EQ(take(), 0u);
-  entries_.spill_ended(entry(1));
-  entries_.unpark_if_evictable(entry(1));
+  entries_.moves(entry(1), DiskFacts::Move::kNone);
+  entries_.spill_asked(entry(1), DiskFacts::Spill::kNotAsked);
   EXPECT_EQ(take(), 1u);
 }
 
@@ -155,13 +155,13 @@ TEST_F(ParkedTest, OneThatIsGoneDoesNotComeBack) {
   {
     EntryTable::Shard& shard = entries_.shard(1);
     MutexLock lock(shard.mutex);
-    entries_.removed(shard, *shard.find(1), RemovalReason::kDeleted);
+    entries_.removed(*shard.find(1), RemovalReason::kDeleted);
     shard.erase(1);
   }
   {
     EntryTable::Shard& shard = entries_.shard(2);
     MutexLock lock(shard.mutex);
-    entries_.removed(shard, *shard.find(2), RemovalReason::kDeleted);  // the kernel still knows it
+    entries_.removed(*shard.find(2), RemovalReason::kDeleted);  // the kernel still knows it
   }
   parked_.retry(true);
   EXPECT_EQ(take(), 0u);

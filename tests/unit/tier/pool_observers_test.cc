@@ -47,9 +47,7 @@ class PoolObserversTest : public ::testing::Test {
     entries_.waiters_told(entry);
   }
   void open(Entry& entry, bool writer) { entries_.opened(entry, writer, false); }
-  void remove(Entry& entry, RemovalReason reason) NO_THREAD_SAFETY_ANALYSIS {
-    entries_.removed(entries_.shard(entry.policy.ino), entry, reason);
-  }
+  void remove(Entry& entry, RemovalReason reason) { entries_.removed(entry, reason); }
   static Entry& known(Entry& entry) {
     entry.kernel.lookup_count = 1;
     return entry;
@@ -69,6 +67,7 @@ class PoolObserversTest : public ::testing::Test {
 
 TEST_F(PoolObserversTest, EachOpenOfWhatWasThereIsAHit) {
   Entry& entry = store();
+  EXPECT_EQ(counters_.creates, 1u);
   EXPECT_EQ(counters_.opens_hit, 0u) << "its creation is none";
   open(entry, false);
   open(entry, true);
@@ -139,6 +138,8 @@ TEST_F(PoolObserversTest, TheKernelHearsOfBlocksThatGoAndCome) {
   backing_.daemon_io = true;
   promote(entry, true);
   EXPECT_EQ(heard(), Inodes{kIno}) << "in daemon I/O it may read nothing";
+  entries_.shrunk(entry);
+  EXPECT_EQ(heard(), Inodes{kIno});
 }
 
 TEST_F(PoolObserversTest, TheKernelHearsNothingOfWhatItDoesNotKnow) {

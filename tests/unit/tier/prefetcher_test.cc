@@ -23,6 +23,11 @@ class PrefetcherTest : public test::PoolPartsTest {
     return its;
   }
   Result<void> prefetch(const std::vector<PrefetchOrder>& orders) { return prefetcher_->prefetch(orders); }
+  // As after a client's open.
+  void open_ahead(uint64_t ino, uint64_t client) {
+    prefetcher_->opened(entry(ino), false, client);
+    prefetcher_->open_ahead(ino, client);
+  }
   PrefetchProgress progress() const { return prefetcher_->progress(); }
   bool all_ended() {
     return work_until([&] { return progress().queued == 0 && tier().promoter.queued() == 0; });
@@ -31,7 +36,7 @@ class PrefetcherTest : public test::PoolPartsTest {
 
 TEST_F(PrefetcherTest, WithoutADiskThereIsNothingToOrder) {
   EXPECT_EQ(code_of(prefetch({{"f"}})), EOPNOTSUPP);
-  prefetcher_->open_ahead(store("f"), kClient);
+  open_ahead(store("f"), kClient);
   (void)lose_disk(std::chrono::hours(1));
   EXPECT_EQ(code_of(prefetch({{"f"}})), EIO);
   EXPECT_EQ(progress().failed, 0u);
@@ -124,15 +129,15 @@ TEST_F(PrefetcherTest, WhatAClientOpenedNextTheLastTimeIsAskedFor) {
   attach_disk();
   const uint64_t f = store_cold("f", 1);
   const uint64_t g = store_cold("g", 2);
-  for (const uint64_t its : {f, g}) prefetcher_->open_ahead(its, kClient);
+  for (const uint64_t its : {f, g}) open_ahead(its, kClient);
   ASSERT_EQ(tier().promoter.queued(), 0u);
-  prefetcher_->open_ahead(f, kClient);
+  open_ahead(f, kClient);
   EXPECT_EQ(tier().promoter.queued(), 1u);
   ASSERT_TRUE(all_ended());
   EXPECT_EQ(state(g).tier, Entry::Tier::kClean);
   EXPECT_EQ(state(f).tier, Entry::Tier::kCold) << "its own open asks for it";
   EXPECT_EQ(progress().done, 0u) << "nobody has ordered it";
-  prefetcher_->open_ahead(f, kClient);
+  open_ahead(f, kClient);
   EXPECT_EQ(tier().promoter.queued(), 0u) << "it is in memory";
 }
 
@@ -141,20 +146,20 @@ TEST_F(PrefetcherTest, NothingIsAskedForInVain) {
   const uint64_t f = store_cold("f", 1);
   const uint64_t g = store_cold("g", 2);
   const auto open_both = [&](uint64_t client) {
-    for (const uint64_t its : {f, g}) prefetcher_->open_ahead(its, client);
+    for (const uint64_t its : {f, g}) open_ahead(its, client);
   };
   open_both(0);
-  prefetcher_->open_ahead(f, 0);
+  open_ahead(f, 0);
   EXPECT_EQ(tier().promoter.queued(), 0u) << "clients that are not known are not told apart";
   open_both(kClient);
   prefetcher_->set_auto(false);
-  prefetcher_->open_ahead(f, kClient);
+  open_ahead(f, kClient);
   EXPECT_EQ(tier().promoter.queued(), 0u);
   prefetcher_->set_auto(true);
-  entries_.promotion_begun(entry(g));
-  prefetcher_->open_ahead(f, kClient);
+  entries_.moves(entry(g), DiskFacts::Move::kPromoting);
+  open_ahead(f, kClient);
   EXPECT_EQ(tier().promoter.queued(), 0u) << "it is on its way";
-  entries_.promotion_ended(entry(g));
+  entries_.moves(entry(g), DiskFacts::Move::kNone);
 }
 
 }  // namespace kvcachefs::prefetcher_test

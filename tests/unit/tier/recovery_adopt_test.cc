@@ -81,7 +81,7 @@ TEST_F(RecoveryAdoptTest, BackingIdsGoToTheirFilesOrBack) {
   ASSERT_TRUE(survivors_->backing_ids().held({{kPool, f}, *held}));
   ASSERT_TRUE(survivors_->backing_ids().held({{kPool, gone_ino}, *gone}));
   adopt();
-  EXPECT_EQ(entry(f).backing, *held);
+  EXPECT_EQ(entry(f).kernel.backing, *held);
   EXPECT_EQ(backing_.held.size(), 1u) << "that of the file that is gone was given back";
 }
 
@@ -161,7 +161,7 @@ TEST_F(RecoveryAdoptTest, AColdEntryThatIsOpenOtherwiseThanFromTheDiskHasItsPage
   EXPECT_EQ(state(f).tier, Tier::kDirty);
   EXPECT_EQ(state(g).tier, Tier::kCold);
   EXPECT_EQ(state(g).opens_from_disk, 1u);
-  EXPECT_EQ(entry(g).backing, -1);
+  EXPECT_EQ(entry(g).kernel.backing, -1);
 }
 
 // The process died between the cut and the mark.

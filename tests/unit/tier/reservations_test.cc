@@ -12,6 +12,7 @@
 
 #include "tests/support/arena_test.h"
 #include "tests/support/no_kernel.h"
+#include "tier/pool/pool_observers.h"
 
 namespace kvcachefs::reservations_test {
 
@@ -38,6 +39,7 @@ class ReservationsTest : public test::ArenaTest {
     capacity_.emplace(PoolOptions{}, surroundings_, *arena_, counters_);
     reservations_.emplace(PoolPart{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_});
     resize(32 * kMiB);
+    entries_.observe(kernel_);
   }
   void resize(uint64_t bytes) {
     ASSERT_TRUE(arena_->resize(bytes));
@@ -86,6 +88,7 @@ class ReservationsTest : public test::ArenaTest {
       .arena_path = {}, .backing_store = &backing_, .listener = &listener_, .evictor = &evictor_};
   PoolCounters counters_;
   Entries entries_{"lru"};
+  KernelObserver kernel_{listener_, kPool, backing_};
   const std::string name_ = "p";
   std::optional<Capacity> capacity_;
   std::optional<Reservations> reservations_;

@@ -147,7 +147,7 @@ TEST_F(SettingsTest, AdmissionAndPrefetch) {
   EXPECT_EQ(options().admission, Admission::kSecondAccess);
   EXPECT_EQ(tier().admission.kind(), Admission::kSecondAccess);
   const uint64_t f = store("f"), g = store("g");
-  for (const uint64_t its : {f, g}) prefetcher_->open_ahead(its, 77);
+  for (const uint64_t its : {f, g}) prefetcher_->opened(entry(its), false, 77);
   make_cold(g);
   ASSERT_TRUE(settings_->set_auto_prefetch(false));
   EXPECT_FALSE(options().prefetch);
