@@ -33,7 +33,7 @@ class PoolDiskTest : public test::PoolPartsTest {
   void remove(uint64_t its) {
     EntryTable::Shard& its_shard = shard(its);
     MutexLock lock(its_shard.mutex);
-    entries_.removed(its_shard, *its_shard.find(its), RemovalReason::kDeleted);
+    entries_.removed(*its_shard.find(its), RemovalReason::kDeleted);
   }
   void link(const char* name, const char* other) { ASSERT_EQ(::linkat(root(), name, root(), other, 0), 0); }
 };
