@@ -103,6 +103,9 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
   auto known = uuid_in(**catalog, kSpillUuidSetting);
   if (!known) return pass(known);
   wanted.uuid = *known;
+  // Another catalog lies where the pool's was: a disk that it does not know would be taken for an empty one.
+  if (!wanted.uuid && adopted)
+    return fail(ESTALE, fmt::format("pool {}: the catalog {} knows of no disk", pool.name(), catalog_path));
   if (!wanted.uuid) {
     auto made = new_uuid(**catalog);
     if (!made) return pass(made);

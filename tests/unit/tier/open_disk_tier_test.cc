@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
 
@@ -184,6 +185,20 @@ TEST_F(OpenDiskTierTest, ForAnAdoptedPoolNothingIsMadeOrForced) {
   EXPECT_TRUE(test::read_file(spill()) == not_its_own);
   EXPECT_EQ(its.disk(), nullptr);
   EXPECT_EQ(setting(kSpillUuidSetting), known);
+}
+
+// Another catalog lies where the pool's was: what its files say is on the disk is not in it.
+TEST_F(OpenDiskTierTest, ForAnAdoptedPoolACatalogThatKnowsNoDiskIsRefused) {
+  (void)open_catalog();
+  Pool& its = adopted();
+  EXPECT_EQ(open(its, spilling("p"), Attaching::kAdopted), ESTALE);
+  EXPECT_TRUE(is_said(catalog())) << message_;
+  EXPECT_FALSE(test::exists(spill()));
+  const std::string zeros(4 * kMiB, '\0');
+  std::ofstream(spill(), std::ios::binary) << zeros;
+  EXPECT_EQ(open(its, spilling("p"), Attaching::kAdopted), ESTALE);
+  EXPECT_TRUE(test::read_file(spill()) == zeros);
+  EXPECT_EQ(its.disk(), nullptr);
 }
 
 TEST_F(OpenDiskTierTest, AnAdoptedPoolsCutDiskIsRefused) {
