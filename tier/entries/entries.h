@@ -27,8 +27,8 @@ class Entries {
 
   explicit Entries(std::string_view policy) : candidates_(policy) {}
 
-  Shard& shard(uint64_t ino) { return table_.shard(ino); }
-  std::array<Shard, EntryTable::kShards>& shards() { return table_.shards(); }
+  Shard& shard(uint64_t ino) { return table_.shards[ino % EntryTable::kShards]; }
+  std::array<Shard, EntryTable::kShards>& shards() { return table_.shards; }
   // The observer stays until the Entries go. Events that are under way in other threads may pass it by.
   void observe(EntryObserver& observer);
 
@@ -85,7 +85,7 @@ class Entries {
   void unpinned(Entry& entry) EXCLUDES(pins_mutex_);
   void reprioritised(Entry& entry, int priority) { candidates_.reprioritised(entry, priority); }
 
-  // --- entries that another process has left ---
+  // --- entries that another process has left, or that only the disk has ---
   struct Found {
     uint32_t open_count = 0;
     uint32_t writer_count = 0;
@@ -102,7 +102,7 @@ class Entries {
   // A file that is not open is published afterwards, by found_stored().
   void found(Entry& entry, const Found& facts);
   void found_stored(Entry& entry);
-  void found_version(Entry& entry, uint32_t version, uint32_t first_version);
+  void found_version(Entry& entry, uint32_t version, uint32_t first_version);  // before found_copy()
   // What the disk has of a found file: it is clean, or cold with these bytes.
   void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);
 

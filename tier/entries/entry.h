@@ -35,11 +35,10 @@
 //   4. An inode that is no regular file has an entry only while the kernel knows it (lookup_count > 0). An
 //      empty directory that the kernel does not know may leave (tier/pool/empty_directories.h).
 //   5. Clean and cold entries have a copy(), and the catalog has that content or is about to get it. A dirty
-//   entry may have one there too: an older content, which the catalog keeps
-//      until it is replaced.
+//      entry may have one too: an older content, which the catalog keeps until it is replaced.
 //   6. A cold entry's file has no blocks, and no process has it open or mapped except `direct_count` readers,
-//      which the daemon serves from the disk. While the entry is promoted its tier does not change, and it
-//      can only be removed.
+//      which the daemon serves from the disk. While the promoter copies the entry its tier does not
+//      change, and it can only be removed.
 //   7. Every open for writing and every truncation changes `content_epoch` first. A copy to the disk is true
 //      only if the epoch has not changed since before the copy began, and if no process could write then
 //      (F_RDLCK).
@@ -113,7 +112,7 @@ struct DiskFacts {
   bool awaited = false;            // promoted, and its waiters have not all been told
   bool prefetched = false;         // promoted before a client asked for it, and not opened after that
 
-  // What only entries need of which the disk has a content.
+  // What only an entry needs that the disk has: one without a disk pays for the pointer alone.
   struct Copies {
     std::optional<CatalogContent> latest;
     std::unique_ptr<CatalogContent> held;

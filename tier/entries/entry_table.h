@@ -14,8 +14,7 @@
 
 namespace kvcachefs {
 
-class EntryTable {
- public:
+struct EntryTable {
   static constexpr size_t kShards = 64;
 
   struct Shard {
@@ -45,11 +44,7 @@ class EntryTable {
     }
   };
 
-  Shard& shard(uint64_t ino) { return shards_[ino % kShards]; }
-  std::array<Shard, kShards>& shards() { return shards_; }
-
- private:
-  std::array<Shard, kShards> shards_;
+  std::array<Shard, kShards> shards;
 };
 
 // An entry whose shard is held as long as this lives; null if there is no such entry.

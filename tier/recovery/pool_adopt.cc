@@ -22,12 +22,6 @@
 namespace kvcachefs {
 namespace {
 
-struct Opens {
-  uint32_t all = 0;
-  uint32_t writers = 0;
-  uint32_t from_disk = 0;
-};
-
 std::string xattr_of(int fd, const char* name) {
   std::array<char, 16> value{};
   const auto size = sys::get_xattr(fd, name, value);
@@ -53,8 +47,9 @@ uint64_t age_ms(const timespec& time) {
 // them for it. A cold entry's file has no pages, or some, and nothing tells which; its mark describes its
 // content. An entry that was truncated to 0 bytes has that size before its mark tells. An entry that is open
 // otherwise than from the disk has all its pages.
-bool is_cold(const std::optional<CopyMark>& mark, const struct stat& attributes, const Opens& opens) {
-  if (!mark || opens.all > opens.from_disk) return false;
+bool is_cold(const std::optional<CopyMark>& mark, const struct stat& attributes,
+             const Entries::Found& facts) {
+  if (!mark || facts.open_count > facts.direct_count) return false;
   const auto size = size_of(attributes);
   if (mark->state == CopyMark::State::kUnreadable) return size > 0 && attributes.st_blocks == 0;
   return mark->state == CopyMark::State::kCold && (size > 0 || mark->content.size_bytes == 0);
@@ -84,10 +79,10 @@ class Recovery::Adopter : DiskPart {
   Result<void> run() {
     survivors_.handles().for_each([this](const OpenHandle& handle) {
       if (handle.inode.pool != number_) return;
-      Opens& opens = opens_[handle.inode.ino];
-      ++opens.all;
-      if (handle.writer) ++opens.writers;
-      if (handle.from_disk) ++opens.from_disk;
+      Entries::Found& its = opens_[handle.inode.ino];
+      ++its.open_count;
+      if (handle.writer) ++its.writer_count;
+      if (handle.from_disk) ++its.direct_count;
     });
     survivors_.backing_ids().for_each([this](const HeldBacking& backing, bool) {
       if (backing.inode.pool == number_) backings_[backing.inode.ino] = backing.id;
@@ -170,16 +165,16 @@ class Recovery::Adopter : DiskPart {
 
   void adopt_file(sys::Handle handle, struct stat attributes, int fd, bool nameless) {
     const auto found = opens_.find(handle.ino);
-    const Opens opens = found == opens_.end() ? Opens{} : found->second;
+    Entries::Found facts = found == opens_.end() ? Entries::Found{} : found->second;
     const uint64_t size = size_of(attributes);
     const uint64_t allocated = allocated_bytes_of(attributes);
     EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
-    entry.kept = adopt_ctime(fd, attributes, opens.writers > 0);
+    entry.kept = adopt_ctime(fd, attributes, facts.writer_count > 0);
     const auto mark = copy_mark_of(fd);
     if (mark && mark->error != 0) note_failure({mark->error, {}});
-    const bool cold = is_cold(mark, attributes, opens);
+    const bool cold = facts.cold = is_cold(mark, attributes, facts);
     entry.disk.synced_nameless = mark && mark->synced_nameless;  // the name may have come since
     if (mark && mark->state == CopyMark::State::kNone)
       entries_.found_version(entry, mark->first_version, mark->first_version);
@@ -190,40 +185,36 @@ class Recovery::Adopter : DiskPart {
       entry.disk.node_id = 0;  // set again from the mark
     }
     const uint64_t now_ms = now_coarse_ms();
+    facts.stored_ms = now_ms - std::min(now_ms, age_ms(attributes.st_mtim));
     const uint64_t whole = rounded_up(size);
     if (surroundings_.topology->node_count() > 1)
       entry.memory.node = static_cast<int8_t>(surroundings_.topology->node_of_file(fd));
-    bool pinned = false;
     if (has_other_xattrs(fd)) {
       entry.policy.priority = number_in(xattr_of(fd, "user.kv.priority"));
-      pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
+      facts.pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
     }
-    entries_.found(entry, {.open_count = opens.all,
-                           .writer_count = opens.writers,
-                           .direct_count = opens.from_disk,
-                           .charged_bytes = cold ? whole : allocated,
-                           .whole_bytes = whole,
-                           .stored_ms = now_ms - std::min(now_ms, age_ms(attributes.st_mtim)),
-                           .cold = cold,
-                           .pinned = pinned,
-                           .named = !nameless});
+    facts.charged_bytes = cold ? whole : allocated;
+    facts.whole_bytes = whole;
+    facts.named = !nameless;
+    entries_.found(entry, facts);
     if (const auto backing = backings_.extract(handle.ino)) entry.kernel.backing = backing.mapped();
-    if (entry.kernel.backing < 0 && opens.all > opens.from_disk) (void)parts_.open_files.back(entry);
-    if (opens.writers > 0)
+    if (entry.kernel.backing < 0 && facts.open_count > facts.direct_count)
+      (void)parts_.open_files.back(entry);
+    if (facts.writer_count > 0)
       capacity_.writers().open(handle.ino, allocated, !surroundings_.backing_store->needs_write_access());
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
       entry.memory.reserved_end = size + allocated;
-      if (opens.writers == 0)
+      if (facts.writer_count == 0)
         if (auto file = arena_.open(handle, O_RDWR | O_NONBLOCK)) {
           (void)parts_.reservations.trim(entry, file->get());
           if (auto now = sys::stat_of(file->get())) entries_.charged(entry, allocated_bytes_of(*now));
         }
     }
     if (nameless) return;
-    if (size > 0 && opens.writers == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
+    if (size > 0 && facts.writer_count == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
       capacity_.stored(size);
-    if (opens.writers == 0)
+    if (facts.writer_count == 0)
       closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
   }
 
@@ -251,7 +242,7 @@ class Recovery::Adopter : DiskPart {
 
   const Parts& parts_;
   Survivors& survivors_;
-  std::unordered_map<uint64_t, Opens> opens_;
+  std::unordered_map<uint64_t, Entries::Found> opens_;  // what is known of them at first: the counts
   std::unordered_map<uint64_t, int32_t> backings_;
   std::vector<Closed> closed_;
   Result<void> whole_;
