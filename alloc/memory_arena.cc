@@ -32,20 +32,40 @@ bool is_same(int a, int b) {
   return first && second && first->st_dev == second->st_dev && first->st_ino == second->st_ino;
 }
 
+// What a kernel lacks of the options, in the order in which they are given up.
+struct Lack {
+  bool huge_pages = false;  // CONFIG_TRANSPARENT_HUGEPAGE, off with PREEMPT_RT and in some clouds' kernels
+  bool noswap = false;      // Linux 6.4
+};
+constexpr Lack kLacks[] = {{}, {.noswap = true}, {.huge_pages = true}, {.huge_pages = true, .noswap = true}};
+
+Result<void> mount_tmpfs(const std::string& path, uint64_t size_bytes) {
+  Result<void> mounted;
+  for (const Lack& lack : kLacks) {
+    const std::string data = size_options(size_bytes) + ",mode=0700,inode64" +
+                             (lack.huge_pages ? "" : ",huge=within_size") + (lack.noswap ? "" : ",noswap");
+    const int injected = lack.huge_pages ? 0 : injected_error("mount huge");
+    mounted = injected != 0 ? fail(injected)
+                            : sys::mount("kvcachefs", path.c_str(), "tmpfs", kMountFlags, data.c_str());
+    if (!mounted && mounted.error().code == EINVAL) continue;
+    if (mounted && lack.huge_pages)
+      log_warning(
+          "{}: without huge pages, which this kernel does not have on a tmpfs: slower, by what a page of "
+          "4 KiB costs",
+          path);
+    if (mounted && lack.noswap)
+      log_info("{}: without noswap, which needs Linux 6.4: the kernel may swap the memory out", path);
+    break;
+  }
+  return mounted;
+}
+
 }  // namespace
 
 Result<MemoryArena> MemoryArena::create(const Options& options) {
   MemoryArena arena;
   if (auto made = sys::make_directories(options.path, 0700); !made) return pass(made);
-  std::string data = size_options(options.size_bytes) + ",mode=0700,huge=within_size,inode64,noswap";
-  auto mounted = sys::mount("kvcachefs", options.path.c_str(), "tmpfs", kMountFlags, data.c_str());
-  if (!mounted && mounted.error().code == EINVAL) {
-    data.resize(data.rfind(",noswap"));
-    mounted = sys::mount("kvcachefs", options.path.c_str(), "tmpfs", kMountFlags, data.c_str());
-    if (mounted)
-      log_info("{}: without noswap, which needs Linux 6.4: the kernel may swap the memory out", options.path);
-  }
-  if (!mounted) return pass(mounted);
+  if (auto mounted = mount_tmpfs(options.path, options.size_bytes); !mounted) return pass(mounted);
   arena.path_ = options.path;
 
   auto root = sys::open_at(AT_FDCWD, options.path.c_str(), O_RDONLY | O_DIRECTORY);

@@ -294,5 +294,14 @@ TEST_F(FullPoolTest, ALongSymbolicLinkWaitsForTheEvictor) {
   EXPECT_EQ(read, target);
 }
 
+// A kernel without transparent huge pages refuses the mount option.
+TEST_F(FullPoolTest, APoolWithoutHugePagesServes) {
+  arm("failing mount huge 22");
+  start_pool("p:size=16M");
+  EXPECT_NE(mount().log().find("without huge pages"), std::string::npos);
+  EXPECT_EQ(error_name(store(path("f"), pattern(1, kMiB))), "ok");
+  EXPECT_EQ(difference(1, read_file(path("f"))), "");
+}
+
 }  // namespace
 }  // namespace kvcachefs::test
