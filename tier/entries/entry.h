@@ -73,8 +73,13 @@ struct KernelFacts {
   uint32_t looked_up_ms = 0;
   int32_t backing = -1;  // while open: the passthrough backing id, or the descriptor in daemon I/O; -1: none
   bool sought = false;   // an open's last try looked it up, and the kernel has not forgotten it
+  // A file that was adopted: the kernel may know it from the process that died, and before Linux 6.16
+  // (FUSE_NOTIFY_INC_EPOCH) believes what it knows for a year. It is told as if it knew it.
+  bool may_be_known = false;
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
+
+  bool is_to_be_told() const { return lookup_count > 0 || may_be_known; }
 };
 
 // The memory of the entry's file (Reservations, and Entries for the sums).

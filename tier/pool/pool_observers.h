@@ -52,7 +52,7 @@ class KernelObserver final : public EntryObserver {
 
  private:
   void changed(const Entry& entry) {
-    if (entry.kernel.lookup_count > 0) listener_.changed(pool_, entry.policy.ino);
+    if (entry.kernel.is_to_be_told()) listener_.changed(pool_, entry.policy.ino);
   }
 
   DiscardListener& listener_;

@@ -35,7 +35,7 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
       tries = -1;
       ++removed;
       // The listener tells a kernel that knows the inode, and so may know it by this name.
-      if (entry.kernel.lookup_count > 0)
+      if (entry.kernel.is_to_be_told())
         surroundings_.listener->discarded(number_, within->st_ino, ino, found->name);
       if (attributes->st_nlink == 1) return NamesLeft::kNone;
     }

@@ -171,6 +171,7 @@ class Recovery::Adopter : DiskPart {
     EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
+    entry.kernel.may_be_known = true;
     entry.kept = adopt_ctime(fd, attributes, facts.writer_count > 0);
     const auto mark = copy_mark_of(fd);
     if (mark && mark->error != 0) note_failure({mark->error, {}});

@@ -41,6 +41,15 @@ TEST_F(RecoveryAdoptTest, ClosedFilesAreCandidatesInTheOrderOfTheirLastUse) {
   EXPECT_EQ(capacity_->expected_entry_bytes(), kBlock) << "learned from them";
 }
 
+// Before Linux 6.16 it would believe for a year what the process that died has told it.
+TEST_F(RecoveryAdoptTest, TheKernelIsToldOfWhatItMayKnow) {
+  const uint64_t f = leave("f");
+  adopt();
+  EXPECT_EQ(tree_->remove_names(entry(f), open("f", O_RDONLY).get()), Tree::NamesLeft::kNone);
+  ASSERT_EQ(heard_.gone.size(), 1u);
+  EXPECT_EQ(heard_.gone[0].name, "f");
+}
+
 TEST_F(RecoveryAdoptTest, TheSecondNameOfAFileIsNoSecondEntry) {
   const uint64_t f = leave("f");
   ASSERT_EQ(::linkat(root(), "f", root(), "g", 0), 0);
