@@ -23,6 +23,10 @@ constexpr int kMostPriority = 1000;
 // The limit for all names and values of one inode, because the catalog describes a node in one piece. Other
 // file systems allow less (ext4 4 KiB).
 constexpr uint64_t kMostXattrBytes = 256 << 10;
+// Of which the names: beyond XATTR_LIST_MAX (64 KiB) the kernel lists none of them any more, and the daemon's
+// own marks come on top.
+constexpr uint64_t kMostXattrNamesBytes = 32 << 10;
+constexpr size_t kMostXattrs = 256;  // each costs a call whenever they are read: 3 us
 
 // A trusted.* attribute is for root alone, which the kernel has checked. Attributes that grant rights are
 // refused.
@@ -65,13 +69,18 @@ Result<void> check_room(int fd, std::string_view wanted, size_t size) {
   std::vector<char> names(XATTR_LIST_MAX);
   auto length = sys::list_xattr(fd, names);
   if (!length) return pass(length);
-  uint64_t bytes = wanted.size() + size;
+  uint64_t bytes = wanted.size() + size, names_bytes = wanted.size() + 1;
+  size_t count = 1;
   for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
     const std::string_view name(&names[at]);
     if (name == wanted || name.starts_with(kOwnXattrs)) continue;
     bytes += name.size() + sys::get_xattr(fd, &names[at], {}).value_or(0);
+    names_bytes += name.size() + 1;
+    ++count;
   }
-  return bytes > kMostXattrBytes ? Result<void>(fail(ENOSPC)) : Result<void>();
+  if (bytes > kMostXattrBytes || names_bytes > kMostXattrNamesBytes || count > kMostXattrs)
+    return fail(ENOSPC);
+  return {};
 }
 
 Result<void> set(const Request& request, const Node& node, const char* name, std::string_view value,

@@ -200,6 +200,11 @@ void CatalogNames::known_links(uint64_t ino, std::set<Place> places) {
   links_[ino].merge(places);
 }
 
+bool CatalogNames::can_describe(int fd) const {
+  const auto found = find_name(arena_, fd);
+  return (found || found.error().code != ENAMETOOLONG) && xattrs_of(fd).has_value();
+}
+
 Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {
   const uint64_t ino = entry.policy.ino;
   MutexLock tree(tree_);

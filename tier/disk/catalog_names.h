@@ -43,6 +43,9 @@ class CatalogNames {
   Mutex& tree() RETURNS_LOCK(tree_) { return tree_; }
   uint64_t id_of(const Entry& entry) const EXCLUDES(mutex_);
 
+  // False for a file that introduce() will always fail for, as its users have made it: its path is longer
+  // than PATH_MAX, or its xattrs' names are longer than XATTR_LIST_MAX together.
+  bool can_describe(int fd) const;
   // The changes that the catalog must hear before a file's content: the file's node, and its names if they
   // are new to the catalog. Gives the entry its number.
   Result<std::vector<CatalogChange>> introduce(Entry& entry, int fd) EXCLUDES(tree_, mutex_);

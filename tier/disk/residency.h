@@ -79,8 +79,9 @@ class Residency {
   virtual ~Residency() = default;
 
   // kSoon: another copy of the entry is under way. kLater: its file cannot be leased or opened now, as while
-  // a process has it mapped for writing. kNever: it is gone, or needs no copy.
-  enum class Refusal { kSoon, kLater, kNever };
+  // a process has it mapped for writing. kNever: it is gone, or needs no copy. kCannot: the catalog cannot
+  // describe it, so that a copy would be of no use.
+  enum class Refusal { kSoon, kLater, kNever, kCannot };
   virtual std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) = 0;
   // end_spill() takes the outcome of a copy. The answer is false if nothing names the extents, which the
   // caller then gives back.

@@ -132,6 +132,8 @@ bool Spiller::start(Request request) {
   if (!task) {
     if (task.error() == Residency::Refusal::kNever) {
       settle(request, {});
+    } else if (task.error() == Residency::Refusal::kCannot) {
+      settle(request, fail(EBUSY));
     } else if (task.error() == Residency::Refusal::kSoon) {
       queue_again(std::move(request), kBusyPauseMs);
     } else if (request.closing_tries < kClosingPausesMs.size()) {

@@ -27,6 +27,13 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   if (!fd) return std::unexpected(Refusal::kLater);
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return std::unexpected(Refusal::kLater);
+  // One that could not be introduced once is not copied again before it can: under pressure that would be the
+  // same bytes again and again.
+  if (entry->disk.unspillable_until_ms != 0 && !disk_.tier()->names.can_describe(fd->get())) {
+    PoolDisk::set_unspillable(*entry);
+    entries_.spill_asked(*entry, DiskFacts::Spill::kNotAsked);
+    return std::unexpected(Refusal::kCannot);
+  }
   // F_RDLCK is granted exactly when no process can write the file, mappings included. From here on a writer
   // has to come by begin_open, which changes the epoch. In daemon I/O all writes come by the daemon: its own
   // descriptor of an open file prevents the lease, and a mapping keeps its file open.
@@ -95,7 +102,11 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   if (!written && (before == nullptr || before->size_bytes != content.size_bytes)) return false;
   if (!disk_.takes_more() || (!task.proven && !marks_.is_numbered(entry, task.fd.get()))) return false;
   auto changes = disk_.tier()->names.introduce(entry, task.fd.get());
-  if (!changes) return false;
+  if (!changes) {
+    count(counters_.spill_errors);
+    PoolDisk::set_unspillable(entry);
+    return false;
+  }
   if (written) {
     count(counters_.spills);
     count(counters_.spilled_bytes, data_bytes_of(content, disk_.tier()->store->unit_bytes()));

@@ -157,6 +157,21 @@ TEST_F(XattrTest, AllOfAnInodeHaveALimitTogether) {
   EXPECT_EQ(set("user.aaa", value + "x"), ENOSPC);
 }
 
+// Beyond 64 KiB of names the kernel would list none of them, and the catalog could not have the entry.
+TEST_F(XattrTest, SoDoTheirNames) {
+  store();
+  const std::string long_name = "user." + std::string(245, 'n');
+  int set_names = 0;
+  while (set_names < 1000 && set(long_name + fmt::format("{:04}", set_names), "") == 0) ++set_names;
+  EXPECT_EQ(set_names, (32 << 10) / 255) << "with a byte between them";
+  EXPECT_EQ(set(long_name + "last", ""), ENOSPC);
+  EXPECT_EQ(set(long_name + "0000", "x"), 0) << "it is there already";
+  EXPECT_EQ(list(1 << 16).bytes.size(), static_cast<size_t>(set_names) * 255);
+  for (int i = 0; i < set_names; ++i) ASSERT_EQ(remove(long_name + fmt::format("{:04}", i)), 0);
+  for (int i = 0; i < 256; ++i) ASSERT_EQ(set("user." + std::to_string(i), ""), 0) << i;
+  EXPECT_EQ(set("user.b", ""), ENOSPC) << "each costs a call whenever they are read";
+}
+
 TEST_F(XattrTest, WhatIsNoInodeOfAPoolHasNone) {
   nodeid_ = NodeId::kRoot;
   EXPECT_EQ(get("user.a").error, ENODATA);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/xattr.h>
 
 #include "tests/support/catalogs.h"
 #include "tests/support/files.h"
@@ -293,6 +294,32 @@ TEST_F(PoolResidencyTest, WhatBecomesOfACopyThatWasNotMade) {
   EXPECT_FALSE(PoolDisk::is_unspillable(entry(f)));
   EXPECT_FALSE(outcome(Kind::kNoRoom));
   EXPECT_TRUE(PoolDisk::is_unspillable(entry(f))) << "the disk is not asked for it for a while";
+}
+
+// Its xattrs cannot be listed. One copy shows that; no other is made, whatever the pressure, until it is
+// mended.
+TEST_F(PoolResidencyTest, WhatTheCatalogCannotDescribeIsCopiedOnce) {
+  const uint64_t f = store("f", bytes_);
+  auto task = begin(f);
+  ASSERT_TRUE(task);
+  const UniqueFd file = open("f", O_RDONLY);
+  const auto name = [](int i) { return "user." + std::string(246, 'n') + std::to_string(1000 + i); };
+  constexpr int kNames = 300;  // more than 64 KiB
+  for (int i = 0; i < kNames; ++i) ASSERT_EQ(::fsetxattr(file.get(), name(i).c_str(), "", 0, 0), 0) << i;
+  EXPECT_FALSE(end(*task, bytes_));
+  EXPECT_EQ(counters_.spill_errors, 1u);
+  EXPECT_EQ(state(f).tier, Entry::Tier::kDirty);
+  EXPECT_TRUE(PoolDisk::is_unspillable(entry(f)));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(refusal(f, i == 1), Refusal::kCannot);
+    EXPECT_FALSE(state(f).spilling);
+    EXPECT_TRUE(PoolDisk::is_unspillable(entry(f)));
+  }
+  for (int i = 0; i < kNames; ++i) ASSERT_EQ(::fremovexattr(file.get(), name(i).c_str()), 0);
+  task = begin(f);
+  ASSERT_TRUE(task);
+  EXPECT_TRUE(end(*task, bytes_));
+  EXPECT_EQ(state(f).tier, Entry::Tier::kClean);
 }
 
 TEST_F(PoolResidencyTest, WithDurabilityASnapshotIsFollowedByACopy) {
