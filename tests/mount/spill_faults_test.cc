@@ -143,7 +143,8 @@ TEST_F(SpillFaultsTest, AFullStateDirectoryLosesNothing) {
   for (const std::string& name : names)
     ASSERT_EQ(set_xattr(name, "user.note", std::string(16'000, 'x')), 0) << name;
   EXPECT_TRUE(rises_to("catalog_errors", 1));
-  EXPECT_NE(mount().log().find("are kept in memory until the catalog can be written again"), std::string::npos);
+  EXPECT_NE(mount().log().find("are kept in memory until the catalog can be written again"),
+            std::string::npos);
   EXPECT_NE(error_name(sync_directory()), "ok") << "not durable, and said to be";
   const auto more = fill_pool("f", 60, 300'000);
   EXPECT_EQ(check_whole(names), 60);
