@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
+#include "alloc/deep_names.h"
 #include "base/result.h"
 #include "base/sys.h"
 #include "base/unique_fd.h"
@@ -56,8 +58,11 @@ class MemoryArena {
   Result<UniqueFd> open(sys::Handle handle, int flags) const;
 
   // The path below the tree of a descriptor's name, without a leading slash; ENOENT when the inode has no
-  // name any more.
+  // name any more; ENAMETOOLONG.
   Result<std::string> name_of(int fd) const;
+
+  // Names that have no path. The object is shared and locks itself.
+  DeepNames& deep_names() const { return *deep_names_; }
 
   // drop_pages() gives the file's memory back and leaves its size unchanged.
   Result<void> drop_pages(int fd) const;
@@ -75,6 +80,7 @@ class MemoryArena {
   Result<void> use_tree(UniqueFd tree);
 
   std::string path_;
+  std::unique_ptr<DeepNames> deep_names_ = std::make_unique<DeepNames>();
   bool removed_ = false;
   uint64_t extra_inodes_ = 0;
   UniqueFd mount_;

@@ -264,6 +264,17 @@ Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_of
   return counted(retried([&] { return copy_file_range(from, &in, to, &out, length, 0); }));
 }
 
+Result<UniqueFd> open_parent(int directory, int flags) {
+  return owned(
+      retried([&] { return openat(directory, "..", flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
+}
+
+DirectoryStream stream_of(UniqueFd directory) {
+  DirectoryStream stream(::fdopendir(directory.get()));
+  if (stream) (void)directory.release();
+  return stream;
+}
+
 Result<dirent*> next_entry(DIR* directory) {
   errno = 0;
   dirent* const record = ::readdir(directory);

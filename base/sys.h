@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +71,12 @@ Result<size_t> read_at(int fd, std::span<char> bytes, uint64_t offset);
 Result<size_t> read_some(int fd, std::span<std::byte> bytes);  // one read(2); EINTR is returned
 Result<size_t> write_at(int fd, std::span<const char> bytes, uint64_t offset);
 Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t length);
+struct CloseDirectory {
+  void operator()(DIR* stream) const { ::closedir(stream); }
+};
+using DirectoryStream = std::unique_ptr<DIR, CloseDirectory>;
+DirectoryStream stream_of(UniqueFd directory);                  // none: there is no memory for its buffer
+Result<UniqueFd> open_parent(int directory, int flags);         // of a directory of a pool
 Result<dirent*> next_entry(DIR* directory);                     // readdir(3); none at the end
 Result<size_t> read_directory(int fd, std::span<char> buffer);  // linux_dirent64 records; 0 at the end
 

@@ -15,7 +15,8 @@ namespace {
 using namespace kvcachefs::bench;
 
 constexpr char kUsage[] =
-    "usage: side_by_side [--quick] [--only read|write|daemon-io|open|fill|directory|trace|spill]... [--json "
+    "usage: side_by_side [--quick] [--only read|write|daemon-io|open|fill|waiting|directory|trace|spill]... "
+    "[--json "
     "FILE] "
     "[--write "
     "README]\n"
@@ -36,6 +37,7 @@ constexpr Group kGroups[] = {{"read", read_rows},
                              {"daemon-io", daemon_io_rows},
                              {"open", open_rows},
                              {"fill", fill_rows},
+                             {"waiting", waiting_rows},
                              {"directory", directory_rows},
                              {"trace", trace_rows},
                              {"spill-seam", spill_rows},

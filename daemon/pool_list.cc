@@ -12,7 +12,7 @@ namespace kvcachefs {
 std::string format_pool_list(const Pools& pools) {
   std::string text;
   for (const auto& pool : pools.all()) {
-    PoolOptions options = pool->options();
+    PoolOptions options = pool->settings().options();
     if (pool->retired()) options.spill_path.clear();  // other pools may use its disk
     text += fmt::format("pool {} {}\n", pool->number(), pool->name());
     for (const PoolSetting& setting : pool_settings())
@@ -46,7 +46,7 @@ Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t 
 std::vector<std::string> names_without_disk(const Pools& pools) {
   std::vector<std::string> names;
   for (const auto& pool : pools.list())
-    if (pool->away() != nullptr) names.push_back(pool->name());
+    if (pool->disk().away() != nullptr) names.push_back(pool->name());
   return names;
 }
 

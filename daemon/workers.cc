@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <iterator>
+#include <system_error>
 
 #include "base/fault_point.h"
 #include "base/log.h"
@@ -31,6 +32,9 @@ constexpr auto kLullPause = std::chrono::milliseconds(10);
 // A pause of 1 ms would cost a processor a thousand wake-ups a second for writers that only keep their files
 // open.
 constexpr int kQuietRounds = 256;
+// A thread of a pool's lane is kept for the next request for this long, because it costs 50 us to
+// start one.
+constexpr auto kHelperPause = std::chrono::milliseconds(1000);
 constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
@@ -83,6 +87,7 @@ void Workers::start(unsigned server_threads) {
   struct sigaction wakes {};
   wakes.sa_handler = [](int) {};
   (void)sigaction(kEndSignal, &wakes, nullptr);
+  session_.help_with([this](const auto& pool, WaitingLane& lane) { return start_helper(pool, lane); });
   serving_ = server_threads;
   const OthersSignals others;
   for (unsigned i = 0; i < server_threads; ++i)
@@ -106,6 +111,44 @@ void Workers::start(unsigned server_threads) {
   });
   pools_.on_disk_tier([this](const std::shared_ptr<Pool>& pool) { run_disk(pool); });
   fault_point("requests are taken");
+}
+
+bool Workers::start_helper(const std::shared_ptr<Pool>& pool, WaitingLane& lane) {
+  MutexLock lock(mutex_);
+  Passing& helper = helpers_.emplace_back();
+  try {
+    helper.thread = std::thread([&helper, &lane, pool] {
+      pthread_setname_np(pthread_self(), "pool helper");
+      while (lane.step(kHelperPause)) continue;
+      helper.done = true;
+    });
+  } catch (const std::system_error&) {
+    helpers_.pop_back();
+    return false;
+  }
+  return true;
+}
+
+void Workers::join_ended_helpers() {
+  MutexLock lock(mutex_);
+  std::erase_if(helpers_, [](Passing& helper) {
+    if (helper.done) helper.thread.join();
+    return !helper.thread.joinable();
+  });
+}
+
+// No request is handed over any more. What is done now of those that wait is done without waiting.
+void Workers::end_helpers() {
+  for (const auto& pool : pools_.all()) {
+    pool->capacity().waiting().end();
+    pool->settings().orders().end();
+  }
+  std::list<Passing> helpers;
+  {
+    MutexLock lock(mutex_);
+    helpers.swap(helpers_);
+  }
+  for (Passing& helper : helpers) helper.thread.join();
 }
 
 void Workers::start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds)) {
@@ -136,7 +179,7 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
 }
 
 void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
-  DiskTier* const tier = pool->disk();
+  DiskTier* const tier = pool->disk().tier();
   const OthersSignals others;
   MutexLock lock(mutex_);
   DiskThreads& disk = disks_.emplace_back();
@@ -158,7 +201,7 @@ void Workers::end_disks_of_removed_pools() {
   }
   // On threads of their own, because a disk that stands still would stop the eviction from all pools.
   for (DiskThreads& disk : ended) {
-    Ender& ender = enders_.emplace_back();
+    Passing& ender = enders_.emplace_back();
     ender.thread = std::thread([&ender, disk = std::move(disk)]() mutable {
       become_helper("disk ender");
       std::vector<DiskThreads> disks;
@@ -167,7 +210,7 @@ void Workers::end_disks_of_removed_pools() {
       ender.done = true;
     });
   }
-  std::erase_if(enders_, [](Ender& ender) {
+  std::erase_if(enders_, [](Passing& ender) {
     if (ender.done) ender.thread.join();
     return !ender.thread.joinable();
   });
@@ -176,10 +219,10 @@ void Workers::end_disks_of_removed_pools() {
 void Workers::end(std::vector<DiskThreads> disks) {
   for (DiskThreads& disk : disks) {
     for (std::thread& thread : disk.threads) {
-      disk.pool->disk()->wake();
+      disk.pool->disk().tier()->wake();
       thread.join();
     }
-    disk.pool->disk()->close();
+    disk.pool->disk().tier()->close();
   }
 }
 
@@ -199,12 +242,12 @@ void Workers::end_servers() {
 void Workers::finish_disks() {
   const uint64_t deadline_ns = now_ns() + kFinishNs;
   for (const auto& pool : pools_.list()) {
-    if (pool->away() != nullptr) {
+    if (pool->disk().away() != nullptr) {
       log_warning("pool {}: its disk is away: {} dirty entries are lost", pool->name(),
                   pool->insight().spill_usage().dirty_entries);
-      pool->away()->close();
+      pool->disk().away()->close();
     }
-    DiskTier* const tier = pool->disk();
+    DiskTier* const tier = pool->disk().tier();
     if (tier == nullptr) continue;
     pool->disk_requests().spill_all();
     while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
@@ -236,6 +279,7 @@ void Workers::evict() {
     // kernel takes.
     last_turn_ns_ = kNotDue;
     end_disks_of_removed_pools();
+    join_ended_helpers();
     pools_.reap();
     last_turn_ns_ = now_ns();
     quiet_rounds = activity == last_activity_ ? quiet_rounds + 1 : 0;
@@ -250,7 +294,9 @@ void Workers::evict() {
 void Workers::stop() {
   if (threads_.empty()) return;
   pools_.on_disk_tier({});
+  for (const auto& pool : pools_.all()) pool->capacity().waiting().end_waits();
   end_servers();
+  end_helpers();
   finish_disks();
   stopping_ = true;
   session_.stop_notifying();
@@ -258,7 +304,7 @@ void Workers::stop() {
   evictor_wakeup_.wake();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
-  for (Ender& ender : enders_) ender.thread.join();
+  for (Passing& ender : enders_) ender.thread.join();
   enders_.clear();
 }
 

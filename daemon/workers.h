@@ -26,9 +26,9 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // The number is at least 8: a create that waits for room may hold a server thread, and the request that
-  // could make the room must not wait behind it. It is at most 16, because more threads only contend for the
-  // one queue of the device.
+  // The number is at least 8, because a pool that is made or removed holds a thread as long as it takes, and
+  // where many writes wait for room, so do they (fs/waiting_copies.h). It is at most 16, because more threads
+  // only contend for the one queue of the device.
   static unsigned default_server_threads();
 
   void start(unsigned server_threads);
@@ -44,6 +44,11 @@ class Workers {
 
  private:
   void evict();
+  // The call starts a thread for a lane of the pool. It ends when there was nothing to do for a while. False:
+  // the system gives no thread.
+  bool start_helper(const std::shared_ptr<Pool>& pool, WaitingLane& lane) EXCLUDES(mutex_);
+  void join_ended_helpers() EXCLUDES(mutex_);
+  void end_helpers() EXCLUDES(mutex_);
   void start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds));
   // The call starts the threads of a pool that has got a disk tier: one spills, one commits, one to four
   // promote, and one scrubs.
@@ -73,11 +78,12 @@ class Workers {
   static void end(std::vector<DiskThreads> disks);
   std::vector<DiskThreads> disks_ GUARDED_BY(mutex_);
   std::atomic<bool> disks_stopping_{false};
-  struct Ender {
+  struct Passing {
     std::thread thread;
     std::atomic<bool> done{false};
   };
-  std::list<Ender> enders_;  // of removed pools' disks; the evictor's, and stop()'s after it has ended
+  std::list<Passing> helpers_ GUARDED_BY(mutex_);
+  std::list<Passing> enders_;  // of removed pools' disks; the evictor's, and stop()'s after it has ended
 };
 
 }  // namespace kvcachefs

@@ -33,14 +33,14 @@ struct Space {
 // entries that are open or pinned are the clients' own to let go of.
 Space space_of(Pool& pool) {
   const PoolUsage memory = pool.insight().usage();
-  const DiskTier* const disk = pool.disk();
+  const DiskTier* const disk = pool.disk().tier();
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
-  const bool apart = pool.durability() == Durability::kNone;
+  const bool apart = pool.disk().durability() == Durability::kNone;
   const uint64_t bytes = apart ? memory.size_bytes + disk_bytes : std::max(memory.size_bytes, disk_bytes);
   const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
   // A pool without its disk cannot let go of what only its memory has.
   const uint64_t available_bytes =
-      pool.away() != nullptr ? std::min(bytes, free_bytes + memory.evictable_bytes) : bytes;
+      pool.disk().away() != nullptr ? std::min(bytes, free_bytes + memory.evictable_bytes) : bytes;
   return {bytes, free_bytes, available_bytes};
 }
 
@@ -182,6 +182,17 @@ void statfs(const Request& request, fuse_ino_t ino) {
   (void)fuse_reply_statfs(request, &answer);
 }
 
+// Those that waited go on one after the other, until what they have changed fills the catalog's queue again.
+// A catalog that cannot be written now holds nobody up.
+void wait_for_catalog(const Node& node, std::move_only_function<void()> then, unsigned full_times) {
+  node.pool->disk_requests().when_committed(
+      [node, then = std::move(then), full_times](const Result<void>& outcome) mutable {
+        if (outcome && node.pool->disk().tier()->store->log().is_full(full_times))
+          return wait_for_catalog(node, std::move(then), full_times);
+        then();
+      });
+}
+
 }  // namespace
 
 Result<void> drop_set_id_bits(const Request& request, const Node& node) {
@@ -198,11 +209,10 @@ void drop_set_id_bits_at_open(const Request& request, const Node& node) {
     node.pool->inodes().change_mode_unless_written(node.ino, *mode);
 }
 
-void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then) {
-  const DiskTier* const tier = node.pool->disk();
-  if (tier == nullptr || !tier->store->log().is_full()) return then();
-  node.pool->disk_requests().when_committed(
-      [then = std::move(then)](const Result<void>&) mutable { then(); });
+void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then, unsigned full_times) {
+  const DiskTier* const tier = node.pool->disk().tier();
+  if (tier == nullptr || !tier->store->log().is_full(full_times)) return then();
+  wait_for_catalog(node, std::move(then), full_times);
 }
 
 void add_attributes(fuse_lowlevel_ops& table) {

@@ -22,22 +22,18 @@ constexpr int kGenerationShift = 32;  // in handles
 constexpr const char* kPoolsDirectoryName = "pools";
 
 bool is_file(NodeId id) {
-  return id.control_index() > 0 && !id.is_pools_directory();
+  return id.control_number() > 0 && !id.is_pools_directory();
 }
 
 Authority authority_of(NodeId id) {
   return id.is_administrators() ? Authority::kAdministrator : Authority::kOwner;
 }
 
-template <class File>
-const File* file_in(std::span<const File> files, NodeId id) {
-  return is_file(id) && id.control_index() <= files.size() ? &files[id.control_index() - 1] : nullptr;
-}
 const ServerFile* server_file(NodeId id) {
-  return id.is_mount_control() ? file_in(server_files(), id) : nullptr;
+  return id.is_mount_control() ? file_of_number(server_files(), id.control_number()) : nullptr;
 }
 const PoolFile* pool_file(NodeId id) {
-  return id.is_mount_control() ? nullptr : file_in(pool_files(), id);
+  return id.is_mount_control() ? nullptr : file_of_number(pool_files(), id.control_number());
 }
 
 ReadCost cost_of(NodeId id) {
@@ -103,16 +99,15 @@ std::vector<ControlFiles::Named> ControlFiles::list(NodeId directory) const {
       result.push_back({pool->name(), NodeId::of_administrators(pool->number(), 0), true});
   } else if (directory.is_mount_control()) {
     for (const ServerFile& file : server_files())
-      result.push_back({std::string(file.name), NodeId::of_control(0, result.size() + 1)});
+      result.push_back({std::string(file.name), NodeId::of_control(0, file.number)});
     result.push_back({kPoolsDirectoryName, {NodeId::kPoolsDirectory}, true});
   } else {
-    for (size_t index = 0; index < pool_files().size(); ++index) {
-      const PoolFile& file = pool_files()[index];
+    for (const PoolFile& file : pool_files()) {
       if (directory.is_administrators() && !file.of_administrator) continue;
       const uint16_t pool = directory.pool_number();
       result.push_back({std::string(file.name), directory.is_administrators()
-                                                    ? NodeId::of_administrators(pool, index + 1)
-                                                    : NodeId::of_control(pool, index + 1)});
+                                                    ? NodeId::of_administrators(pool, file.number)
+                                                    : NodeId::of_control(pool, file.number)});
     }
   }
   return result;
@@ -338,9 +333,16 @@ void ControlFiles::write(const Request& request, NodeId id, const char* bytes, s
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);
-  if (auto done = order(request, id, {bytes, size}, file->fh, *open); !done)
-    return reply_error(request, std::move(done.error()));
-  (void)fuse_reply_write(request, size);
+  WaitingLane::Job job = [this, request, id, open, text = std::string(bytes, size), handle = file->fh] {
+    if (auto done = order(request, id, text, handle, *open); !done)
+      return reply_error(request, std::move(done.error()));
+    (void)fuse_reply_write(request, text.size());
+  };
+  const auto& start = server_of(request).start_helper;
+  if (open->pool == nullptr || !start) return job();
+  const std::shared_ptr<Pool>& pool = open->pool->pool;
+  WaitingLane& lane = pool->settings().orders();
+  if (!lane.hand_over(job, [&] { return start(pool, lane); })) job();
 }
 
 void ControlFiles::flush(const Request& request, NodeId id, const fuse_file_info* file) {

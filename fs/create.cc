@@ -3,6 +3,7 @@
 // and stripped what set-group-ID rules forbid (vfs_prepare_mode). The tmpfs itself hands down the group of a
 // set-group-ID directory.
 #include <cerrno>
+#include <string>
 
 #include "base/clock.h"
 #include "fs/operations.h"
@@ -19,6 +20,21 @@ NewInode of_caller(const Request& request, mode_t mode) {
 struct NewFile : MadeInode {
   int node = 0;
 };
+
+struct FileToMake {
+  int directory;
+  const char* name;  // empty: the file has none
+  mode_t mode;
+  bool ever_linked = true;
+};
+Result<Tried> make_file(Pool& pool, Patience patience, const FileToMake& wanted, UniqueFd& file) {
+  return with_inode(pool, patience, [&]() -> Result<Tried> {
+    auto made = pool.tree().make_file(wanted.directory, wanted.name, wanted.mode, wanted.ever_linked);
+    if (!made) return pass(made);
+    file = std::move(*made);
+    return Tried::kDone;
+  });
+}
 
 // The call makes the file an entry; a file of a TMPFILE has an empty name.
 auto created(Pool& pool, const NewFile& made, const char* name, bool open, bool writer) {
@@ -49,25 +65,30 @@ Result<fuse_entry_param> adopt_new(Pool& pool, int directory, const char* name, 
 }
 
 // The call makes the inode in the parent and answers with the resulting entry.
-void make_in(const Request& request, const Node& parent, const char* name, const NewInode& inode) {
-  if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
+Tried make_in(const Request& request, const Node& parent, Patience patience, const char* name,
+              const NewInode& inode) {
+  if (is_reserved(parent, name)) return refuse(request, {EEXIST, {}});
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().directory(parent.ino);
-  if (!directory) return reply_error(request, std::move(directory.error()));
+  if (!directory) return refuse(request, std::move(directory.error()));
   const bool is_file = S_ISREG(inode.mode);
   if (request.attempted && is_file) pool.tree().undo_create(directory->fd, name);
   const bool there = sys::stat_at(directory->fd, name).has_value();
-  if (there && (!request.attempted || is_file)) return reply_error(request, {EEXIST, {}});
+  if (there && (!request.attempted || is_file)) return refuse(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt(request.unique);
-  if (!there)
-    if (auto made = with_inode(pool, [&] { return pool.tree().make(directory->fd, name, inode); }); !made)
-      return reply_error(request, std::move(made.error()));
+  if (!there) {
+    auto made =
+        with_inode(pool, patience, [&] { return pool.tree().make(directory->fd, name, inode, patience); });
+    if (!made) return refuse(request, std::move(made.error()));
+    if (*made == Tried::kWouldWait) return Tried::kWouldWait;
+  }
   auto entry = adopt_new(pool, directory->fd, name, inode);
   if (!entry) {
     pool.tree().unmake(directory->fd, name, S_ISDIR(inode.mode));
-    return reply_error(request, std::move(entry.error()));
+    return refuse(request, std::move(entry.error()));
   }
   reply_entry(request, *entry);
+  return Tried::kDone;
 }
 
 void make_pool(const Request& request, const char* name, mode_t mode) {
@@ -99,7 +120,7 @@ void reply_create(const Request& request, const Node& node, const fuse_entry_par
 Result<void> open_new(const Request& request, const std::shared_ptr<Pool>& shared, NewFile made,
                       const char* name, fuse_file_info* file) {
   Pool& pool = *shared;
-  made.node = pool.open_files().make_way(made.fd.get(), fuse_req_ctx(request)->pid);
+  made.node = pool.open_files().place(made.fd.get(), fuse_req_ctx(request)->pid);
   auto opened = created(pool, made, name, true, writes(file));
   if (!opened) return pass(opened);
   const Node node{.pool = shared, .ino = made.handle.ino};
@@ -175,86 +196,98 @@ bool create_again(const Request& request, const std::shared_ptr<Pool>& pool, fus
   return true;
 }
 
-void mknod(const Request& request, const Node& parent, const char* name, mode_t mode, dev_t device) {
+Tried mknod(const Request& request, const Node& parent, Patience patience, const char* name, mode_t mode,
+            dev_t device) {
   NewInode inode = of_caller(request, mode);
   inode.device = device;
-  make_in(request, parent, name, inode);
+  return make_in(request, parent, patience, name, inode);
 }
 
-void make_directory(const Request& request, const Node& parent, const char* name, mode_t mode) {
-  make_in(request, parent, name, of_caller(request, S_IFDIR | mode));
+Tried make_directory(const Request& request, const Node& parent, Patience patience, const char* name,
+                     mode_t mode) {
+  return make_in(request, parent, patience, name, of_caller(request, S_IFDIR | mode));
 }
 
 void mkdir(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
   if (parent == NodeId::kRoot) return make_pool(request, name, mode);
-  on_node<make_directory>(request, parent, name, mode);
+  on_node_for_a_name<make_directory>(request, parent, name, mode);
 }
 
-void make_symlink(const Request& request, const Node& parent, const char* target, const char* name) {
+Tried make_symlink(const Request& request, const Node& parent, Patience patience, const char* target,
+                   const char* name) {
   NewInode inode = of_caller(request, S_IFLNK | 0777);
   inode.target = target;
-  make_in(request, parent, name, inode);
+  return make_in(request, parent, patience, name, inode);
 }
 
-void create(const Request& request, const Node& parent, const char* name, mode_t mode, fuse_file_info* file) {
-  const uint64_t begun_ns = now_ns();
-  if (is_reserved(parent, name)) return reply_error(request, {EEXIST, {}});
+Tried create(const Request& request, const Node& parent, Patience patience, const char* name, mode_t mode,
+             fuse_file_info* file) {
+  if (is_reserved(parent, name)) return refuse(request, {EEXIST, {}});
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().directory(parent.ino);
-  if (!directory) return reply_error(request, std::move(directory.error()));
-  if (create_again(request, parent.pool, file)) return;
+  if (!directory) return refuse(request, std::move(directory.error()));
+  if (create_again(request, parent.pool, file)) return Tried::kDone;
   // A file that a process that died has created, and of which the kernel was not told, is made anew with all
   // that belongs to it.
   if (request.attempted) pool.tree().undo_create(directory->fd, name);
-  Survivors& survivors = server_of(request).survivors;
-  if (survivors.supervised() && !sys::stat_at(directory->fd, name))
-    survivors.requests().attempt(request.unique);
+  if (!sys::stat_at(directory->fd, name)) {
+    if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
+    server_of(request).survivors.requests().attempt(request.unique);
+  }
   for (int tries = 0;; ++tries) {
-    auto fd = with_inode(pool, [&] { return pool.tree().make_file(directory->fd, name, mode); });
-    if (fd) {
-      auto made = pool.tree().give(directory->fd, std::move(fd), of_caller(request, S_IFREG | mode));
+    UniqueFd fd;
+    auto made = make_file(pool, patience, {directory->fd, name, mode}, fd);
+    if (made && *made == Tried::kWouldWait) return Tried::kWouldWait;
+    if (made) {
+      auto given = pool.tree().give(directory->fd, std::move(fd), of_caller(request, S_IFREG | mode));
       const auto answered =
-          made ? open_new(request, parent.pool, {std::move(*made)}, name, file) : pass(made);
+          given ? open_new(request, parent.pool, {std::move(*given)}, name, file) : pass(given);
       if (!answered) {
         pool.tree().unmake(directory->fd, name, false);
-        return reply_error(request, answered.error());
+        return refuse(request, answered.error());
       }
-      return pool.counters().create_ns.record(now_ns() - begun_ns);
+      pool.counters().create_ns.record(now_ns() - patience.begun_ns);
+      return Tried::kDone;
     }
-    if (fd.error().code != EEXIST || (file->flags & O_EXCL) != 0)
-      return reply_error(request, std::move(fd.error()));
+    if (made.error().code != EEXIST || (file->flags & O_EXCL) != 0)
+      return refuse(request, std::move(made.error()));
     auto opened = open_existing(request, parent.pool, directory->fd, name, file);
-    if (opened) return;
+    if (opened) return Tried::kDone;
     // The name may be discarded between the two calls, any number of times; four times in a row is not
     // chance.
     const bool vanished = opened.error().code == ENOENT || opened.error().code == ESTALE;
-    if (!vanished || tries == 3) return reply_error(request, std::move(opened.error()));
+    if (!vanished || tries == 3) return refuse(request, std::move(opened.error()));
   }
 }
 
-void tmpfile(const Request& request, const Node& parent, mode_t mode, fuse_file_info* file) {
-  auto directory = parent.pool->inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
-  if (!directory) return reply_error(request, std::move(directory.error()));
-  if (create_again(request, parent.pool, file)) return;
-  Tree& tree = parent.pool->tree();
-  auto fd = with_inode(
-      *parent.pool, [&] { return tree.make_file(directory->get(), "", mode, (file->flags & O_EXCL) == 0); });
-  auto made = tree.give(directory->get(), std::move(fd), of_caller(request, S_IFREG | mode));
-  if (!made) return reply_error(request, std::move(made.error()));
-  if (auto answered = open_new(request, parent.pool, {std::move(*made)}, "", file); !answered)
-    reply_error(request, std::move(answered.error()));
+Tried tmpfile(const Request& request, const Node& parent, Patience patience, mode_t mode,
+              fuse_file_info* file) {
+  Pool& pool = *parent.pool;
+  auto directory = pool.inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
+  if (!directory) return refuse(request, std::move(directory.error()));
+  if (create_again(request, parent.pool, file)) return Tried::kDone;
+  if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
+  UniqueFd fd;
+  auto made = make_file(pool, patience, {directory->get(), "", mode, (file->flags & O_EXCL) == 0}, fd);
+  if (!made) return refuse(request, std::move(made.error()));
+  if (*made == Tried::kWouldWait) return Tried::kWouldWait;
+  auto given = pool.tree().give(directory->get(), std::move(fd), of_caller(request, S_IFREG | mode));
+  if (!given) return refuse(request, std::move(given.error()));
+  if (auto answered = open_new(request, parent.pool, {std::move(*given)}, "", file); !answered)
+    return refuse(request, std::move(answered.error()));
+  return Tried::kDone;
 }
 
 }  // namespace
 
 void add_create(fuse_lowlevel_ops& table) {
-  table.mknod = on_node<mknod>;
+  table.mknod = on_node_for_a_name<mknod>;
   table.mkdir = on_request<mkdir>;
   table.symlink = [](fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
-    on_node<make_symlink>(request, parent, target, name);
+    on_node_for_a_name<make_symlink>(request, parent, target, name);
   };
-  table.create = on_node<create>;
-  table.tmpfile = on_node<tmpfile>;
+  table.create = on_node_with_patience<create>;
+  table.tmpfile = on_node_with_patience<tmpfile>;
 }
 
 }  // namespace kvcachefs::operations

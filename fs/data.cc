@@ -57,32 +57,46 @@ void read(const Request& request, const Node& node, size_t size, off_t offset, f
   (void)fuse_reply_buf(request, buffer.get(), *count);
 }
 
-void write(const Request& request, const Node& node, const char* bytes, size_t size, off_t offset,
-           fuse_file_info* file) {
-  auto count = node.pool->open_files().write(node.ino, {bytes, size}, static_cast<uint64_t>(offset));
-  if (!count) return reply_error(request, std::move(count.error()));
+Tried write_bytes(const Request& request, const Node& node, Patience patience, Writing& writing,
+                  fuse_file_info* file) {
+  auto written = node.pool->open_files().write(node.ino, writing.bytes, writing.offset, patience);
+  // What was written before the wait is told, as for a write that ends at a full pool.
+  if (!written && writing.done == 0) return refuse(request, std::move(written.error()));
+  if (written) writing.wrote(written->bytes);
+  if (written && written->tried == Tried::kWouldWait) return Tried::kWouldWait;
   // Because the kernel clears set-id bits only for writes through its page cache, the daemon does it for
   // others. A later flush of cached pages (`writepage`) is no user's write.
   if (file->writepage == 0) (void)drop_set_id_bits(request, node);
-  if ((file->flags & O_DSYNC) == 0 || !node.pool->has_disk()) {
+  if ((file->flags & O_DSYNC) == 0 || !node.pool->disk().exists()) {
     about_to_answer(request);
-    return (void)fuse_reply_write(request, *count);
+    (void)fuse_reply_write(request, writing.done);
+    return Tried::kDone;
   }
   // The file was opened with O_SYNC or O_DSYNC, or written with RWF_DSYNC. A write that is not durable is an
   // error; the kernel asks for the size again in any case.
-  auto reply = [request, written = *count](Result<void> durable) {
+  auto reply = [request, done = writing.done](Result<void> durable) {
     if (!durable) return reply_error(request, std::move(durable.error()));
     about_to_answer(request);
-    (void)fuse_reply_write(request, written);
+    (void)fuse_reply_write(request, done);
   };
   node.pool->disk_requests().sync(node.ino, std::move(reply));
+  return Tried::kDone;
 }
 
-void fallocate(const Request& request, const Node& node, int mode, off_t offset, off_t length,
-               fuse_file_info*) {
+void write(const Request& request, const Node& node, const char* bytes, size_t size, off_t offset,
+           fuse_file_info* file) {
+  Writing writing{{bytes, size}, static_cast<uint64_t>(offset)};
+  with_patience<write_bytes>(request, node, writing, file);
+}
+
+Tried fallocate(const Request& request, const Node& node, Patience patience, int mode, off_t offset,
+                off_t length, fuse_file_info*) {
   const auto cutting = server_of(request).pages_in_use.cut(node.nodeid());
-  reply_outcome(request, node.pool->open_files().allocate(node.ino, mode, static_cast<uint64_t>(offset),
-                                                          static_cast<uint64_t>(length)));
+  auto done = node.pool->open_files().allocate(node.ino, mode, static_cast<uint64_t>(offset),
+                                               static_cast<uint64_t>(length), patience);
+  if (done && *done == Tried::kWouldWait) return Tried::kWouldWait;
+  reply_outcome(request, std::move(done));
+  return Tried::kDone;
 }
 
 void lseek(const Request& request, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* file) {
@@ -100,21 +114,29 @@ void lseek(const Request& request, fuse_ino_t ino, off_t offset, int whence, fus
   (void)fuse_reply_lseek(request, static_cast<off_t>(*at));
 }
 
+Tried copy_into(const Request& request, const Node& to, Patience patience, const Node& from, off_t in_offset,
+                off_t out_offset, size_t length) {
+  auto from_fd = from.pool->inodes().open_inode(from.ino, O_RDONLY);
+  if (!from_fd) return refuse(request, std::move(from_fd.error()));
+  auto to_fd = to.pool->inodes().open_inode(to.ino, O_RDWR);
+  if (!to_fd) return refuse(request, std::move(to_fd.error()));
+  auto copied =
+      to.pool->open_files().copy_range({from_fd->get(), static_cast<uint64_t>(in_offset)},
+                                       {to_fd->get(), static_cast<uint64_t>(out_offset)}, length, patience);
+  if (!copied) return refuse(request, std::move(copied.error()));
+  if (copied->tried == Tried::kWouldWait) return Tried::kWouldWait;
+  about_to_answer(request);
+  (void)fuse_reply_write(request, copied->bytes);
+  return Tried::kDone;
+}
+
 void copy_file_range(const Request& request, const Node& from, off_t in_offset, fuse_file_info* in_file,
                      fuse_ino_t out, off_t out_offset, fuse_file_info*, size_t length, int) {
   // The kernel then reads and writes by itself.
   if ((in_file->fh & kFromDisk) != 0) return reply_error(request, {EOPNOTSUPP, {}});
   auto to = find_node(server_of(request), out);
   if (!to) return reply_error(request, std::move(to.error()));
-  auto from_fd = from.pool->inodes().open_inode(from.ino, O_RDONLY);
-  if (!from_fd) return reply_error(request, std::move(from_fd.error()));
-  auto to_fd = to->pool->inodes().open_inode(to->ino, O_RDWR);
-  if (!to_fd) return reply_error(request, std::move(to_fd.error()));
-  auto copied = to->pool->open_files().copy_range(from_fd->get(), static_cast<uint64_t>(in_offset),
-                                                  to_fd->get(), static_cast<uint64_t>(out_offset), length);
-  if (!copied) return reply_error(request, std::move(copied.error()));
-  about_to_answer(request);
-  (void)fuse_reply_write(request, *copied);
+  with_patience<copy_into>(request, *to, from, in_offset, out_offset, length);
 }
 
 }  // namespace
@@ -122,7 +144,7 @@ void copy_file_range(const Request& request, const Node& from, off_t in_offset, 
 void add_data(fuse_lowlevel_ops& table) {
   table.read = on_node_or_control<read, &ControlFiles::read>;
   table.write = on_node_or_control<write, &ControlFiles::write>;
-  table.fallocate = on_node<fallocate>;
+  table.fallocate = on_node_with_patience<fallocate>;
   table.lseek = on_request<lseek>;
   table.copy_file_range = on_node<copy_file_range>;
 }

@@ -68,6 +68,12 @@ void Invalidator::drop_name(uint16_t pool, uint64_t parent_ino, uint64_t ino, st
                .told = std::move(told)});
 }
 
+bool Invalidator::is_behind(uint16_t pool) {
+  MutexLock lock(mutex_);
+  const auto notices = pools_.find(pool);
+  return notices != pools_.end() && notices->second.queue.size() + notices->second.in_hand >= kMostNotices;
+}
+
 void Invalidator::queue(uint16_t pool, Notice notice) {
   bool first = false;
   {
@@ -106,7 +112,9 @@ void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most)
     if (ready_.empty()) return;
     pool = ready_.front();
     ready_.pop_front();
-    batch.swap(pools_[pool].queue);
+    PoolNotices& notices = pools_[pool];
+    batch.swap(notices.queue);
+    notices.in_hand = batch.size();
   }
   for (const Notice& notice : batch) tell(session, notice);
   {
@@ -116,6 +124,7 @@ void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most)
       pools_.erase(told);
     } else {
       told->second.first = told->second.queue.front().number;
+      told->second.in_hand = 0;
       ready_.push_back(pool);
     }
   }

@@ -4,9 +4,9 @@
 // the kernel: a notification waits for the parent directory's lock, and a request that a handler works on may
 // hold that lock. Because a user can make such a request wait, one thread at a time tells of one pool, in the
 // order of that pool's notices, and the other pools have the other threads. A name that the kernel does not
-// know is no failure. The queue has no limit, because a
-// thread that queues must not wait for the kernel (a create that waits for room holds its directory's lock);
-// a notice takes about 100 bytes.
+// know is no failure. A thread that queues must not wait for the kernel (a create that waits for room holds
+// its directory's lock), so the queue of a pool is bounded by its evictor, which stops while is_behind(); a
+// notice takes about 100 bytes, and a name of more than 15.
 #pragma once
 
 #include <atomic>
@@ -34,6 +34,8 @@ class Invalidator : public DiscardListener {
   void drop_name(uint16_t pool, uint64_t parent_ino, uint64_t ino, std::string name, Told told) override
       EXCLUDES(mutex_);
   bool can_let_go() const override { return can_let_go_; }
+  static constexpr size_t kMostNotices = 1 << 18;  // 26 MB, with the longest names 90 MB
+  bool is_behind(uint16_t pool) override EXCLUDES(mutex_);
   void wait_until_told(std::chrono::milliseconds at_most) override EXCLUDES(mutex_);
   // The call handles the queued notices of one pool, and waits for one for `at_most`.
   void step(fuse_session* session, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
@@ -51,6 +53,7 @@ class Invalidator : public DiscardListener {
   struct PoolNotices {
     uint64_t first = 0;  // the number of the first that is not told yet
     std::deque<Notice> queue = {};
+    size_t in_hand = 0;  // notices that a thread is telling
   };
   void tell(fuse_session* session, const Notice& notice);
   void queue(uint16_t pool, Notice notice) EXCLUDES(mutex_);

@@ -67,7 +67,7 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   }
   pool.inodes().looked_for_nothing(node->ino);
   // A miss is not cached while names are being restored, because the name may appear at any moment.
-  reply_no_entry(request, pool.restoring() ? 0 : kLongTimeoutS);
+  reply_no_entry(request, pool.disk().restoring() ? 0 : kLongTimeoutS);
 }
 
 void add_lookup(fuse_lowlevel_ops& table) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <string>
 
 #include "fs/operations.h"
 #include "fs/server.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr auto kCatalogPatience = std::chrono::seconds(2);
 
 template <bool kIsDirectory>
-void remove(const Request& request, const Node& parent, const char* name) {
+void remove_now(const Request& request, const Node& parent, const char* name) {
   if (is_reserved(parent, name)) return reply_error(request, {EPERM, {}});
   auto directory = parent.pool->inodes().directory(parent.ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
@@ -23,6 +24,16 @@ void remove(const Request& request, const Node& parent, const char* name) {
   // A process that died has removed it already.
   if (!removed && removed.error().code == ENOENT && request.attempted) removed = {};
   reply_outcome(request, std::move(removed));
+}
+
+template <bool kIsDirectory>
+void remove(const Request& request, const Node& parent, const char* name) {
+  when_catalog_takes_more(
+      parent,
+      [request, parent, its_name = std::string(name)] {
+        remove_now<kIsDirectory>(request, parent, its_name.c_str());
+      },
+      kFullForNames);
 }
 
 // True if a process that died has done the rename. A name that is gone may also have been evicted, before or
@@ -42,7 +53,7 @@ bool is_renamed(const Request& request, Pool& pool, int from, const char* name, 
 // that disk would get it back. EBUSY: the disk was too slow. The wait is short, because the kernel holds
 // the mount's root meanwhile. A frozen catalog answers at once, so its pool can be removed.
 Result<void> settle_catalog(Pool& pool) {
-  if (pool.disk() == nullptr) return {};
+  if (pool.disk().tier() == nullptr) return {};
   const auto committed = std::make_shared<std::promise<void>>();
   auto heard = committed->get_future();
   pool.disk_requests().when_committed([committed](const Result<void>&) { committed->set_value(); });
@@ -68,6 +79,34 @@ void rmdir(const Request& request, fuse_ino_t parent, const char* name) {
   reply_outcome(request, std::move(removed));
 }
 
+void rename_within(const Request& request, const Node& from, const char* name, const Node& to,
+                   const char* new_name, unsigned flags) {
+  Pool& pool = *from.pool;
+  auto old_directory = pool.inodes().directory(from.ino);
+  if (!old_directory) return reply_error(request, std::move(old_directory.error()));
+  auto new_directory = pool.inodes().directory(to.ino);
+  if (!new_directory) return reply_error(request, std::move(new_directory.error()));
+  const bool done = is_renamed(request, pool, old_directory->fd, name, flags);
+  const bool durable = pool.disk().durability() == Durability::kSync;
+  const DiskTier* const tier = pool.disk().tier();  // none: it is away, and sync_name() waits for it
+  if (!done && durable && tier != nullptr && tier->store->log().frozen())
+    // The change cannot become durable, and nothing has been done yet.
+    return reply_error(request, {EIO, {}});
+  auto renamed =
+      done ? Result<void>()
+           : pool.tree().rename(old_directory->fd, name, new_directory->fd, new_name, flags, request.unique);
+  if (!renamed || !durable) return reply_outcome(request, renamed);
+  auto reply = [request, from, to, old_name = std::string(name),
+                name = std::string(new_name)](const Result<void>& outcome) {
+    if (outcome) return reply_done(request);
+    // At EINTR the kernel drops only cached names that lead to a file; look_again() makes it drop the others.
+    from.pool->tree().look_again(from.ino, old_name);
+    to.pool->tree().look_again(to.ino, name);
+    reply_error(request, in_effect(outcome.error()));
+  };
+  pool.disk_requests().sync_name(new_directory->fd, new_name, std::move(reply));
+}
+
 void rename(const Request& request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
             const char* new_name, unsigned flags) {
   Server& server = server_of(request);
@@ -80,60 +119,49 @@ void rename(const Request& request, fuse_ino_t parent, const char* name, fuse_in
   if (!to) return reply_error(request, std::move(to.error()));
   if (from->pool != to->pool) return reply_error(request, {EXDEV, {}});
   if (is_reserved(*from, name) || is_reserved(*to, new_name)) return reply_error(request, {EPERM, {}});
-  auto old_directory = from->pool->inodes().directory(from->ino);
-  if (!old_directory) return reply_error(request, std::move(old_directory.error()));
-  auto new_directory = to->pool->inodes().directory(to->ino);
-  if (!new_directory) return reply_error(request, std::move(new_directory.error()));
-  const bool done = is_renamed(request, *from->pool, old_directory->fd, name, flags);
-  const bool durable = from->pool->durability() == Durability::kSync;
-  const DiskTier* const tier = from->pool->disk();  // none: it is away, and sync_name() waits for it
-  if (!done && durable && tier != nullptr && tier->store->log().frozen())
-    // The change cannot become durable, and nothing has been done yet.
-    return reply_error(request, {EIO, {}});
-  auto renamed = done ? Result<void>()
-                      : from->pool->tree().rename(old_directory->fd, name, new_directory->fd, new_name, flags,
-                                                  request.unique);
-  if (!renamed || !durable) return reply_outcome(request, renamed);
-  auto reply = [request, from = *from, to = *to, old_name = std::string(name),
-                name = std::string(new_name)](const Result<void>& outcome) {
-    if (outcome) return reply_done(request);
-    // At EINTR the kernel drops only cached names that lead to a file; look_again() makes it drop the others.
-    from.pool->tree().look_again(from.ino, old_name);
-    to.pool->tree().look_again(to.ino, name);
-    reply_error(request, in_effect(outcome.error()));
-  };
-  to->pool->disk_requests().sync_name(new_directory->fd, new_name, std::move(reply));
+  when_catalog_takes_more(
+      *from,
+      [request, from = *from, to = *to, old_name = std::string(name), its_name = std::string(new_name),
+       flags] { rename_within(request, from, old_name.c_str(), to, its_name.c_str(), flags); },
+      kFullForNames);
 }
 
-void link(const Request& request, const Node& node, fuse_ino_t new_parent, const char* new_name) {
+Tried link(const Request& request, const Node& node, Patience patience, fuse_ino_t new_parent,
+           const char* new_name) {
   Server& server = server_of(request);
-  if (new_parent == NodeId::kRoot) return reply_error(request, {EXDEV, {}});
+  if (new_parent == NodeId::kRoot) return refuse(request, {EXDEV, {}});
   auto to = find_node(server, new_parent);
-  if (!to) return reply_error(request, std::move(to.error()));
-  if (node.pool != to->pool) return reply_error(request, {EXDEV, {}});
+  if (!to) return refuse(request, std::move(to.error()));
+  if (node.pool != to->pool) return refuse(request, {EXDEV, {}});
   Inodes& inodes = node.pool->inodes();
-  if (is_reserved(*to, new_name)) return reply_error(request, {EEXIST, {}});
+  if (is_reserved(*to, new_name)) return refuse(request, {EEXIST, {}});
   auto directory = to->pool->inodes().directory(to->ino);
-  if (!directory) return reply_error(request, std::move(directory.error()));
+  if (!directory) return refuse(request, std::move(directory.error()));
   const auto there = sys::handle_at(directory->fd, new_name);
-  if (there && !request.attempted) return reply_error(request, {EEXIST, {}});
+  if (there && !request.attempted) return refuse(request, {EEXIST, {}});
   const bool done = there && there->ino == node.ino;  // done by a process that died
   server.survivors.requests().attempt(request.unique);
-  if (done)
+  if (done) {
     node.pool->tree().attributes_changed(node.ino);
-  else if (auto linked = with_inode(
-               *node.pool, [&] { return node.pool->tree().link(node.ino, directory->fd, new_name); });
-           !linked)
-    return reply_error(request, std::move(linked.error()));
+  } else {
+    auto linked = with_inode(*node.pool, patience, [&]() -> Result<Tried> {
+      auto made = node.pool->tree().link(node.ino, directory->fd, new_name);
+      if (!made) return pass(made);
+      return Tried::kDone;
+    });
+    if (!linked) return refuse(request, std::move(linked.error()));
+    if (*linked == Tried::kWouldWait) return Tried::kWouldWait;
+  }
   auto attributes = inodes.attributes(node.ino);
   if (!attributes) {
-    (void)to->pool->tree().remove(directory->fd, new_name, false);
+    (void)node.pool->tree().remove(directory->fd, new_name, false);
     inodes.forget(node.ino, 1);
-    return reply_error(request, std::move(attributes.error()));
+    return refuse(request, std::move(attributes.error()));
   }
   const uint32_t generation = inodes.generation_of(node.ino);
   if (done) (void)inodes.looked_up({node.ino, generation}, *attributes);
   reply_entry(request, entry_of(node.nodeid(), generation, *attributes));
+  return Tried::kDone;
 }
 
 }  // namespace
@@ -142,7 +170,7 @@ void add_names(fuse_lowlevel_ops& table) {
   table.unlink = on_node<remove<false>>;
   table.rmdir = on_request<rmdir>;
   table.rename = on_request<rename>;
-  table.link = on_node<link>;
+  table.link = on_node_for_a_name<link>;
 }
 
 }  // namespace kvcachefs::operations

@@ -2,10 +2,10 @@
 //
 //     pool number << 48 | tmpfs inode number     an inode of a pool; tmpfs never reuses a number (inode64)
 //     1                                          the mount's root
-//     2..                                        .kvcachefs, then its files
+//     2, 2 + number                              .kvcachefs, its files (fs/control/control_file.h)
 //     0x1002                                     .kvcachefs/pools
-//     0x8000 | pool number << 48 | 0..           the pool's .pool directory, then its files
-//     the same | 1 << 32                         .kvcachefs/pools/NAME, then its files
+//     0x8000 | pool number << 48 | 0, number     the pool's .pool directory, its files
+//     the same | 1 << 32                         .kvcachefs/pools/NAME, its files
 #pragma once
 
 #include <cstdint>
@@ -34,20 +34,20 @@ struct NodeId {
   bool is_inode() const { return pool_number() != 0 && !is_control(); }
   uint64_t ino() const { return value & ((uint64_t{1} << kPoolShift) - 1); }
 
-  // The index is 0 for the directory itself and counts its files from 1.
-  uint64_t control_index() const {
+  // 0 for the directory itself, and the number of the file for its files.
+  uint64_t control_number() const {
     return is_mount_control() ? value - kMountControl : ino() & ~kAdministratorsBit;
   }
 
   static NodeId of_inode(uint16_t pool, uint64_t ino) {
     return {static_cast<uint64_t>(pool) << kPoolShift | ino};
   }
-  static NodeId of_control(uint16_t pool, uint64_t index) {
-    if (pool == 0) return {kMountControl + index};
-    return {static_cast<uint64_t>(pool | kControlBit) << kPoolShift | index};
+  static NodeId of_control(uint16_t pool, uint64_t number) {
+    if (pool == 0) return {kMountControl + number};
+    return {static_cast<uint64_t>(pool | kControlBit) << kPoolShift | number};
   }
-  static NodeId of_administrators(uint16_t pool, uint64_t index) {
-    return {of_control(pool, index).value | kAdministratorsBit};
+  static NodeId of_administrators(uint16_t pool, uint64_t number) {
+    return {of_control(pool, number).value | kAdministratorsBit};
   }
 };
 

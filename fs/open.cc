@@ -100,7 +100,7 @@ void open(const Request& request, const Node& node, fuse_file_info* file) {
 void flush(const Request& request, const Node& node, fuse_file_info* file) {
   const bool writer = (file->fh & kForWriting) != 0;
   if (writer) node.pool->open_files().flushed(node.ino);
-  if (!writer || node.pool->durability() != Durability::kSync) return reply_done(request);
+  if (!writer || node.pool->disk().durability() != Durability::kSync) return reply_done(request);
   node.pool->disk_requests().sync(node.ino, answer(request), false);
 }
 
@@ -155,7 +155,7 @@ void fill_in(const Request& request, const Pool& pool, const Opened& opened, uin
     file->backing_id = opened.backing;
     // With direct I/O, writes through this open come to the daemon, to wait for room or to be answered when
     // they are durable. Mappings and the I/O of other opens do not come here.
-    const bool durable = !reader && (file->flags & O_DSYNC) != 0 && pool.has_disk();
+    const bool durable = !reader && (file->flags & O_DSYNC) != 0 && pool.disk().exists();
     file->direct_io = durable || opened.through_daemon ? 1 : 0;
   } else if (bypasses_page_cache) {
     file->direct_io = 1;
@@ -172,7 +172,8 @@ Result<void> answer_open(const Request& request, const Node& node, const Opened&
   auto handle = server.survivors.handles().opened({.inode = {node.pool->number(), node.ino},
                                                    .unique = request.unique,
                                                    .writer = writes(file),
-                                                   .from_disk = opened.from_disk});
+                                                   .from_disk = opened.from_disk,
+                                                   .user = fuse_req_ctx(request)->uid});
   if (!handle) {
     node.pool->open_files().end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);

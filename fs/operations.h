@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "fs/fuse.h"
 #include "fs/server.h"
+#include "fs/waiting.h"
 
 namespace kvcachefs::operations {
 
@@ -23,6 +24,14 @@ void on_node(fuse_req_t handle, fuse_ino_t ino, Arguments... arguments) {
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   kHandler(request, *node, arguments...);
+}
+// The same for a handler that may wait for the pool's room.
+template <auto kHandler, class... Arguments>
+void on_node_with_patience(fuse_req_t handle, fuse_ino_t ino, Arguments... arguments) {
+  const Request request = received_request(handle);
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  with_patience<kHandler>(request, *node, arguments...);
 }
 // The same, but a member function of ControlFiles answers for a control file.
 template <auto kHandler, auto kControl, class... Arguments>
@@ -54,18 +63,39 @@ Result<void> drop_set_id_bits(const Request& request, const Node& node);
 void drop_set_id_bits_at_open(const Request& request, const Node& node);
 // A handler calls this before it changes something of a node that the disk's catalog must record. `then` runs
 // at once, or from a worker's thread when the catalog has taken what waits for it. Otherwise a client that
-// changes attributes again and again would fill the memory with changes.
-void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then);
+// changes names and attributes again and again would fill the memory with changes; one of xattrs is as large
+// as all of an inode's. `then` must not wait for room on the worker's thread, because others wait for that.
+void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then, unsigned full_times = 1);
+// For a change of names: `full_times`. Such a change is small, and the kernel holds the directory while it
+// waits, so it waits only where the disk has stood still for long: for 256 MiB, half a million names.
+inline constexpr unsigned kFullForNames = 4;
+
+// As on_node_with_patience(), for a handler that makes a name without a content.
+template <auto kHandler, class... Arguments>
+void on_node_for_a_name(fuse_req_t handle, fuse_ino_t ino, Arguments... arguments) {
+  const Request request = received_request(handle);
+  auto node = find_node(server_of(request), ino);
+  if (!node) return reply_error(request, std::move(node.error()));
+  when_catalog_takes_more(
+      *node,
+      [request, node = *node, its = std::tuple(kept(arguments)...)]() mutable {
+        std::apply([&](auto&... each) { with_patience<kHandler>(request, node, lent(each)...); }, its);
+      },
+      kFullForNames);
+}
 
 // create.cc
 // The call makes a name, once there is an inode for it: in a pool without a free inode it waits as a write
-// waits for room.
+// waits for room, if it may wait.
 template <class Make>
-auto with_inode(Pool& pool, Make make) {
-  const uint64_t begun_ns = now_ns();
+Result<Tried> with_inode(Pool& pool, Patience patience, Make make) {
+  if (pool.evictor().would_overtake(patience)) return Tried::kWouldWait;
   for (;;) {
-    auto made = make();
-    if (made || made.error().code != ENOSPC || !pool.evictor().wait_to_make(begun_ns)) return made;
+    Result<Tried> made = make();
+    if (made || made.error().code != ENOSPC) return made;
+    const Waited inode = pool.evictor().wait_to_make(patience);
+    if (inode == Waited::kWouldWait) return Tried::kWouldWait;
+    if (inode == Waited::kNoRoom) return made;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/fuse.h>
+#include <pthread.h>
 
 #include <cstring>
 
@@ -45,6 +46,10 @@ Request begin_request(Survivors& survivors, const fuse_buf& buffer) {
 }
 
 Request received_request(fuse_req_t handle) {
+  // libfuse ends the threads with which it serves over io_uring by a wake-up and pthread_cancel(3). The
+  // wake-up alone ends a thread when its request is done; the cancellation would end the handler in its
+  // midst.
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   Request request = received;
   request.handle = handle;
   return request;
@@ -115,7 +120,7 @@ void reply_no_entry(const Request& request, double timeout_s) {
 }
 
 uint64_t client_of(const Request& request, const Pool& pool) {
-  return pool.disk() == nullptr ? 0 : server_of(request).thread_groups.of(fuse_req_ctx(request)->pid);
+  return pool.disk().tier() == nullptr ? 0 : server_of(request).thread_groups.of(fuse_req_ctx(request)->pid);
 }
 
 void reply_attributes(const Request& request, uint64_t nodeid, struct stat attributes, double timeout_s) {

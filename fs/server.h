@@ -20,6 +20,7 @@
 #include "fs/request.h"
 #include "fs/stale_callers.h"
 #include "fs/thread_groups.h"
+#include "fs/waiting_copies.h"
 #include "tier/pool/pools.h"
 
 namespace kvcachefs {
@@ -39,8 +40,12 @@ struct Server {
   ThreadGroups thread_groups;
   PageCache page_cache;
   PagesInUse pages_in_use;
+  WaitingCopies copies;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
   std::function<void()> pools_changed;             // called when a pool was made, removed or changed
+  // Starts a thread for a lane of the pool (tier/pool/waiting_lane.h); false: none can be had. Empty: each
+  // request is done in the thread that took it.
+  std::function<bool(const std::shared_ptr<Pool>&, WaitingLane&)> start_helper;
 };
 
 // A handler calls this when everything that was asked for is done and only the answer is left.
@@ -75,6 +80,11 @@ inline Error in_effect(Error why) {
   return {EINTR, why.message};
 }
 void reply_error(const Request& request, Error error);
+// The same for a handler that may wait for room (fs/waiting.h).
+inline Tried refuse(const Request& request, Error error) {
+  reply_error(request, std::move(error));
+  return Tried::kDone;
+}
 inline void reply_done(const Request& request) {
   server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
   about_to_answer(request);

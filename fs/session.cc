@@ -118,8 +118,10 @@ Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, In
               .thread_groups = {},
               .page_cache = {},
               .pages_in_use = {},
+              .copies = WaitingCopies(options_.info.memory_bytes),
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
-              .pools_changed = options_.pools_changed},
+              .pools_changed = options_.pools_changed,
+              .start_helper = {}},
       invalidator_(invalidator),
       poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
@@ -255,6 +257,10 @@ bool Session::wait_until_negotiated(std::chrono::seconds at_most) {
   MutexLock lock(mutex_);
   while (!negotiated_ && !ended_ && now_ns() < deadline_ns) condition_.wait_for(mutex_, kNoticeWait);
   return negotiated_ && !ended_ && refusal_.empty();
+}
+
+void Session::help_with(std::function<bool(const std::shared_ptr<Pool>&, WaitingLane&)> start_helper) {
+  if (!options_.io_uring) server_.start_helper = std::move(start_helper);
 }
 
 void Session::serve() {

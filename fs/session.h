@@ -39,6 +39,9 @@ class Session {
   // The call first cleans a dead mount of kvcachefs off the mount point. Serving threads must be started
   // next, because the kernel's INIT waits for them.
   Result<void> mount();
+  // From here on what takes long for one pool is done on threads that the function starts (fs/waiting.h, and
+  // orders to a pool). Before serve().
+  void help_with(std::function<bool(const std::shared_ptr<Pool>&, WaitingLane&)> start_helper);
   // The call is one thread's work until the connection ends; over io_uring only one thread calls it.
   void serve();
   // The call is the work of each of several threads until stop_notifying().

@@ -129,6 +129,14 @@ void setxattr(const Request& request, const Node& node, const char* name, const 
       });
 }
 
+// The kernel asks for security.capability, which no file has, before the first write to a file after the file
+// was created or looked up. It is the one sign of a write that bypasses the daemon.
+Tried begin_writing(const Request& request, const Node& node, Patience patience) {
+  if (node.pool->open_files().begin_writing(node.ino, patience) == Tried::kWouldWait)
+    return Tried::kWouldWait;
+  return refuse(request, {EOPNOTSUPP, {}});
+}
+
 void getxattr(const Request& request, fuse_ino_t ino, const char* name, size_t size) {
   const std::string_view key(name);
   auto node = find_node(server_of(request), ino);
@@ -140,9 +148,7 @@ void getxattr(const Request& request, fuse_ino_t ino, const char* name, size_t s
     if (!value) return reply_error(request, {ENODATA, {}});
     return reply_sized(request, *value, size);
   }
-  // The kernel asks for this attribute before the first write to a file after the file was created or looked
-  // up. It is the one sign of a write that bypasses the daemon.
-  if (key == "security.capability") node->pool->open_files().begin_writing(node->ino);
+  if (key == "security.capability") return with_patience<begin_writing>(request, *node);
   if (!is_storable(key)) return reply_error(request, {EOPNOTSUPP, {}});
   auto fd = node->pool->inodes().open_inode(node->ino, O_PATH | O_NOFOLLOW);
   if (!fd) return reply_error(request, std::move(fd.error()));

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,18 +19,8 @@ namespace {
 
 constexpr unsigned kMostNamed = 10;  // directories named in the log, a minute
 
-struct CloseDirectory {
-  void operator()(DIR* stream) const { ::closedir(stream); }
-};
-using Directory = std::unique_ptr<DIR, CloseDirectory>;
-
-Directory stream_of(UniqueFd fd) {
-  Directory stream(::fdopendir(fd.get()));
-  if (stream) (void)fd.release();
-  return stream;
-}
-
-Result<void> read_children(const Directory& directory, const std::function<void(const Child& child)>& visit) {
+Result<void> read_children(const sys::DirectoryStream& directory,
+                           const std::function<void(const Child& child)>& visit) {
   Child child;
   for (;;) {
     auto next = sys::next_entry(directory.get());
@@ -52,7 +41,7 @@ Result<void> read_children(const Directory& directory, const std::function<void(
 }  // namespace
 
 Result<void> for_each_child(UniqueFd directory, const std::function<void(const Child& child)>& visit) {
-  const Directory stream = stream_of(std::move(directory));
+  const sys::DirectoryStream stream = sys::stream_of(std::move(directory));
   if (!stream) return fail(ENOMEM);  // its buffer is the only thing that there may be no memory for
   return read_children(stream, visit);
 }
@@ -75,7 +64,7 @@ Result<void> walk_tree(
       }
       continue;
     }
-    const Directory stream = stream_of(std::move(*directory));
+    const sys::DirectoryStream stream = sys::stream_of(std::move(*directory));
     KVCACHEFS_CHECK(stream != nullptr);
     const int fd = ::dirfd(stream.get());
     auto read = read_children(stream, [&](const Child& child) {

@@ -7,9 +7,25 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace kvcachefs {
+
+// How long a caller may wait for room. It goes down by value to where the wait is.
+struct Patience {
+  // When the request came. The bounds of a wait count from here, also where the request was queued first.
+  uint64_t begun_ns = now_ns();
+  // False: a thread that serves all pools asks, which must not wait for the room of one.
+  bool may_wait = true;
+};
+// What became of a call that may need room, if it is no error.
+enum class Tried : uint8_t {
+  kDone,
+  kWouldWait  // nothing was done, or what the result says, because the rest takes patience
+};
+// What became of a wait for room.
+enum class Waited : uint8_t { kRoom, kNoRoom, kWouldWait };
 
 // Wakes the evictor's thread.
 class Wakeup {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,9 @@ enum class ReadCost { kNone, kGathers, kSurveys };
 template <class Target>
 struct ControlFile {
   std::string_view name;
+  // The file's part of its nodeid, which the kernel keeps across an upgrade: it stays the file's for ever,
+  // and is never given to another, also when the file goes. From 1; less than 4096.
+  uint16_t number = 0;
   // Exactly one of these two shows the content.
   Result<std::string> (*text)(Target&) = nullptr;
   std::unique_ptr<ControlReader> (*stream)(Target&) = nullptr;
@@ -74,5 +78,22 @@ struct ControlFile {
     return std::make_unique<TextReader>(std::move(*shown));
   }
 };
+
+template <class Files>
+constexpr bool has_own_numbers(const Files& files) {
+  for (auto file = files.begin(); file != files.end(); ++file) {
+    if (file->number == 0 || file->number >= 4096) return false;
+    for (auto other = files.begin(); other != file; ++other)
+      if (other->number == file->number || other->name == file->name) return false;
+  }
+  return true;
+}
+
+template <class File>
+const File* file_of_number(std::span<const File> files, uint64_t number) {
+  for (const File& file : files)
+    if (file.number == number) return &file;
+  return nullptr;
+}
 
 }  // namespace kvcachefs

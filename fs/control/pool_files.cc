@@ -30,7 +30,7 @@ struct Key {
 
 // A durability that is not set is shown as the default that applies.
 PoolOptions present_options(ControlledPool& target) {
-  PoolOptions options = target.pool->options();
+  PoolOptions options = target.pool->settings().options();
   options.durability = durability_of(options);
   return options;
 }
@@ -51,14 +51,16 @@ Result<void> write(ControlledPool& target, std::string_view text) {
   if (const PoolSetting& setting = *find_pool_setting(kKey.text); setting.needs_disk()) {
     // A pool without a disk tier may be told what it has already.
     if (setting.get(wanted) == setting.get(present)) return {};
-    if (present.spill_path.empty()) return refuse_without_disk(nullptr, target.pool->name());
+    if (present.spill_path.empty())
+      if (auto tier = target.pool->disk().needed(); !tier) return pass(tier);
   }
   return target.apply(kKey.text, wanted);
 }
 
 Result<std::string> show_entry_size(ControlledPool& target) {
   const uint64_t learned_bytes = target.pool->capacity().learned_entry_bytes();
-  if (target.pool->options().entry_size_bytes != 0 || learned_bytes == 0) return show<"entry_size">(target);
+  if (target.pool->settings().options().entry_size_bytes != 0 || learned_bytes == 0)
+    return show<"entry_size">(target);
   return fmt::format("auto {}\n", format_size_exact(learned_bytes));
 }
 
@@ -78,7 +80,7 @@ Result<void> write_evict(ControlledPool& target, std::string_view text) {
 }
 
 Result<std::string> show_spill(ControlledPool& target) {
-  return spill_place_text(target.pool->options()) + "\n";
+  return spill_place_text(target.pool->settings().options()) + "\n";
 }
 
 // The check is for orders that only the administrator may give, in a file that the owner may write too.
@@ -91,7 +93,7 @@ Result<void> need_administrator(ControlledPool& target, std::string_view file) {
 
 Result<void> write_spill(ControlledPool& target, std::string_view text) {
   if (Result<void> may = need_administrator(target, "spill"); !may) return may;
-  const PoolOptions present = target.pool->options();
+  const PoolOptions present = target.pool->settings().options();
   PoolOptions wanted = present;
   if (Result<void> parsed = set_spill_order(wanted, trimmed(text)); !parsed) {
     return wrong_text(target, parsed.error().message);
@@ -155,38 +157,47 @@ std::unique_ptr<ControlReader> stream_entries(ControlledPool& target) {
       [&insight = target.pool->insight()](size_t shard) { return insight.list_entries(shard); });
 }
 
-// The order must never change, and a new file goes at the end: the kernel keeps nodeids, which are places in
-// this table, across an upgrade.
 constexpr std::array kFiles = {
-    PoolFile{.name = "size", .text = show<"size">, .write = write<"size">, .of_administrator = true},
-    PoolFile{.name = "policy", .text = show<"policy">, .write = write<"policy">},
-    PoolFile{.name = "watermarks", .text = show<"watermarks">, .write = write<"watermarks">},
-    PoolFile{.name = "entry_size", .text = show_entry_size, .write = write<"entry_size">},
+    PoolFile{
+        .name = "size", .number = 1, .text = show<"size">, .write = write<"size">, .of_administrator = true},
+    PoolFile{.name = "policy", .number = 2, .text = show<"policy">, .write = write<"policy">},
+    PoolFile{.name = "watermarks", .number = 3, .text = show<"watermarks">, .write = write<"watermarks">},
+    PoolFile{.name = "entry_size", .number = 4, .text = show_entry_size, .write = write<"entry_size">},
     PoolFile{.name = "pinned_max",
+             .number = 5,
              .text = show<"pinned_max">,
              .write = write<"pinned_max">,
              .of_administrator = true},
-    PoolFile{.name = "evict", .text = show_evict, .write = write_evict},
-    PoolFile{.name = "spill", .text = show_spill, .write = write_spill, .of_administrator = true},
-    PoolFile{.name = "durability", .text = show<"durability">, .write = write<"durability">},
-    PoolFile{.name = "admission", .text = show<"admission">, .write = write<"admission">},
-    PoolFile{.name = "auto_prefetch", .text = show<"prefetch">, .write = write<"prefetch">},
-    PoolFile{.name = "prefetch", .text = show_prefetch, .write = write_prefetch, .takes_lines = true},
-    PoolFile{.name = "scrub", .text = show_scrub, .write = write_scrub, .of_administrator = true},
-    PoolFile{.name = "stats", .text = show_stats, .cost = ReadCost::kGathers},
-    PoolFile{.name = "stats.json", .text = show_stats_json, .cost = ReadCost::kGathers},
-    PoolFile{.name = "numa", .text = show_numa, .cost = ReadCost::kSurveys},
+    PoolFile{.name = "evict", .number = 6, .text = show_evict, .write = write_evict},
+    PoolFile{
+        .name = "spill", .number = 7, .text = show_spill, .write = write_spill, .of_administrator = true},
+    PoolFile{.name = "durability", .number = 8, .text = show<"durability">, .write = write<"durability">},
+    PoolFile{.name = "admission", .number = 9, .text = show<"admission">, .write = write<"admission">},
+    PoolFile{.name = "auto_prefetch", .number = 10, .text = show<"prefetch">, .write = write<"prefetch">},
+    PoolFile{.name = "prefetch",
+             .number = 11,
+             .text = show_prefetch,
+             .write = write_prefetch,
+             .takes_lines = true},
+    PoolFile{
+        .name = "scrub", .number = 12, .text = show_scrub, .write = write_scrub, .of_administrator = true},
+    PoolFile{.name = "stats", .number = 13, .text = show_stats, .cost = ReadCost::kGathers},
+    PoolFile{.name = "stats.json", .number = 14, .text = show_stats_json, .cost = ReadCost::kGathers},
+    PoolFile{.name = "numa", .number = 15, .text = show_numa, .cost = ReadCost::kSurveys},
     PoolFile{.name = "entries",
+             .number = 16,
              .stream = stream_entries,
              .of_administrator = true,
              .only_owner_reads = true,
              .cost = ReadCost::kGathers},
     PoolFile{.name = "size_max",
+             .number = 17,
              .text = show<"size_max">,
              .write = write<"size_max">,
              .of_administrator = true,
              .owner_only_reads = true},
 };
+static_assert(has_own_numbers(kFiles));
 
 }  // namespace
 

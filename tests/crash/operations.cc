@@ -283,7 +283,7 @@ void Player::change_attributes() {
   }
   note(fmt::format("mode {:o} and mark '{}' of object {}", now.mode, now.mark, object->id));
   expectation_.set_attributes(*object, std::move(now));
-  world_.pool().tree().attributes_changed(object->ino);
+  world_.pool().tree().attributes_changed(object->ino, true);
 }
 
 void Player::sync() {

@@ -114,7 +114,7 @@ bool World::crashed() const {
 }
 
 bool World::disk_failed() const {
-  return pool_->disk()->store->log().frozen();
+  return pool_->disk().tier()->store->log().frozen();
 }
 
 Result<std::vector<Extent>> World::commit(std::span<const CatalogChange> changes) {
@@ -168,7 +168,7 @@ Pool::Surroundings World::surroundings() {
 }
 
 bool World::take_over() {
-  DiskTier* const tier = pool_->disk();
+  DiskTier* const tier = pool_->disk().tier();
   for (int steps = 0; steps < kLastSteps && !tier->spiller.idle(); ++steps) {
     tier->spiller.step(kNoWait);
     if (crashed()) throw Crash();
@@ -201,7 +201,7 @@ void World::cut(Cut cut) {
 void World::lose_power() {
   if (!crashed()) disk_.crash(0);
   frozen_ = true;
-  if (DiskTier* const tier = pool_->disk()) tier->close();
+  if (DiskTier* const tier = pool_->disk().tier()) tier->close();
   pool_.reset();
   dead_.clear();
   catalog_.reset();
@@ -223,13 +223,13 @@ void World::step() {
       (void)pool_->evictor().tidy();
       break;
     case 1:
-      pool_->disk()->store->log().step(kNoWait);
+      pool_->disk().tier()->store->log().step(kNoWait);
       break;
     case 2:
-      pool_->disk()->lanes.front()->step(kNoWait);
+      pool_->disk().tier()->lanes.front()->step(kNoWait);
       break;
     default:
-      pool_->disk()->spiller.step(kNoWait);
+      pool_->disk().tier()->spiller.step(kNoWait);
   }
   if (crashed()) throw Crash();
 }
@@ -243,7 +243,7 @@ bool World::pump(const std::function<bool()>& until, int steps_max) {
 }
 
 void World::quiesce() {
-  DiskTier* const tier = pool_->disk();
+  DiskTier* const tier = pool_->disk().tier();
   const auto is_done = [&] {
     return tier->spiller.idle() && tier->store->log().idle() && tier->promoter.queued() == 0;
   };
@@ -254,7 +254,7 @@ void World::quiesce() {
 }
 
 void World::check_space() {
-  const ExtentAllocator& space = pool_->disk()->store->space();
+  const ExtentAllocator& space = pool_->disk().tier()->store->space();
   auto report = check_catalog(*catalog_, {.unit_bytes = kUnitBytes, .size_units = options_.disk_units});
   if (!report) throw Violation("the catalog cannot be read");
   if (!report->whole())
@@ -262,7 +262,8 @@ void World::check_space() {
         fmt::format("the catalog: {}: {}", report->problems.front().path, report->problems.front().what));
   const uint64_t used_units = space.units() - space.free_units();
   // Withheld contents are in the catalog, but no name shows them; and a failed disk gets no space back.
-  if ((pool_->disk()->names.withheld() > 0 || disk_failed()) && used_units > report->used_units) return;
+  if ((pool_->disk().tier()->names.withheld() > 0 || disk_failed()) && used_units > report->used_units)
+    return;
   if (used_units != report->used_units)
     throw Violation(fmt::format("{} units are taken, the catalog names {}", used_units, report->used_units));
 }

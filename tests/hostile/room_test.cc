@@ -126,6 +126,56 @@ TEST_F(RoomTest, OneEntryOfHalfALargePoolAfterManySmall) {
   mount.stop();
 }
 
+// A client allocates nearly all of a pool beyond the ends of small entries.
+TEST_F(RoomTest, AllocationsBeyondTheEndLeaveWithTheirEntry) {
+  const DiskDirectory disk;
+  Mount mount(
+      {.pools = {"p:size=256M,spill=" + disk / "spill" + ",spill_size=512M,catalog=" + disk / "catalog"}});
+  EXPECT_EQ(as_user(65534, 65534,
+                    [&] {
+                      for (int i = 0; i < 16; ++i) {
+                        const File file(mount.path() + "/e" + std::to_string(i), O_RDWR | O_CREAT);
+                        const std::string content = pattern(i, kMiB);
+                        if (::write(file.fd(), content.data(), kMiB) != static_cast<ssize_t>(kMiB)) return 1;
+                        if (::fallocate(file.fd(), FALLOC_FL_KEEP_SIZE, kMiB, 14 * kMiB) != 0) return 2;
+                      }
+                      return 0;
+                    }),
+            0);
+  EXPECT_TRUE(eventually([&] {
+    (void)write_once(mount.control("evict"), "100%");
+    return mount.stat_value("cold_entries") == 16;
+  }));
+  EXPECT_LT(tmpfs_used_bytes(mount), kMiB);
+  EXPECT_EQ(difference(3, read_file(mount.path() + "/e3")), "");
+  mount.stop();
+}
+
+// A page in each unit of the disk, and as much memory beyond the end as the holes lack: the copy fills no
+// hole.
+TEST_F(RoomTest, ACopyOfASparseEntryTakesNoMemory) {
+  const DiskDirectory disk;
+  Mount mount(
+      {.pools = {"p:size=64M,spill=" + disk / "spill" + ",spill_size=256M,catalog=" + disk / "catalog"}});
+  mount.stop_squeezing();
+  const std::string name = mount.path() + "/sparse";
+  {
+    const File file(name, O_RDWR | O_CREAT);
+    for (off_t at = 0; at < 24 << 20; at += 64 << 10) ASSERT_EQ(::pwrite(file.fd(), "x", 1, at), 1);
+    ASSERT_EQ(::ftruncate(file.fd(), 24 << 20), 0);
+    ASSERT_EQ(::fallocate(file.fd(), FALLOC_FL_KEEP_SIZE, 1 << 30, 24 * kMiB), 0);
+  }
+  ASSERT_TRUE(all_closed(mount));
+  const uint64_t before = tmpfs_used_bytes(mount);
+  {
+    const File file(name, O_RDONLY);
+    ASSERT_EQ(::fsync(file.fd()), 0);
+  }
+  EXPECT_EQ(mount.stat_value("clean_entries"), 1);
+  EXPECT_LE(tmpfs_used_bytes(mount), before + (256 << 10));
+  mount.stop();
+}
+
 // Memory that is allocated far beyond an entry's end leaves with the entry.
 TEST_F(RoomTest, AllocationsFarBeyondTheEndLeaveWithTheirEntry) {
   const DiskDirectory disk;

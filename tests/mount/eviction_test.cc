@@ -224,6 +224,23 @@ TEST_F(EvictionTest, FilesThatAreNeverRenamedLeaveToo) {
       << mount().stat_value("used_bytes");
 }
 
+TEST_F(EvictionTest, WhatAClientHasMappedIsNotSaidToBeEvictable) {
+  const auto names = fill_pool("e", 4);
+  ASSERT_TRUE(settled(mount()));
+  const auto evictable = [] { return mount().stat_value("evictable_bytes"); };
+  {
+    const Mapping mapping(File(names[0], O_RDONLY).fd(), kMiB, PROT_READ, MAP_SHARED);
+    ASSERT_TRUE(mapping.valid());
+    // In daemon I/O a mapping keeps its file open.
+    EXPECT_TRUE(eventually([&] {
+      order(mount(), "100%");
+      return in_memory(names) == range(0, 1) && evictable() == 0;
+    })) << evictable();
+    EXPECT_EQ(mount().stat_value("used_bytes"), static_cast<int64_t>(kMiB));
+  }
+  EXPECT_TRUE(eventually([&] { return evictable() == static_cast<int64_t>(kMiB); })) << evictable();
+}
+
 TEST_F(EvictionTest, OrdersSayHowMuchWent) {
   const auto names = fill_pool("e", 40);
   ASSERT_TRUE(settled(mount()));

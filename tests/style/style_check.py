@@ -12,11 +12,6 @@ LAYERS = ["base", "alloc", "tier", "fs", "daemon"]  # each may include itself an
 ROOMS = ["policies", "", "survivors", "catalog", "entries", "disk", "pool", "recovery"]
 EXEMPT = ["tests", "bench"]
 LINES_MAX, FUNCTION_LINES_MAX, PUBLIC_FUNCTIONS_MAX = 400, 70, 25
-# Classes with more public functions than that: at most how many, and why.
-CLASSES_OF_MANY_FUNCTIONS = {
-    "Entries": (44, "each event in an entry's life is a verb of its own"),
-    "Pool": (28, "half of them hand out its parts"),
-}
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
 THREAD_STARTERS = {"daemon/workers.cc", "daemon/workers.h"}
 # Where a path of several components is resolved otherwise than by sys::open_beneath, and whose it is. Those of a pool
@@ -260,15 +255,12 @@ def is_function(text, class_name):
     return bool(name) and not re.fullmatch(rf"~?{class_name}|[A-Z_]+|alignas", name.group(1))
 
 
-def check_public_functions(path, declared, many):
+def check_public_functions(path, declared):
     functions = [name for name, is_public, text, _ in declared
                  if name and is_public and is_function(text, name.rpartition("::")[2])]
     for name, count in collections.Counter(functions).items():
-        most, _ = CLASSES_OF_MANY_FUNCTIONS.get(name, (PUBLIC_FUNCTIONS_MAX, ""))
-        if count > most:
-            fail(path, 1, f"{name} has {count} public functions, at most {most} (CLASSES_OF_MANY_FUNCTIONS)")
         if count > PUBLIC_FUNCTIONS_MAX:
-            many.add(name)
+            fail(path, 1, f"{name} has {count} public functions, at most {PUBLIC_FUNCTIONS_MAX}")
 
 
 def check_text(path, text):
@@ -305,7 +297,6 @@ def main():
     order = dict.fromkeys(re.findall(r"`[\w:]+`", locks), False)  # whether the code has it
     check_walks((ROOT / "ARCHITECTURE.md").read_text())
     codes = {}  # the files without their comments
-    many = set()  # classes with more public functions than most may have
     for path in sorted(ROOT.glob("*.md")):
         check_named_paths(path, path.read_text())
     for layer in LAYERS + EXEMPT + ["docs", "packaging"]:
@@ -329,11 +320,9 @@ def main():
             if path.suffix == ".h":
                 check_header(path, text)
                 if layer not in EXEMPT:
-                    check_public_functions(path, declared, many)
+                    check_public_functions(path, declared)
     check_named_functions(codes)
     check_targets()
-    for name in CLASSES_OF_MANY_FUNCTIONS.keys() - many:
-        fail(ROOT / "tests/style/style_check.py", 1, f"{name} has at most {PUBLIC_FUNCTIONS_MAX} public functions now")
     for name in [name for name, is_there in order.items() if not is_there]:
         fail(ROOT / "ARCHITECTURE.md", 1, f"there is no lock {name}")
     print("\n".join(failures + [f"{len(failures)} failures"]))

@@ -99,7 +99,14 @@ std::set<uint64_t> NaiveCatalog::units() const {
 
 void NaiveCatalog::apply(const CatalogChange& change) {
   if (const auto* node = std::get_if<PutNode>(&change)) {
-    nodes[node->node.id] = node->node;
+    const auto before = nodes.find(node->node.id);
+    if (node->attributes_alone && before == nodes.end()) return;
+    CatalogNode put = node->node;
+    if (node->attributes_alone) {
+      put.link_target = before->second.link_target;
+      put.xattrs = before->second.xattrs;
+    }
+    nodes[put.id] = std::move(put);
   } else if (const auto* name = std::get_if<PutName>(&change)) {
     const Name key(name->parent, name->name);
     const auto before = names.find(key);
@@ -383,7 +390,7 @@ void CatalogChanges::operation() {
         const uint64_t id = entry->second;
         const uint32_t type = state_.nodes.at(id).mode & S_IFMT;
         if (type == S_IFREG && random_.one_in(2)) return put_content(id);
-        add(PutNode{random_node(id, type)});
+        add(PutNode{random_node(id, type), random_.one_in(2)});
       }
   }
 }

@@ -62,12 +62,12 @@ void PoolPartsTest::SetUp() {
   if (last_ >= Upto::kInodes) inodes_.emplace(disk_part, *reservations_);
   if (last_ >= Upto::kTree) tree_.emplace(disk_part, *insight_, *parked_, *inodes_);
   if (last_ >= Upto::kPrefetcher) entries_.observe(prefetcher_.emplace(disk_part));
-  if (last_ >= Upto::kResidency) residency_.emplace(disk_part, *reservations_, *marks_, *inodes_, *tree_);
+  if (last_ >= Upto::kResidency)
+    residency_.emplace(disk_part, *reservations_, *marks_, *parked_, *inodes_, *tree_);
   if (last_ >= Upto::kRequests) requests_.emplace(disk_part, *marks_, *inodes_);
   if (last_ >= Upto::kFiles)
     files_.emplace(disk_part, *reservations_, *insight_, *marks_, *inodes_, *tree_, *prefetcher_);
-  if (last_ >= Upto::kEvictor)
-    evictor_.emplace(disk_part, *reservations_, *insight_, *marks_, *parked_, *tree_);
+  if (last_ >= Upto::kEvictor) evictor_.emplace(disk_part, *reservations_, *marks_, *parked_, *tree_);
   if (last_ >= Upto::kSettings) settings_.emplace(disk_part, options_, *prefetcher_, *requests_, *evictor_);
   if (last_ >= Upto::kRecovery)
     recovery_.emplace(disk_part, Recovery::Parts{*reservations_, *marks_, *insight_, *inodes_, *tree_,
@@ -297,7 +297,8 @@ void PoolPartsTest::set_emptied(uint64_t ino) {
 }
 
 void PoolPartsTest::set_spill_queued(uint64_t ino, bool queued) {
-  entries_.spill_asked(entry(ino), queued ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
+  entries_.contents().spill_asked(entry(ino),
+                                  queued ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
 }
 
 void PoolPartsTest::keep_ctime_of(uint64_t ino) {

@@ -72,6 +72,7 @@ struct Heard final : DiscardListener {
     told = std::move(its);
   }
   bool can_let_go() const override { return lets_go; }
+  bool is_behind(uint16_t) override { return behind; }
   void wait_until_told(std::chrono::milliseconds) override { ++waits; }
 
   std::vector<uint64_t> changes;
@@ -80,6 +81,7 @@ struct Heard final : DiscardListener {
   std::vector<uint64_t> to_let_go;
   Told told;  // of the last that asked
   bool lets_go = true;
+  bool behind = false;  // the kernel has not heard of what was queued
   int waits = 0;
 };
 

@@ -62,7 +62,7 @@ void PoolPartsTest::make_clean(uint64_t ino) {
   if (marks_) {
     EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kClean, &copy));
   }
-  entries_.spilled(its);
+  entries_.contents().spilled(its);
 }
 
 void PoolPartsTest::make_cold(uint64_t ino) {
@@ -76,7 +76,7 @@ void PoolPartsTest::make_cold(uint64_t ino) {
     EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kCold, &its_copy));
   }
   EXPECT_TRUE(arena_->drop_pages(file->get()));
-  entries_.evicted(its);
+  entries_.contents().evicted(its);
 }
 
 void PoolPartsTest::hold_on_disk(uint64_t ino) {

@@ -36,7 +36,7 @@ class PoolsTest : public ::testing::Test {
   void TearDown() override {
     if (!pools_) return;
     for (const auto& pool : pools_->all())
-      if (pool->disk() != nullptr) pool->disk()->close();
+      if (pool->disk().tier() != nullptr) pool->disk().tier()->close();
   }
   Pools::Surroundings surroundings() {
     return {.directory = pools_directory_,

@@ -26,7 +26,7 @@ class Program {
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
-  Outcome wait(std::chrono::milliseconds deadline = std::chrono::seconds(60));
+  Outcome wait(std::chrono::milliseconds deadline = std::chrono::seconds(300));
 
  private:
   pid_t pid_ = -1;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,7 @@ class ServedTest : public PoolsTest {
     const auto taken = session_->take_over();
     ASSERT_TRUE(taken) << taken.error().message;
     init_answer_ = kernel_.answer_to_init();
+    session_->help_with(start_helper_);
     serving_ = std::thread([this] { session_->serve(); });
     root_ = ask(FUSE_LOOKUP, NodeId::kRoot, wire_name("p")).as<fuse_entry_out>().nodeid;
   }
@@ -130,6 +132,7 @@ class ServedTest : public PoolsTest {
   std::atomic<int> pools_changed_ = 0;
   std::optional<SessionBacking> backing_of_session_;
   Invalidator invalidator_;
+  std::function<bool(const std::shared_ptr<Pool>&, WaitingLane&)> start_helper_;  // set before SetUp()
   std::optional<Session> session_;
   std::thread serving_;
   uint64_t root_ = 0;           // the pool's

@@ -19,6 +19,8 @@
 //     come first; a crash between them leaves a file both names, a directory one of them.
 //   - PutNode comes before the names and the content of its node. It replaces the node's attributes and
 //     leaves names and content alone. A node that has no name yet stays until load() finds it without one.
+//   - PutNode of attributes alone leaves the link target and the xattrs as they are, too. Of a missing
+//     node it changes nothing. It is not for the root.
 //   - PutName over a name of another node takes the name from that node. DropName of a missing name changes
 //     nothing.
 //   - PutName of a missing node only takes the name from the node that had it. PutContent of a missing node
@@ -75,6 +77,7 @@ struct CatalogContent {
 
 struct PutNode {
   CatalogNode node;
+  bool attributes_alone = false;
 };
 struct PutName {
   uint64_t parent = 0;

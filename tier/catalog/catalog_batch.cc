@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <utility>
 
 #include "tier/catalog/catalog_records.h"
 #include "tier/catalog/content_layout.h"
@@ -48,12 +49,35 @@ Result<void> CatalogBatch::change(const PutNode& put) {
   Result<Node*> node = this->node(put.node.id);
   if (!node) return pass(node);
   Node& target = **node;
+  if (put.attributes_alone) {
+    if (!target.present) return {};
+    auto merged = with_attributes(target, put.node);
+    if (!merged) return pass(merged);
+    target.record = records::encode_node(*merged, target.names);
+  } else {
+    target.record = records::encode_node(put.node, target.names);
+  }
   target.present = true;
   target.changed = true;
   target.mode = put.node.mode;
-  target.record = records::encode_node(put.node, target.names);
   highest_id_ = std::max(highest_id_, put.node.id);
   return {};
+}
+
+Result<CatalogNode> CatalogBatch::with_attributes(const Node& node, const CatalogNode& attributes) {
+  const uint64_t id = attributes.id;
+  CatalogNode before;
+  if (!node.record.empty()) {
+    (void)records::decode_node(id, node.record, before);
+  } else {
+    auto record = transaction_.get(CatalogTable::kNodes, records::id_key(id));
+    if (!record) return pass(record);
+    if (*record) (void)records::decode_node(id, **record, before);
+  }
+  CatalogNode merged = attributes;
+  merged.link_target = std::move(before.link_target);
+  merged.xattrs = std::move(before.xattrs);
+  return merged;
 }
 
 Result<void> CatalogBatch::change(const PutName& put) {

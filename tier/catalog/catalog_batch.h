@@ -48,6 +48,8 @@ class CatalogBatch {
   Result<void> change(const PutName& put);
   Result<void> change(const DropName& drop);
   Result<void> change(const PutContent& put);
+  // The node with these attributes and with the link target and the xattrs that it has.
+  Result<CatalogNode> with_attributes(const Node& node, const CatalogNode& attributes);
   Result<Node*> node(uint64_t id);
   Result<Content*> content(uint64_t id);
   Result<std::optional<uint64_t>> named(std::string_view key);

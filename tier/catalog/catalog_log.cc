@@ -53,15 +53,36 @@ void CatalogLog::append(std::vector<CatalogChange> changes) {
   {
     MutexLock lock(mutex_);
     if (frozen()) return note_lost(changes);
-    if (closed_) return;
+    if (closed_ || replaces_waiting(changes)) return;
     pending_bytes_ += bytes;
     // The first change ends the wait for work, and the last of a full batch ends the wait for more.
     worth_a_step = changes_.empty() || changes_.size() + changes.size() >= kBatchChanges;
+    for (size_t i = 0; i < changes.size(); ++i)
+      if (const auto* const put = std::get_if<PutNode>(&changes[i])) put_at_[put->node.id] = appended_ + i;
     appended_ += changes.size();
     ends_.push_back(appended_);
     std::move(changes.begin(), changes.end(), std::back_inserter(changes_));
   }
   if (worth_a_step) condition_.notify_one();
+}
+
+// Nothing between the two places goes by the node's attributes. A PutNode that comes with names or a content
+// stays where it is, because the names before it may have been the node's last, and it brings the node back.
+bool CatalogLog::replaces_waiting(std::vector<CatalogChange>& changes) {
+  auto* const put = changes.size() == 1 ? std::get_if<PutNode>(&changes.front()) : nullptr;
+  const auto found = put == nullptr ? put_at_.end() : put_at_.find(put->node.id);
+  if (found == put_at_.end()) return false;
+  CatalogChange& waiting = changes_[found->second - taken_];
+  pending_bytes_ -= bytes_of(waiting);
+  auto& its = std::get<PutNode>(waiting);
+  if (put->attributes_alone) {
+    put->node.link_target = std::move(its.node.link_target);
+    put->node.xattrs = std::move(its.node.xattrs);
+    put->attributes_alone = its.attributes_alone;
+  }
+  its = std::move(*put);
+  pending_bytes_ += bytes_of(waiting);
+  return true;
 }
 
 void CatalogLog::when_committed(Waiter waiter) {
@@ -118,6 +139,9 @@ void CatalogLog::step(std::chrono::milliseconds at_most) {
       const uint64_t end = ends_.front();
       ends_.pop_front();
       for (; taken_ < end; ++taken_) {
+        if (const auto* const put = std::get_if<PutNode>(&changes_.front()))
+          if (const auto at = put_at_.find(put->node.id); at != put_at_.end() && at->second == taken_)
+            put_at_.erase(at);
         batch_bytes += bytes_of(changes_.front());
         batch_.push_back(std::move(changes_.front()));
         changes_.pop_front();
@@ -142,6 +166,7 @@ void CatalogLog::freeze(const char* why, bool flush_failed) {
   batch_.clear();
   changes_.clear();
   ends_.clear();
+  put_at_.clear();
   pending_bytes_ = 0;
   committed_ = taken_ = appended_;
 }

@@ -18,6 +18,7 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -41,7 +42,9 @@ class CatalogLog {
   CatalogLog(BlockDevice& device, Catalog& catalog, PoolCounters& counters, Freed freed)
       : device_(device), catalog_(catalog), counters_(counters), freed_(std::move(freed)) {}
 
-  // append() queues the changes; all of them come in one transaction.
+  // append() queues the changes; all of them come in one transaction. A PutNode by itself takes the place of
+  // one of the same node that still waits: it is committed no later than that, and a node that is changed
+  // again and again waits once.
   void append(std::vector<CatalogChange> changes) EXCLUDES(mutex_);
   // when_committed() calls the waiter when the changes appended before are durable, or when they cannot be
   // made durable now.
@@ -52,9 +55,11 @@ class CatalogLog {
   void step(std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
   bool idle() const EXCLUDES(mutex_);
-  // is_full() is true if more waits to be written than memory should hold: a caller that can wait does so
-  // before it changes more.
-  bool is_full() const { return pending_bytes_.load(std::memory_order_relaxed) > kFullBytes; }
+  // is_full() is true if more waits to be written than memory should hold, or several times as much: a caller
+  // that can wait does so before it changes more.
+  bool is_full(unsigned times = 1) const {
+    return pending_bytes_.load(std::memory_order_relaxed) > times * kFullBytes;
+  }
   bool frozen() const { return frozen_.load(std::memory_order_relaxed); }
   // has_lost() is true if a flush failed before a content of the node was committed: the disk may not have
   // it.
@@ -72,6 +77,7 @@ class CatalogLog {
   Result<void> write();
   void freeze(const char* why, bool flush_failed) EXCLUDES(mutex_);
   void note_lost(const auto& changes) REQUIRES(mutex_);
+  bool replaces_waiting(std::vector<CatalogChange>& changes) REQUIRES(mutex_);
   void answer(uint64_t committed, const Result<void>& outcome) EXCLUDES(mutex_);
 
   BlockDevice& device_;
@@ -84,6 +90,8 @@ class CatalogLog {
   std::deque<CatalogChange> changes_ GUARDED_BY(mutex_);
   // The ends of appended groups, as counts of changes since the start: a batch ends at one of them.
   std::deque<uint64_t> ends_ GUARDED_BY(mutex_);
+  // Where each node was put last, as a count of changes since the start, of those that wait.
+  std::unordered_map<uint64_t, uint64_t> put_at_ GUARDED_BY(mutex_);
   uint64_t appended_ GUARDED_BY(mutex_) = 0;
   uint64_t taken_ GUARDED_BY(mutex_) = 0;
   uint64_t committed_ GUARDED_BY(mutex_) = 0;

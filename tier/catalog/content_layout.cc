@@ -21,7 +21,9 @@ constexpr Extent kNoPlace{1, 0};  // its start stands for data without a place y
 // DataRuns collects the data of a file as runs of units, in their order.
 class DataRuns {
  public:
-  void add(uint64_t first, uint64_t end) {
+  // `is_whole`: no page of it is missing.
+  void add(uint64_t first, uint64_t end, bool is_whole) {
+    if (is_whole) whole_units_ += end - first;
     const uint64_t begin = runs_.empty() ? first : std::max(first, runs_.back().end());
     if (begin < end) found_units_ += end - begin;
     append({first, end - first});
@@ -42,6 +44,7 @@ class DataRuns {
     }
     add_run(0, units - at);
     layout.zero_units = layout.data_units - found_units_;
+    layout.is_whole = whole_units_ == units;
     return layout;
   }
 
@@ -60,6 +63,7 @@ class DataRuns {
 
   std::vector<Extent> runs_;
   uint64_t found_units_ = 0;
+  uint64_t whole_units_ = 0;
   uint64_t least_hole_units_ = 1;
 };
 
@@ -70,7 +74,7 @@ Result<void> add_present(int fd, Extent units, uint64_t size_bytes, uint64_t uni
   if (!present) return pass(present);
   if (*present == sys::Present::kNone) return {};
   if (*present == sys::Present::kAll || units.count == 1) {
-    runs.add(units.start, units.end());
+    runs.add(units.start, units.end(), *present == sys::Present::kAll);
     return {};
   }
   const uint64_t half = units.count / 2;
@@ -103,7 +107,7 @@ Result<ContentLayout> layout_of_file(int fd, uint64_t size_bytes, uint64_t unit_
     if (!end && end.error().code != ENXIO) return pass(end);
     if (!end) break;  // the file is cut short at this moment
     unit = units_to(std::min(*end, size_bytes));
-    runs.add(*data / unit_bytes, unit);
+    runs.add(*data / unit_bytes, unit, *data == 0 && *end >= size_bytes);
   }
   return std::move(runs).layout(units);
 }

@@ -33,6 +33,9 @@ struct ContentLayout {
   std::vector<Extent> runs;
   uint64_t data_units = 0;
   uint64_t zero_units = 0;  // of data_units: small holes that count as data, in a file that has too many
+  // Each page of the file is there, so that reading it by a mapping fills no hole. The memory that a file
+  // takes says nothing of that: a client may have allocated as much beyond its end.
+  bool is_whole = false;
 };
 
 // The layout of a file of a tmpfs. A unit with a page is data. In a file with more than kMostHoles holes the

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/sys.h"
 #include "tier/catalog/catalog_records.h"
 #include "tier/kept_ctime.h"
@@ -19,7 +21,8 @@ constexpr size_t kHeadBytes = 1 + sizeof(uint64_t);
 constexpr size_t kUsualBytes = 128;
 constexpr size_t kMostBytes = 64 << 10;  // XATTR_SIZE_MAX, linux/limits.h
 // A DirtyRecord follows the head of a kNone mark, which has no content, and the content of a kClean one if
-// the file was ever truncated to 0 bytes.
+// the file was ever truncated to 0 bytes. The place hash of emptied_as follows it in a kNone mark; programs
+// that do not know it leave it alone.
 struct DirtyRecord {
   uint32_t first_version;
   uint32_t synced_nameless;
@@ -36,6 +39,8 @@ Result<void> put_copy_mark(int fd, const CopyMark& mark) {
   if (mark.state == CopyMark::State::kNone ||
       (mark.state == CopyMark::State::kClean && mark.first_version > 0))
     value.append(reinterpret_cast<const char*>(&dirty), sizeof dirty);
+  if (mark.state == CopyMark::State::kNone && mark.emptied_as != 0)
+    value.append(reinterpret_cast<const char*>(&mark.emptied_as), sizeof mark.emptied_as);
   return sys::set_xattr(fd, kCopyXattr, value, 0);
 }
 
@@ -69,6 +74,8 @@ std::optional<CopyMark> copy_mark_of(int fd) {
   std::memcpy(&dirty, record.data(), std::min(record.size(), sizeof dirty));
   mark.first_version = dirty.first_version;
   mark.synced_nameless = dirty.synced_nameless != 0;
+  if (mark.state == CopyMark::State::kNone && record.size() >= sizeof dirty + sizeof mark.emptied_as)
+    std::memcpy(&mark.emptied_as, &record[sizeof dirty], sizeof mark.emptied_as);
   return mark;
 }
 
@@ -83,6 +90,13 @@ bool has_other_xattrs(int fd) {
   for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1)
     if (std::strcmp(&names[at], kCopyXattr) != 0 && std::strcmp(&names[at], kTimesXattr) != 0) return true;
   return false;
+}
+
+uint64_t place_hash(uint64_t parent_ino, std::string_view name) {
+  Hasher hasher;
+  hasher.update(std::as_bytes(std::span(&parent_ino, 1)));
+  hasher.update(std::as_bytes(std::span(name)));
+  return std::max(hasher.digest().low, uint64_t{1});
 }
 
 Result<void> put_restoring(int root, bool restoring) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "base/result.h"
 #include "tier/catalog/catalog.h"
@@ -25,15 +26,19 @@ struct CopyMark {
   uint64_t node_id = 0;
   uint32_t first_version = 0;    // as in Entry; in kNone and kClean marks
   bool synced_nameless = false;  // the same; in kNone marks
-  CatalogContent content;        // in kClean and kCold marks
-  int error = 0;                 // of the system, which could not read a kUnreadable mark; 0: it is damaged
+  // The name (place_hash()) that the file had each time it was cut to nothing, if it was always the same one:
+  // what the catalog has from before may be shown there. 0: none. In kNone marks.
+  uint64_t emptied_as = 0;
+  CatalogContent content;  // in kClean and kCold marks
+  int error = 0;           // of the system, which could not read a kUnreadable mark; 0: it is damaged
 };
 
 Result<void> put_copy_mark(int fd, const CopyMark& mark);
 std::optional<CopyMark> copy_mark_of(int fd);
 // The number of the node in a kNone mark, which the catalog has or may get; 0: none.
 uint64_t promised_number(const std::optional<CopyMark>& mark);
-bool has_other_xattrs(int fd);  // other than this mark and kTimesXattr
+bool has_other_xattrs(int fd);                                    // other than this mark and kTimesXattr
+uint64_t place_hash(uint64_t parent_ino, std::string_view name);  // never 0
 
 // put_restoring() marks the root of a pool that is just being given a disk tier: its catalog may not have
 // every entry yet.

@@ -1,7 +1,5 @@
 #include "tier/disk/away_disk.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 #include <utility>
 
@@ -43,18 +41,6 @@ void AwayDisk::answer(const PromoteOutcome& outcome) {
 bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability) {
   return away != nullptr &&
          (entry.tier != Entry::Tier::kDirty || entry.disk.node_id != 0 || durability != Durability::kNone);
-}
-
-void durable_without_disk(AwayDisk* away, Waiter waiter) {
-  if (away == nullptr) return waiter({});
-  away->wait([its = std::move(waiter)](const PromoteOutcome& outcome) mutable {
-    its(fail(outcome.kind == PromoteOutcome::Kind::kEnding ? ESHUTDOWN : EIO));
-  });
-}
-
-std::unexpected<Error> refuse_without_disk(const AwayDisk* away, const std::string& pool) {
-  if (away != nullptr) return fail(EIO, fmt::format("pool {}: its disk is away", pool));
-  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", pool));
 }
 
 }  // namespace kvcachefs

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -46,14 +45,8 @@ class AwayDisk {
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
-// These three are for a pool without a disk in use; `away` is null unless the pool has a disk that is away.
-//
-// keeps_for_disk() is true if the entry stays as it is, because the disk has a copy of it or is to have one.
+// True if the entry of a pool without a disk in use stays as it is, because the disk that is away has a copy
+// of it or is to have one. `away` is null for a pool without such a disk.
 bool keeps_for_disk(const AwayDisk* away, const Entry& entry, Durability durability);
-// durable_without_disk() answers a caller that asks for durability: at once where there is no disk tier, else
-// the waiter waits for the disk.
-void durable_without_disk(AwayDisk* away, Waiter waiter);
-// The answer to a caller that asks for the disk itself.
-std::unexpected<Error> refuse_without_disk(const AwayDisk* away, const std::string& pool);
 
 }  // namespace kvcachefs

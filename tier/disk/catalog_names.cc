@@ -116,8 +116,10 @@ size_t CatalogNames::withheld() const {
 Result<CatalogNames::Place> CatalogNames::place_of(int fd) {
   auto found = find_name(arena_, fd);
   if (!found) return pass(found);
-  auto id = put_directories(found->directory);
+  auto id = found->is_deep ? Result<uint64_t>(known_directory(found->parent.get()))
+                           : put_directories(found->directory);
   if (!id) return pass(id);
+  if (*id == 0) return fail(ENAMETOOLONG);
   return Place{*id, std::move(found->name)};
 }
 
@@ -125,11 +127,9 @@ Result<uint64_t> CatalogNames::put_directory(int directory) {
   auto attributes = sys::stat_of(directory);
   if (!attributes) return pass(attributes);
   if (const uint64_t id = known_id(attributes->st_ino); id != 0) return id;
-  auto found = find_name(arena_, directory);
-  if (!found) return pass(found);
-  auto parent = put_directories(found->directory);
-  if (!parent) return pass(parent);
-  return put_as(*parent, found->name, directory, attributes->st_ino);
+  auto place = place_of(directory);
+  if (!place) return pass(place);
+  return put_as(place->first, place->second, directory, attributes->st_ino);
 }
 
 // put_directories() resolves the path from the root down: while tree_ is held, no directory's path changes.
@@ -202,7 +202,9 @@ void CatalogNames::known_links(uint64_t ino, std::set<Place> places) {
 
 bool CatalogNames::can_describe(int fd) const {
   const auto found = find_name(arena_, fd);
-  return (found || found.error().code != ENAMETOOLONG) && xattrs_of(fd).has_value();
+  const bool has_place = found ? !found->is_deep || known_directory(found->parent.get()) != 0
+                               : found.error().code != ENAMETOOLONG;
+  return has_place && xattrs_of(fd).has_value();
 }
 
 Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {
@@ -239,9 +241,10 @@ Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd)
   return changes;
 }
 
-void CatalogNames::changed(const Entry& entry, int fd, const struct stat& shown) {
+void CatalogNames::changed(const Entry& entry, int fd, const struct stat& shown, bool even_xattrs) {
   const uint64_t id = id_of(entry);
   if (id == 0 || entry.removed) return;
+  if (!even_xattrs) return append(PutNode{describe_attributes(shown, id, entry.pinned), true});
   if (auto node = describe_inode(fd, shown, id, entry.pinned)) append(PutNode{std::move(*node)});
 }
 

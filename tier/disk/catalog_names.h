@@ -43,15 +43,16 @@ class CatalogNames {
   Mutex& tree() RETURNS_LOCK(tree_) { return tree_; }
   uint64_t id_of(const Entry& entry) const EXCLUDES(mutex_);
 
-  // False for a file that introduce() will always fail for, as its users have made it: its path is longer
-  // than PATH_MAX, or its xattrs' names are longer than XATTR_LIST_MAX together.
+  // False for a file that introduce() will fail for, as its users have made it: its path is longer than
+  // PATH_MAX and its name or its directory not known yet, or its xattrs' names are longer than XATTR_LIST_MAX
+  // together.
   bool can_describe(int fd) const;
   // The changes that the catalog must hear before a file's content: the file's node, and its names if they
   // are new to the catalog. Gives the entry its number.
   Result<std::vector<CatalogChange>> introduce(Entry& entry, int fd) EXCLUDES(tree_, mutex_);
-  // Mode, owner, times or xattrs have changed of an inode that the catalog has; `shown` is what users see of
-  // the inode.
-  void changed(const Entry& entry, int fd, const struct stat& shown) EXCLUDES(mutex_);
+  // Mode, owner, times or (`even_xattrs`) xattrs have changed of an inode that the catalog has; `shown` is
+  // what users see of the inode.
+  void changed(const Entry& entry, int fd, const struct stat& shown, bool even_xattrs) EXCLUDES(mutex_);
   // show() sets the attributes that users see of an inode which is no regular file; touched(): they have just
   // changed it.
   void show(uint64_t ino, struct stat& attributes) const EXCLUDES(mutex_);
@@ -96,6 +97,7 @@ class CatalogNames {
   Result<uint64_t> put_directories(std::string_view path) REQUIRES(tree_) EXCLUDES(mutex_);
   Result<uint64_t> put_as(uint64_t parent, const std::string& name, int fd, uint64_t ino) REQUIRES(tree_)
       EXCLUDES(mutex_);
+  // A deep directory came into the catalog when it was made, if at all.
   Result<Place> place_of(int fd) REQUIRES(tree_) EXCLUDES(mutex_);
   bool unshadow(const Place& place) EXCLUDES(mutex_);
   void withhold(const Entry& entry, std::vector<CatalogChange>& changes) EXCLUDES(mutex_);

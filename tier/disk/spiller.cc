@@ -166,7 +166,7 @@ bool Spiller::start(Request request) {
   copy.extents = lay_out(layout, *space);
   copy.data_bytes = data_bytes;
   copying_bytes_ += data_bytes;
-  if (copy.task.mappable && copy.task.size_bytes > kBufferedBytesMax) {
+  if (copy.task.mappable && layout.is_whole && copy.task.size_bytes > kBufferedBytesMax) {
     auto mapping = Mapping::of_file(copy.task.fd.get(), copy.task.size_bytes, Mapping::Access::kRead);
     if (mapping)
       copy.mapping = std::move(*mapping);

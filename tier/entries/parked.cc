@@ -21,6 +21,23 @@ void Parked::park(Entry& entry, bool recent, bool anew) {
   parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
 }
 
+void Parked::held(Entry& entry) {
+  if (entry.memory.held || !entry.closed()) return;
+  entries_.held(entry, true);
+  MutexLock lock(mutex_);
+  held_.insert(entry.policy.ino);
+}
+
+std::optional<uint64_t> Parked::next_held() {
+  MutexLock lock(mutex_);
+  if (held_.empty()) return std::nullopt;
+  auto next = held_.upper_bound(last_held_);
+  if (next == held_.end()) next = held_.begin();
+  last_held_ = *next;
+  held_.erase(next);
+  return last_held_;
+}
+
 void Parked::retry(bool even_recent) {
   std::vector<uint64_t> ready;
   {

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
+#include <set>
 
 #include "base/mutex.h"
 #include "tier/entries/entries.h"
@@ -21,6 +23,10 @@ class Parked {
   // `recent`: the entry was not looked at, because it was just looked up or others go first. `anew`:
   // something of it could go, so that it counts as found in use for the first time.
   void park(Entry& entry, bool recent, bool anew = false) EXCLUDES(mutex_);
+  // A closed entry was found to be in use: it is not evictable until it is found free, or opened again.
+  void held(Entry& entry) EXCLUDES(mutex_);
+  // The next of those in turn, taken out of their list; the number may be stale.
+  std::optional<uint64_t> next_held() EXCLUDES(mutex_);
   // Makes candidates of the entries whose time has come.
   void retry(bool even_recent) EXCLUDES(mutex_);
   // Entries come back soon: their holders may have closed them already.
@@ -37,6 +43,8 @@ class Parked {
   Entries& entries_;
   Mutex mutex_;
   std::deque<Victim> parked_ GUARDED_BY(mutex_);
+  std::set<uint64_t> held_ GUARDED_BY(mutex_);
+  uint64_t last_held_ GUARDED_BY(mutex_) = 0;
   // Threads that have taken entries out of parked_ and not given them back yet.
   int unparking_ GUARDED_BY(mutex_) = 0;
 };

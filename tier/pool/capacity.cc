@@ -8,7 +8,7 @@
 
 namespace kvcachefs {
 
-// A caller that has waited this long for room goes on without it.
+// A request that came this long ago goes on without room.
 constexpr uint64_t kRoomWaitNs = 2'000'000'000;
 // The wait in a pool with durability, which discards nothing that the disk has not got yet.
 constexpr uint64_t kSpillWaitNs = 30'000'000'000;
@@ -30,6 +30,10 @@ constexpr uint64_t kUnknownBytes = uint64_t{512} << 20;
 // Larger entries grow into what is kept free.
 constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
 constexpr uint64_t kLearnedShare = 8;
+
+// A request that is queued for room counts as one that needs this much: a write has no more. One that needs
+// more is counted as it is once it waits.
+constexpr uint64_t kQueuedBytes = uint64_t{1} << 20;
 
 // At most this share of a small pool stays empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
@@ -80,10 +84,16 @@ uint64_t Capacity::free_bytes(bool even_promised) const {
   return free_bytes - (even_promised ? 0 : std::min(free_bytes, writers_.promised_bytes()));
 }
 
-bool Capacity::wait_for_room(uint64_t bytes, uint64_t own_promise_bytes) {
-  if (bytes == 0 || has_room(bytes, own_promise_bytes)) return true;
-  if (closed()) return arena_.usage().free_bytes >= bytes;
-  if (bytes > size_bytes_) return false;
+Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes) {
+  if (bytes == 0) return Waited::kRoom;
+  uint64_t others_bytes = 0;
+  if (waiting_.goes_before(patience))
+    others_bytes = room_.wanted_bytes(Room::Whose::kWriter) + waiting_.size() * kQueuedBytes;
+  if (has_room(bytes + others_bytes, own_promise_bytes)) return Waited::kRoom;
+  if (closed() || waiting_.waits_ended())
+    return arena_.usage().free_bytes >= bytes ? Waited::kRoom : Waited::kNoRoom;
+  if (bytes > size_bytes_) return Waited::kNoRoom;
+  if (!patience.may_wait) return Waited::kWouldWait;
   const uint64_t begun_ns = now_ns();
   const uint64_t patience_ns = loses_nothing_ ? kSpillWaitNs : kRoomWaitNs;
   uint64_t activity_before = UINT64_MAX;
@@ -91,12 +101,11 @@ bool Capacity::wait_for_room(uint64_t bytes, uint64_t own_promise_bytes) {
   for (;;) {
     const Room::Ticket ticket = room_.ticket();
     found = has_room(bytes, own_promise_bytes);
-    const uint64_t waited_ns = now_ns() - begun_ns;
-    if (found || waited_ns > patience_ns) break;
+    if (found || closed() || waiting_.waits_ended() || now_ns() - patience.begun_ns > patience_ns) break;
     // This wait may be longer than a request may take before it counts as hung (hang_after).
     surroundings_.still_at_it();
     const uint64_t free_bytes = arena_.usage().free_bytes;
-    if (waited_ns < kClosingNs && free_bytes >= bytes) {
+    if (now_ns() - begun_ns < kClosingNs && free_bytes >= bytes) {
       (void)room_.wait(Room::Whose::kWriter, ticket, kClosingPause);
       continue;
     }
@@ -118,7 +127,7 @@ bool Capacity::wait_for_room(uint64_t bytes, uint64_t own_promise_bytes) {
   }
   count(counters_.reservation_waits);
   count(counters_.reservation_wait_ns, now_ns() - begun_ns);
-  return found;
+  return found ? Waited::kRoom : Waited::kNoRoom;
 }
 
 uint64_t Capacity::pressure_bytes() {

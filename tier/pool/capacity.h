@@ -10,6 +10,7 @@
 #include "tier/counters.h"
 #include "tier/pool/entry_size.h"
 #include "tier/pool/surroundings.h"
+#include "tier/pool/waiting_lane.h"
 #include "tier/pool/writers.h"
 #include "tier/pool_options.h"
 #include "tier/room.h"
@@ -70,8 +71,10 @@ class Capacity {
   // True if this many bytes are free that were promised to no other writer.
   bool has_room(uint64_t bytes, uint64_t own_promise_bytes = 0) const;
   uint64_t free_bytes(bool even_promised) const;
-  // Waits for the evictor or for other writers. False: there is no room.
-  bool wait_for_room(uint64_t bytes, uint64_t own_promise_bytes = 0);
+  // Waits for the evictor or for other writers. Without patience it says that it would wait, as it would
+  // behind the requests in waiting().
+  Waited wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes = 0);
+  WaitingLane& waiting() { return waiting_; }
   uint64_t pressure_bytes();  // bytes that must leave now; 0: none
   bool wants_eviction() const { return evicting_ || room_.wanted_bytes() > 0; }
 
@@ -82,6 +85,7 @@ class Capacity {
   const MemoryArena& arena_;
   PoolCounters& counters_;
   Room room_;
+  WaitingLane waiting_;
   Writers writers_;
   EntrySizeLearner learner_;
   std::atomic<uint64_t> size_bytes_;

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "alloc/tree_name.h"
 #include "base/log.h"
 #include "base/sys_disk.h"
 
@@ -27,6 +28,7 @@ Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state, c
                 .synced_nameless = entry.disk.synced_nameless,
                 .content = {}};
   if (content != nullptr) mark.content = *content;
+  if (entry.disk.copies) mark.emptied_as = entry.disk.copies->emptied_as;
   keep_ctime(entry.kept, fd, true);
   auto marked = put_copy_mark(fd, mark);
   if (marked || state == CopyMark::State::kCold) return marked;
@@ -45,7 +47,29 @@ Result<void> CopyMarks::mark_copy(Entry& entry, int fd, CopyMark::State state, c
 void CopyMarks::became_dirty(Entry& entry, int fd) {
   // The mark goes first: a successor must not take what is written from now on for what the disk has.
   if (entry.tier != Entry::Tier::kDirty) (void)mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
-  entries_.dirtied(entry);
+  entries_.contents().dirtied(entry);
+}
+
+void CopyMarks::cut(Entry& entry, int fd, bool to_nothing) {
+  // A copy that was asked for while the mark numbers the entry is made after this too.
+  const bool numbered = entry.disk.node_id != 0 || numbers_at_open() || is_numbered(entry, fd);
+  if (to_nothing && is_supervised() && disk_.tier() != nullptr && entry.disk.node_id != 0) {
+    // Contents that are not committed yet may lie between two cuts: the catalog may have the one from before
+    // the first of them.
+    uint64_t& emptied_as = entry.disk.with_copies().emptied_as;
+    const uint64_t now = place_hash_of(fd);
+    emptied_as = entry.disk.first_version == 0 || emptied_as == now ? now : 0;
+  }
+  entries_.contents().cut(entry, to_nothing);
+  if (to_nothing && entry.tier == Entry::Tier::kDirty && numbered) (void)number(entry, fd);
+  became_dirty(entry, fd);
+}
+
+uint64_t CopyMarks::place_hash_of(int fd) const {
+  const auto found = find_name(arena_, fd);
+  if (!found) return 0;
+  const auto parent = sys::stat_of(found->parent.get());
+  return parent ? place_hash(parent->st_ino, found->name) : 0;
 }
 
 bool CopyMarks::is_numbered(const Entry& entry, int fd) const {

@@ -76,15 +76,26 @@ Result<uint64_t> DiskRequests::seek_on_disk(uint64_t ino, uint64_t offset, int w
   return at ? Result<uint64_t>(*at) : fail(ENXIO);
 }
 
+DiskTier* DiskRequests::durable_tier(Waiter& waiter) {
+  if (capacity_.closed() || !disk_.exists()) {
+    waiter({});
+    return nullptr;
+  }
+  DiskTier* const tier = disk_.tier();
+  if (tier == nullptr)
+    disk_.away()->wait([its = std::move(waiter)](const PromoteOutcome& outcome) mutable {
+      its(fail(outcome.kind == PromoteOutcome::Kind::kEnding ? ESHUTDOWN : EIO));
+    });
+  return tier;
+}
+
 void DiskRequests::when_committed(Waiter waiter) {
-  if (capacity_.closed()) return waiter({});  // nothing of a removed pool is kept
-  if (disk_.tier() == nullptr) return durable_without_disk(disk_.away(), std::move(waiter));
-  disk_.tier()->store->log().when_committed(std::move(waiter));
+  if (DiskTier* const tier = durable_tier(waiter)) tier->store->log().when_committed(std::move(waiter));
 }
 
 std::optional<uint64_t> DiskRequests::claim_copy(Entry& entry) {
   if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
-  entries_.spill_asked(entry, DiskFacts::Spill::kUrgent);
+  entries_.contents().spill_asked(entry, DiskFacts::Spill::kUrgent);
   return entry.memory.charged_bytes;
 }
 
@@ -107,8 +118,8 @@ Result<void> DiskRequests::make_copyable(Entry& entry, bool locked) {
 }
 
 void DiskRequests::sync(uint64_t ino, Waiter waiter, bool locked) {
-  if (capacity_.closed()) return waiter({});
-  if (disk_.tier() == nullptr) return durable_without_disk(disk_.away(), std::move(waiter));
+  DiskTier* const tier = durable_tier(waiter);
+  if (tier == nullptr) return;
   std::optional<uint64_t> dirty_bytes;
   Result<void> copyable;
   {
@@ -118,7 +129,7 @@ void DiskRequests::sync(uint64_t ino, Waiter waiter, bool locked) {
   }
   if (!copyable) return waiter(std::move(copyable));
   if (!dirty_bytes) return when_committed(std::move(waiter));
-  disk_.tier()->spiller.request(ino, *dirty_bytes, true, committed_after(std::move(waiter)));
+  tier->spiller.request(ino, *dirty_bytes, true, committed_after(std::move(waiter)));
 }
 
 Waiter DiskRequests::committed_after(Waiter waiter) {
@@ -135,11 +146,11 @@ void DiskRequests::sync_name(int directory, const char* name, Waiter waiter) {
 }
 
 void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
-  if (capacity_.closed()) return waiter({});
-  if (disk_.tier() == nullptr) return durable_without_disk(disk_.away(), std::move(waiter));
+  DiskTier* const tier = durable_tier(waiter);
+  if (tier == nullptr) return;
   auto fd = inodes_.open_inode(ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return waiter(pass(fd));
-  disk_.tier()->names.keep_directory(fd->get());
+  tier->names.keep_directory(fd->get());
   auto together = std::make_shared<Together>(committed_after(std::move(waiter)));
   // A file that is still being written is left to its own fsync and close. A close of which the daemon has
   // heard may have been of a copy of the descriptor, as a fork makes one, and a stalled write would hold the
@@ -154,8 +165,8 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
     return std::nullopt;
   };
   const auto spill = [&](uint64_t inode, uint64_t dirty_bytes) {
-    disk_.tier()->spiller.request(inode, dirty_bytes, true,
-                                  [together](Result<void> outcome) { together->ended(std::move(outcome)); });
+    tier->spiller.request(inode, dirty_bytes, true,
+                          [together](Result<void> outcome) { together->ended(std::move(outcome)); });
   };
   if (ino == root_ino()) {
     // Because the kernel passes on no sync(2) or syncfs(2), an fsync of the root is the only request for a
@@ -177,7 +188,7 @@ void DiskRequests::sync_directory(uint64_t ino, Waiter waiter) {
   auto read = for_each_child(std::move(*fd), [&](const Child& child) {
     // Without durability the catalog has not been told of inodes without content.
     if (!child.is_regular) {
-      disk_.tier()->names.keep(directory, child.name);
+      tier->names.keep(directory, child.name);
       return;
     }
     std::optional<uint64_t> dirty_bytes;
@@ -207,15 +218,17 @@ void DiskRequests::run_near_disk() {
 }
 
 Result<void> DiskRequests::start_scrub(uint64_t rate_bytes_per_s) {
-  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
-  if (auto started = disk_.tier()->scrubber.start(rate_bytes_per_s); !started)
+  auto tier = disk_.needed();
+  if (!tier) return pass(tier);
+  if (auto started = (*tier)->scrubber.start(rate_bytes_per_s); !started)
     return fail(started.error().code, fmt::format("pool {}: {}", name_, started.error().message));
   return {};
 }
 
 Result<void> DiskRequests::stop_scrub() {
-  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
-  disk_.tier()->scrubber.stop();
+  auto tier = disk_.needed();
+  if (!tier) return pass(tier);
+  (*tier)->scrubber.stop();
   return {};
 }
 

@@ -1,7 +1,7 @@
 // What a pool's users ask of its disk: to have an entry in memory, to read it from where it is, to have it
 // durable, and to look for damage. Any thread, with no lock held. Waiters are called with no lock held, by a
 // worker's thread; or by the call itself, if there is nothing to wait for or the threads have ended (kEnding;
-// ESHUTDOWN). Failure: without a disk as tier/disk/away_disk.h says.
+// ESHUTDOWN). Failure: without a disk as PoolDisk::needed().
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,9 @@ class DiskRequests : DiskPart {
   ScrubProgress scrub_progress() const;
 
  private:
+  // The tier that is to make something durable. Null: the waiter was taken. It is called at once for a pool
+  // that is removed or has no disk, of which nothing is kept, and waits for a disk that is away.
+  DiskTier* durable_tier(Waiter& waiter);
   // The result is for an earlier step: it passes on an error of that step, and else waits for the commit.
   Waiter committed_after(Waiter waiter);
   // Makes it possible to copy the dirty entry while it is written; an error if that cannot be done.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "alloc/tree_name.h"
 #include "base/clock.h"
 
 namespace kvcachefs {
@@ -15,8 +14,9 @@ bool looks_empty(const struct stat& directory) {
 }
 
 bool is_at_top(const MemoryArena& arena, int directory) {
-  const auto found = find_name(arena, directory);
-  return found && found->directory.empty();
+  auto parent = sys::open_parent(directory, O_PATH);
+  const auto attributes = parent ? sys::stat_of(parent->get()) : pass(parent);
+  return attributes && attributes->st_ino == arena.tree().ino;
 }
 
 void EmptyDirectories::rests(const Directory& directory, uint64_t now_ms) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -16,6 +17,7 @@ constexpr uint64_t kOrderNs = 30'000'000'000;
 // The order's caller finds the names gone, unless the kernel is busy in their directories all that time.
 constexpr auto kTellingTime = std::chrono::milliseconds(1000);
 constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
+constexpr int kHeldARound = 8;
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 constexpr auto kSpillPause = std::chrono::milliseconds(2);
 
@@ -28,12 +30,14 @@ bool Evictor::tidy() {
   const bool more = make_room();
   const bool more_inodes = make_inode_room();
   make_disk_room();
-  return writing || more || more_inodes;
+  look_at_held();
+  const bool seeking = arena_.deep_names().step(arena_);
+  return writing || more || more_inodes || seeking;
 }
 
 void Evictor::publish_grown() {
   const uint64_t now_ms = now_coarse_ms();
-  while (auto ino = entries_.next_grown(now_ms)) {
+  while (auto ino = entries_.candidates().next_grown(now_ms)) {
     const LockedEntry entry(entries_.shard(*ino), *ino);
     if (entry == nullptr || entry->stage != Entry::Stage::kFresh || entry->removed) continue;
     if (entry->memory.reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
@@ -41,10 +45,25 @@ void Evictor::publish_grown() {
   }
 }
 
+// A mapping ends without any sign. A look takes 5 us, and a round looks at a few.
+void Evictor::look_at_held() {
+  for (int looks = 0; looks < kHeldARound; ++looks) {
+    const auto ino = parked_.next_held();
+    if (!ino) return;
+    const LockedEntry entry(entries_.shard(*ino), *ino);
+    if (entry == nullptr || !entry->memory.held) continue;
+    entries_.held(*entry, false);
+    if (!entry->closed() || entry->tier == Entry::Tier::kCold) continue;
+    const auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
+    if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) parked_.held(*entry);
+  }
+}
+
 // To be called before a search for a victim, not after one that found none: an entry that came back during
 // the search would not count any more, and the caller would give up too early.
 bool Evictor::more_to_come() {
-  return disk_.backlog_bytes() > 0 || parked_.more_to_come();
+  return disk_.backlog_bytes() > 0 || parked_.more_to_come() || arena_.deep_names().seeks() ||
+         surroundings_.listener->is_behind(number_);
 }
 
 bool Evictor::make_room() {
@@ -67,7 +86,8 @@ bool Evictor::make_room() {
     // A victim in use is tried again for up to 85 ms. That is too long while a writer with passthrough may
     // meet the end of the memory.
     const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !capacity_.writer_outruns()) ||
-                      (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0);
+                      (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0) ||
+                      arena_.deep_names().seeks() || surroundings_.listener->is_behind(number_);
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
     if (attempt == Attempt::kNothing) {
@@ -98,7 +118,8 @@ bool Evictor::make_room() {
 }
 
 Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
-  const auto victim = entries_.next_victim(effort.even_fresh);
+  if (surroundings_.listener->is_behind(number_)) return Attempt::kNothing;
+  const auto victim = entries_.candidates().next_victim(effort.even_fresh);
   if (!victim) return Attempt::kNothing;
   EntryTable::Shard& shard = entries_.shard(victim->ino);
   const LockedEntry entry(shard, victim->ino);
@@ -132,7 +153,7 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
     entries_.park(entry);
     return true;
   }
-  if (PoolDisk::is_unspillable(entry)) return false;
+  if (entry.disk.is_unspillable()) return false;
   if (!entry.disk.spill_queued() && !disk_.is_admitted(entry)) {
     count(counters_.refused_bytes, entry.memory.charged_bytes);
     return false;
@@ -153,13 +174,15 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
 Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
   // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
-  const Tree::NamesLeft left = fd && sys::set_lease(fd->get(), F_WRLCK)
-                                   ? tree_.remove_names(entry, fd->get(), Tree::kNamesAtOnce)
-                                   : Tree::NamesLeft::kAll;
+  const bool free = fd && sys::set_lease(fd->get(), F_WRLCK);
+  if (!free) parked_.held(entry);
+  const Tree::NamesLeft left =
+      free ? tree_.remove_names(entry, fd->get(), Tree::kNamesAtOnce) : Tree::NamesLeft::kAll;
   if (left != Tree::NamesLeft::kNone) {
     // The other names go a little later: meanwhile other victims can go, and threads that wait for the shard
-    // go on.
-    parked_.park(entry, false, left == Tree::NamesLeft::kFewer);
+    // go on. One whose name is sought can go as soon as that is found.
+    const bool is_sought = free && left == Tree::NamesLeft::kAll && arena_.deep_names().seeks();
+    parked_.park(entry, is_sought, left == Tree::NamesLeft::kFewer);
     return Attempt::kBusy;
   }
   ++result.entries;
@@ -173,6 +196,7 @@ Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
   // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
   // held.
   if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) {
+    parked_.held(entry);
     parked_.park(entry, false);
     return Attempt::kBusy;
   }
@@ -191,7 +215,7 @@ Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
   fault_point("pages dropped");
   ++result.entries;
   result.bytes += entry.memory.charged_bytes;
-  entries_.evicted(entry);
+  entries_.contents().evicted(entry);
   return Attempt::kFreed;
 }
 
@@ -223,7 +247,8 @@ void Evictor::make_disk_room() {
 }
 
 bool Evictor::discard_coldest() {
-  const auto ino = entries_.next_cold();
+  if (surroundings_.listener->is_behind(number_)) return false;
+  const auto ino = entries_.candidates().next_cold();
   if (!ino) return false;
   EntryTable::Shard& shard = entries_.shard(*ino);
   const LockedEntry entry(shard, *ino);
@@ -237,7 +262,7 @@ bool Evictor::discard_coldest() {
 
 EvictResult Evictor::evict_now(EvictOrder order) {
   count(counters_.evict_orders);
-  const uint64_t evictable = insight_.usage().evictable_bytes;
+  const uint64_t evictable = entries_.sums().evictable_bytes(true);
   uint64_t bytes = UINT64_MAX;
   uint64_t entries = UINT64_MAX;
   if (order.unit == EvictOrder::Unit::kPercent) bytes = percent_of(evictable, order.amount);
@@ -247,18 +272,24 @@ EvictResult Evictor::evict_now(EvictOrder order) {
   EvictResult result;
   Effort effort{.even_fresh = !order.patient, .even_recent = true};
   const uint64_t deadline_ns = now_ns() + kOrderNs;
+  bool seeks = false;
   while (result.bytes < bytes && result.entries < entries && now_ns() < deadline_ns) {
     effort.disk_is_busy = disk_.is_busy(evictable);
     const bool more = more_to_come();
     if (evict_one(effort, result) != Attempt::kNothing) continue;
     if (order.patient && more) {
+      seeks |= arena_.deep_names().seeks();
       std::this_thread::sleep_for(kSpillPause);
       parked_.retry(false);
       continue;
     }
+    if (std::exchange(seeks, false)) {  // what was found can go now
+      parked_.retry(true);
+      continue;
+    }
     // A client may be about to rename what it has just closed: waiting out the second is better than taking
     // it away.
-    if (!order.patient || !entries_.has_fresh()) break;
+    if (!order.patient || !entries_.candidates().has_fresh()) break;
     std::this_thread::sleep_for(kGrowPause);
     publish_grown();
   }

@@ -13,7 +13,6 @@
 #include "base/mutex.h"
 #include "tier/entries/parked.h"
 #include "tier/pool/copy_marks.h"
-#include "tier/pool/insight.h"
 #include "tier/pool/reservations.h"
 #include "tier/pool/tree.h"
 #include "tier/room.h"
@@ -22,14 +21,8 @@ namespace kvcachefs {
 
 class Evictor : DiskPart {
  public:
-  Evictor(const DiskPart& part, Reservations& reservations, const Insight& insight, CopyMarks& marks,
-          Parked& parked, Tree& tree)
-      : DiskPart(part),
-        reservations_(reservations),
-        insight_(insight),
-        marks_(marks),
-        parked_(parked),
-        tree_(tree) {}
+  Evictor(const DiskPart& part, Reservations& reservations, CopyMarks& marks, Parked& parked, Tree& tree)
+      : DiskPart(part), reservations_(reservations), marks_(marks), parked_(parked), tree_(tree) {}
 
   // One round of background work; true if the next should come at once or within a millisecond.
   bool tidy();
@@ -37,9 +30,11 @@ class Evictor : DiskPart {
   EvictResult last_evict() const EXCLUDES(last_mutex_);
   // Evicts until no more than this is used, until nothing more can go, or until the deadline.
   EvictResult shrink_to(uint64_t size_bytes, uint64_t deadline_ns);
-  // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page, and says
-  // whether to try again. `begun_ns`: the time of the first try.
-  bool wait_to_make(uint64_t begun_ns);
+  // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page; kRoom says to
+  // try again.
+  Waited wait_to_make(Patience patience);
+  // True for a caller that would take the inode that a request before it waits for.
+  bool would_overtake(Patience patience) const;
 
  private:
   enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
@@ -52,6 +47,7 @@ class Evictor : DiskPart {
   };
 
   void publish_grown();
+  void look_at_held();
   bool more_to_come();
   bool make_room();  // true: there is more to do
   Attempt evict_one(Effort effort, EvictResult& result);
@@ -66,7 +62,6 @@ class Evictor : DiskPart {
   bool make_inodes_of_entries(uint64_t free_inodes);
 
   Reservations& reservations_;
-  const Insight& insight_;
   CopyMarks& marks_;
   Parked& parked_;
   Tree& tree_;

@@ -33,8 +33,6 @@ constexpr size_t kMostAsked = 4096;
 // The kernel confirms a moment later (FORGET) what it has let go of; this limit is for a FORGET that never
 // comes.
 constexpr uint64_t kForgetPatienceMs = 10'000;
-// Each waiter holds a server thread. There are at least eight, and one has to hear what is forgotten.
-constexpr uint64_t kMostWaiting = 6;
 constexpr uint64_t kWaitNs = 2'000'000'000;
 // Requests that wait for an inode had none for so long: then names are dropped beside them.
 constexpr uint64_t kInVainMs = 50;
@@ -129,7 +127,7 @@ class DirectoryReclaimer : PoolPart {
     auto fd = arena_.open(directory.handle, kHowToLook);
     auto found = fd ? find_name(arena_, fd->get()) : pass(fd);
     auto parent = found ? sys::stat_of(found->parent.get()) : pass(found);
-    if (!parent) return false;  // the directory is gone, or deeper than a path can tell
+    if (!parent) return false;  // the directory is gone, or its name is not known yet
     if (!list_.ask(directory, true, now_ms_)) return false;
     surroundings_.listener->drop_name(number_, parent->st_ino, directory.handle.ino, std::move(found->name),
                                       told());
@@ -187,7 +185,7 @@ class DirectoryReclaimer : PoolPart {
     const auto parent_ino = tree_.remove_directory(shard, entry, ino, fd);
     if (!parent_ino) {
       const int code = parent_ino.error().code;
-      return code == ENOTEMPTY || code == ENOENT || code == ENAMETOOLONG ? Fate::kOver : Fate::kHeld;
+      return code == ENOTEMPTY || code == ENOENT ? Fate::kOver : Fate::kHeld;
     }
     fault_point("directory reclaimed");
     ++removed_;
@@ -264,19 +262,25 @@ bool Evictor::make_inodes_of_entries(uint64_t free_inodes) {
   return false;
 }
 
-bool Evictor::wait_to_make(uint64_t begun_ns) {
+bool Evictor::would_overtake(Patience patience) const {
+  const WaitingLane& lane = capacity_.waiting();
+  return lane.goes_before(patience) && arena_.usage().free_inodes <= lane.size();
+}
+
+Waited Evictor::wait_to_make(Patience patience) {
   const bool lacks_inode = arena_.usage().free_inodes == 0;
   Room& room = lacks_inode ? inode_room_ : capacity_.room();
   const auto asked = tree_.empty_directories()->counts();
-  const uint64_t since_ms = std::max(asked.heard_ms, begun_ns / 1'000'000);
+  const uint64_t since_ms = std::max(asked.heard_ms, patience.begun_ns / 1'000'000);
   const bool for_a_drop = asked.asked_by_name > 0 && now_coarse_ms() > since_ms + kDropWaitMs;
-  if (!capacity_.closed() && !for_a_drop && now_ns() - begun_ns < kWaitNs &&
-      inode_room_.wanted_bytes() < kMostWaiting) {
+  const bool ended = capacity_.closed() || capacity_.waiting().waits_ended();
+  if (!ended && !for_a_drop && now_ns() - patience.begun_ns < kWaitNs) {
+    if (!patience.may_wait) return Waited::kWouldWait;
     const Room::Ticket ticket = room.ticket();
     surroundings_.still_at_it();
     const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
-    if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return true;
+    if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return Waited::kRoom;
   }
   if (lacks_inode) {
     const auto counts = tree_.empty_directories()->counts();
@@ -285,9 +289,9 @@ bool Evictor::wait_to_make(uint64_t begun_ns) {
         "pool {}: no inode is left: {} of {} are entries, and of the directories none can go: {} were made "
         "or "
         "looked up within a minute, or are held by a client",
-        name_, entries_.files(), arena_.usage().inodes, counts.resting + counts.asked);
+        name_, entries_.sums().files(), arena_.usage().inodes, counts.resting + counts.asked);
   }
-  return false;
+  return Waited::kNoRoom;
 }
 
 }  // namespace kvcachefs

@@ -16,32 +16,42 @@ namespace kvcachefs {
 
 PoolUsage Insight::usage() const {
   const ArenaUsage arena = arena_.usage();
-  // Bytes that may leave memory.
-  const uint64_t most_evictable = disk_.away() == nullptr ? arena.used_bytes()
-                                  : disk_.durability() == Durability::kNone
-                                      ? entries_.stored_bytes(Entry::Tier::kDirty)
-                                      : 0;
+  // Bytes that may leave memory: without the disk what it has or is to have stays; with one that takes
+  // nothing more, what it is to have.
+  const bool is_promised = disk_.durability() != Durability::kNone;
+  uint64_t most_evictable = arena.used_bytes();
+  if (disk_.away() != nullptr)
+    most_evictable = is_promised ? 0 : entries_.sums().stored_bytes(Entry::Tier::kDirty);
+  else if (disk_.tier() != nullptr && !disk_.takes_more() && is_promised)
+    most_evictable = entries_.sums().stored_bytes(Entry::Tier::kClean);
   return {.size_bytes = capacity_.size_bytes(),
           .used_bytes = arena.used_bytes(),
           .free_bytes = arena.free_bytes,
-          .evictable_bytes = std::min(entries_.evictable_bytes(), most_evictable),
-          .pinned_bytes = entries_.pinned_bytes(),
+          .evictable_bytes = std::min(entries_.sums().evictable_bytes(), most_evictable),
+          .pinned_bytes = entries_.sums().pinned_bytes(),
           .pinned_max_bytes = capacity_.pinned_max_bytes(),
-          .entries = entries_.files(),
-          .open_entries = entries_.open_files()};
+          .entries = entries_.sums().files(),
+          .open_entries = entries_.sums().open_files()};
 }
 
-std::vector<NodeUsage> Insight::numa_usage() {
+std::vector<NodeUsage> Insight::numa_usage(uint64_t most_entries) {
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
+  const uint64_t stride = entries_.sums().files() / most_entries + 1;
+  uint64_t position = 0, all_bytes = 0, sampled_bytes = 0;
   for (EntryTable::Shard& shard : entries_.shards()) {
     fault_point("survey");
     surroundings_.still_at_it();
     std::vector<sys::Handle> handles;
     {
       MutexLock lock(shard.mutex);
-      for (const auto& [ino, entry] : shard.entries)
-        if (entry.is_file() && !entry.removed) handles.push_back(handle_of(entry));
+      for (const auto& [ino, entry] : shard.entries) {
+        if (!entry.is_file() || entry.removed) continue;
+        all_bytes += entry.memory.charged_bytes;
+        if (position++ % stride != 0) continue;
+        sampled_bytes += entry.memory.charged_bytes;
+        handles.push_back(handle_of(entry));
+      }
     }
     for (const sys::Handle handle : handles) {
       surroundings_.still_at_it();
@@ -56,8 +66,15 @@ std::vector<NodeUsage> Insight::numa_usage() {
       }
     }
   }
+  const double scale = stride > 1 && sampled_bytes > 0
+                           ? static_cast<double>(all_bytes) / static_cast<double>(sampled_bytes)
+                           : 1;
+  const auto of_all = [scale](uint64_t bytes) {
+    return static_cast<uint64_t>(static_cast<double>(bytes) * scale);
+  };
   std::vector<NodeUsage> result;
-  for (const auto& [id, node] : nodes) result.push_back(node);
+  for (const auto& [id, node] : nodes)
+    result.push_back({.node = id, .bytes = of_all(node.bytes), .huge_bytes = of_all(node.huge_bytes)});
   return result;
 }
 
@@ -99,12 +116,12 @@ std::vector<EntryListing> Insight::list_entries(size_t shard_index) {
 
 SpillUsage Insight::spill_usage() const {
   SpillUsage usage;
-  usage.dirty_entries = entries_.stored_entries(Entry::Tier::kDirty);
-  usage.dirty_bytes = entries_.stored_bytes(Entry::Tier::kDirty);
-  usage.clean_entries = entries_.stored_entries(Entry::Tier::kClean);
-  usage.clean_bytes = entries_.stored_bytes(Entry::Tier::kClean);
-  usage.cold_entries = entries_.stored_entries(Entry::Tier::kCold);
-  usage.cold_bytes = entries_.stored_bytes(Entry::Tier::kCold);
+  usage.dirty_entries = entries_.sums().stored_entries(Entry::Tier::kDirty);
+  usage.dirty_bytes = entries_.sums().stored_bytes(Entry::Tier::kDirty);
+  usage.clean_entries = entries_.sums().stored_entries(Entry::Tier::kClean);
+  usage.clean_bytes = entries_.sums().stored_bytes(Entry::Tier::kClean);
+  usage.cold_entries = entries_.sums().stored_entries(Entry::Tier::kCold);
+  usage.cold_bytes = entries_.sums().stored_bytes(Entry::Tier::kCold);
   usage.away = disk_.away() != nullptr;
   if (DiskTier* const tier = disk_.tier()) {
     const uint64_t unit = tier->store->unit_bytes();

@@ -18,8 +18,11 @@ class Insight : DiskPart {
   PoolUsage usage() const;
   SpillUsage spill_usage() const;
   ArenaUsage inode_usage() const { return arena_.usage(); }
-  uint64_t cold_bytes() const { return entries_.stored_bytes(Entry::Tier::kCold); }
+  uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
+  // Looks at this many entries at most, 44 us each. If there are more, the figures are those of a sample, by
+  // the memory that the entries have.
+  std::vector<NodeUsage> numa_usage(uint64_t most_entries);
   // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
   std::vector<EntryListing> list_entries(size_t shard);
@@ -27,9 +30,7 @@ class Insight : DiskPart {
   void report_full(bool told) const;  // `told`: the daemon answered ENOSPC; else the tmpfs may have
 
  private:
-  std::vector<NodeUsage> numa_usage();  // looks at every entry
-
-  NumaSurvey numa_survey_{[this] { return numa_usage(); }};
+  NumaSurvey numa_survey_{[this] { return numa_usage(NumaSurvey::kFewEntries); }};
 };
 
 }  // namespace kvcachefs

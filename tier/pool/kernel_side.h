@@ -45,6 +45,9 @@ class DiscardListener {
   virtual void let_go(uint16_t, std::vector<uint64_t>, Told) {}
   virtual void drop_name(uint16_t, uint64_t /*parent_ino*/, uint64_t, std::string, Told) {}
   virtual bool can_let_go() const { return true; }
+  // So much is queued for the pool that nothing more is to be evicted from it: the kernel has not heard of it
+  // for long, because a client's call holds a directory. With a shard held or not.
+  virtual bool is_behind(uint16_t /*pool*/) { return false; }
   // Returns when the kernel has heard of all that was queued, or after `at_most`. A request for which the
   // kernel holds a directory must not call it: the kernel could not hear of that directory.
   virtual void wait_until_told(std::chrono::milliseconds at_most) = 0;

@@ -1,7 +1,7 @@
-// NumaSurvey finds out where a pool's memory lies. Only a look at every entry tells: 44 us each, seconds for
-// a large pool. So the result of a look is remembered, and the next look comes only when it is asked for and
-// more than kRest times the duration of the last one has passed: frequent calls cost two percent of one
-// processor at most. Any thread; one looks while the others get the last result. Never fails.
+// NumaSurvey finds out where a pool's memory lies. Only a look at entries tells, 44 us each, and at most
+// kFewEntries are looked at. The result of a look is remembered, and the next look comes only when it is
+// asked for and more than kRest times the duration of the last one has passed: frequent calls cost two
+// percent of one processor at most. Any thread; one looks while the others get the last result. Never fails.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,13 @@ class NumaSurvey {
  public:
   using Usage = std::vector<NodeUsage>;
   static constexpr uint64_t kRest = 50;
-  // A caller that waits for statistics looks at this many entries at most: 0.2 s.
+  // A look takes 0.2 s at most. A caller that waits for statistics of more entries does not look.
   static constexpr uint64_t kFewEntries = 4096;
 
   explicit NumaSurvey(std::function<Usage()> look, std::function<uint64_t()> now = now_ns)
       : look_(std::move(look)), now_(std::move(now)) {}
 
-  // The usage of lately; may take as long as a look at every entry.
+  // The usage of lately; may take as long as a look.
   Usage recent() {
     Usage usage = remembered();
     return usage.empty() ? look_() : usage;  // another thread is at the first look

@@ -26,7 +26,7 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
     if (entry->tier == Entry::Tier::kCold) {
       // A cold file without a name does not come back: it was unlinked, or discarded with its bad copy.
       if (entry->removed && entry->direct_count == 0) return OpenAnswer{Presence::kGone};
-      if (disk_.tier() == nullptr) return OpenAnswer{disk_.presence_without()};
+      if (disk_.tier() == nullptr) return OpenAnswer{disk_.presence_of_cold()};
       if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
       opened.from_disk = true;
       hold_on_disk(*entry);
@@ -186,7 +186,7 @@ std::optional<Opened> OpenFiles::adopted_open(uint64_t ino, bool from_disk) {
   return Opened{.backing = entry->kernel.backing, .from_disk = false};
 }
 
-int OpenFiles::make_way(int fd, int caller_thread) {
+int OpenFiles::place(int fd, int caller_thread) {
   const uint64_t expected = capacity_.expected_entry_bytes();
   int node = 0;
   if (surroundings_.topology->node_count() > 1) {
@@ -195,11 +195,17 @@ int OpenFiles::make_way(int fd, int caller_thread) {
     // Placement is best effort: a file that is not placed lies where its writer runs.
     (void)surroundings_.topology->place_file(fd, node);
   }
+  return node;
+}
+
+Tried OpenFiles::make_way(Patience patience) {
+  const uint64_t expected = capacity_.expected_entry_bytes();
+  if (expected == 0 || !capacity_.promises_expected_size() || entries_.sums().evictable_bytes() == 0)
+    return Tried::kDone;
   // The result does not matter: after a failure a write may still find memory that was promised and is not
   // used.
-  if (expected > 0 && capacity_.promises_expected_size() && entries_.evictable_bytes() > 0)
-    (void)capacity_.wait_for_room(expected);
-  return node;
+  const Waited room = capacity_.wait_for_room(expected, patience);
+  return room == Waited::kWouldWait ? Tried::kWouldWait : Tried::kDone;
 }
 
 }  // namespace kvcachefs

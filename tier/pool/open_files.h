@@ -28,9 +28,11 @@ class OpenFiles : DiskPart {
         tree_(tree),
         prefetcher_(prefetcher) {}
 
-  // Places a new file on the caller's node, or the nearest with room, and answers the node. Makes an entry's
-  // room if its writer will be promised that. Waits without a lock.
-  int make_way(int fd, int caller_thread);
+  // Called before a file is made. Makes an entry's room if its writer will be promised that. Waits without a
+  // lock.
+  Tried make_way(Patience patience);
+  // Places a new file on the caller's node, or the nearest with room, and answers the node.
+  int place(int fd, int caller_thread);
   Result<Opened> created(const Created& file);
   // `client` tells one client's opens from another's.
   Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
@@ -43,13 +45,23 @@ class OpenFiles : DiskPart {
 
   // --- I/O that comes to the daemon (open_files_data.cc). In a full pool a write waits for the evictor, as a
   // create does.
-  void begin_writing(uint64_t ino) { reservations_.begin_writing(ino); }
+  Tried begin_writing(uint64_t ino, Patience patience = {}) {
+    return reservations_.begin_writing(ino, patience);
+  }
   Result<size_t> read(uint64_t ino, std::span<char> bytes, uint64_t offset);
-  Result<size_t> write(uint64_t ino, std::span<const char> bytes, uint64_t offset);
+  struct Written {
+    size_t bytes = 0;  // that were written; what remains of them if it would wait is for another call
+    Tried tried = Tried::kDone;
+  };
+  Result<Written> write(uint64_t ino, std::span<const char> bytes, uint64_t offset, Patience patience = {});
   // Copies between descriptors, into a file of this pool, in every I/O mode; waits for room as write() does.
-  Result<size_t> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, size_t bytes);
+  struct Range {
+    int file;
+    uint64_t offset;
+  };
+  Result<Written> copy_range(Range from, Range to, size_t bytes, Patience patience = {});
   Result<Presence> truncate(uint64_t ino, uint64_t size_bytes);
-  Result<void> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length);
+  Result<Tried> allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length, Patience patience = {});
 
  private:
   // Called before another open is served from the disk: the content stays there as long as one is.

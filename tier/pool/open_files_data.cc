@@ -62,36 +62,48 @@ Result<size_t> OpenFiles::read(uint64_t ino, std::span<char> bytes, uint64_t off
   return count;
 }
 
-Result<size_t> OpenFiles::write(uint64_t ino, std::span<const char> bytes, uint64_t offset) {
+Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> bytes, uint64_t offset,
+                                            Patience patience) {
   UniqueFd own;
   auto fd = io_descriptor(ino, O_RDWR, own);
   if (!fd) return pass(fd);
-  if (offset == 0) reservations_.begin_writing(ino);
+  if (offset == 0 && reservations_.begin_writing(ino, patience) == Tried::kWouldWait)
+    return Written{0, Tried::kWouldWait};
   size_t total = 0;
   uint64_t missing = missing_bytes(*fd, offset + bytes.size());
   for (int attempt = 0;; ++attempt) {
-    const bool room = capacity_.wait_for_room(std::min<uint64_t>(missing, bytes.size() - total));
+    const Waited room = capacity_.wait_for_room(std::min<uint64_t>(missing, bytes.size() - total), patience);
+    if (room == Waited::kWouldWait) {
+      io_done(ino);
+      return Written{total, Tried::kWouldWait};
+    }
     auto count = sys::write_at(*fd, bytes.subspan(total), offset + total);
     if (count) total += *count;
     const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
-    if (!full || !room || attempt == kRoomAttempts) {
+    if (!full || room == Waited::kNoRoom || attempt == kRoomAttempts) {
       io_done(ino);
       if (full) insight_.report_full(true);
-      if (!count && total == 0) return count;
-      return total;
+      if (!count && total == 0) return pass(count);
+      return Written{total};
     }
     missing = bytes.size();  // the file had holes before its end
   }
 }
 
-Result<size_t> OpenFiles::copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset,
-                                     size_t bytes) {
+Result<OpenFiles::Written> OpenFiles::copy_range(Range from, Range to, size_t bytes, Patience patience) {
+  const auto demand = std::min<uint64_t>(bytes, kCopyDemandBytes);
+  if (capacity_.waiting().goes_before(patience) &&
+      capacity_.wait_for_room(demand, patience) == Waited::kWouldWait)
+    return Written{0, Tried::kWouldWait};
   for (int attempt = 0;; ++attempt) {
-    auto copied = sys::copy_range(from, from_offset, to, to_offset, bytes);
-    if (copied || copied.error().code != ENOSPC) return copied;
-    if (!capacity_.wait_for_room(std::min<uint64_t>(bytes, kCopyDemandBytes)) || attempt == kRoomAttempts) {
+    auto copied = sys::copy_range(from.file, from.offset, to.file, to.offset, bytes);
+    if (copied) return Written{*copied};
+    if (copied.error().code != ENOSPC) return pass(copied);
+    const Waited room = capacity_.wait_for_room(demand, patience);
+    if (room == Waited::kWouldWait) return Written{0, Tried::kWouldWait};
+    if (room == Waited::kNoRoom || attempt == kRoomAttempts) {
       insight_.report_full(true);
-      return copied;
+      return pass(copied);
     }
   }
 }
@@ -99,10 +111,9 @@ Result<size_t> OpenFiles::copy_range(int from, uint64_t from_offset, int to, uin
 Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return Presence::kGone;
-  const bool lacks_content = entry->tier == Entry::Tier::kCold && size_bytes > 0;
-  if (lacks_content && entry->removed) return Presence::kGone;
-  if (lacks_content && disk_.tier() == nullptr) return disk_.presence_without();
-  if (entry->disk.promoting() || lacks_content) return Presence::kCold;
+  if (entry->tier == Entry::Tier::kCold && size_bytes > 0)
+    return entry->removed ? Presence::kGone : disk_.presence_of_cold();
+  if (entry->disk.promoting()) return Presence::kCold;
   auto fd = arena_.open(handle_of(*entry), O_RDWR);
   if (!fd) return pass(fd);
   // A cold entry is cut before its mark says dirty, because its missing pages must not pass for content.
@@ -111,15 +122,8 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
   if (cold)
     if (auto done = sys::truncate(fd->get(), 0); !done) return pass(done);
   fault_point("cold one cut");
-  // A copy that was asked for while the mark numbers the entry is made after this too.
-  const bool numbered =
-      entry->disk.node_id != 0 || marks_.numbers_at_open() || marks_.is_numbered(*entry, fd->get());
-  entries_.cut(*entry, size_bytes == 0);
-  if (size_bytes == 0) {
-    entry->memory.wants_reservation = true;
-    if (entry->tier == Entry::Tier::kDirty && numbered) (void)marks_.number(*entry, fd->get());
-  }
-  marks_.became_dirty(*entry, fd->get());
+  marks_.cut(*entry, fd->get(), size_bytes == 0);
+  if (size_bytes == 0) entry->memory.wants_reservation = true;
   fault_point("marked dirty");
   if (!cold)
     if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
@@ -134,7 +138,11 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
   return Presence::kHere;
 }
 
-Result<void> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length) {
+Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length,
+                                  Patience patience) {
+  if ((mode & FALLOC_FL_PUNCH_HOLE) == 0 && capacity_.waiting().goes_before(patience) &&
+      capacity_.wait_for_room(length, patience) == Waited::kWouldWait)
+    return Tried::kWouldWait;
   // Room is made between the attempts, because nothing may wait here with the shard held.
   for (int attempt = 0;; ++attempt) {
     Result<void> done;
@@ -149,12 +157,15 @@ Result<void> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint64
       if (done && (mode & FALLOC_FL_PUNCH_HOLE) == 0 &&
           length >= std::max(capacity_.expected_entry_bytes(), kWholeBytes))
         preallocated(capacity_.writers(), ino, fd->get());
+      if (done) return Tried::kDone;
       // A length beyond the pool's size evicts nothing, because no eviction can make room for it.
-      if (done || done.error().code != ENOSPC || length > capacity_.size_bytes()) return done;
+      if (done.error().code != ENOSPC || length > capacity_.size_bytes()) return pass(done);
     }
-    if (!capacity_.wait_for_room(length) || attempt == kRoomAttempts) {
+    const Waited room = capacity_.wait_for_room(length, patience);
+    if (room == Waited::kWouldWait) return Tried::kWouldWait;
+    if (room == Waited::kNoRoom || attempt == kRoomAttempts) {
       insight_.report_full(true);
-      return done;
+      return pass(done);
     }
   }
 }

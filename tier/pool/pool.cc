@@ -46,7 +46,7 @@ Result<void> Pool::adopt_files(const std::shared_ptr<Pool>& pool) {
                                            const auto its = left.lock();
                                            if (its && !known) its->inodes().forget(ino, UINT64_MAX);
                                          });
-  log_info("pool {}: taken over with {} entries in {} ms", pool->name_, pool->entries_.files(),
+  log_info("pool {}: taken over with {} entries in {} ms", pool->name_, pool->entries_.sums().files(),
            (now_ns() - begun_ns) / 1'000'000);
   return {};
 }

@@ -55,18 +55,11 @@ class Pool {
   Tree& tree() { return tree_; }
   OpenFiles& open_files() { return open_files_; }
   Prefetcher& prefetcher() { return prefetcher_; }
+  const PoolDisk& disk() const { return disk_; }
   DiskRequests& disk_requests() { return disk_requests_; }
   Evictor& evictor() { return evictor_; }
   Settings& settings() { return settings_; }
-  PoolOptions options() const { return settings_.options(); }
   Recovery& recovery() { return recovery_; }
-
-  AwayDisk* away() const { return disk_.away(); }
-  // The catalog is being read while the pool serves: names appear.
-  bool restoring() const { return disk_.restoring(); }
-  DiskTier* disk() const { return disk_.tier(); }
-  bool has_disk() const { return disk() != nullptr || away() != nullptr; }
-  Durability durability() const { return disk_.durability(); }
 
   // --- life ---
   Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
@@ -94,10 +87,10 @@ class Pool {
   Inodes inodes_{disk_part_, reservations_};
   Tree tree_{disk_part_, insight_, parked_, inodes_};
   Prefetcher prefetcher_{disk_part_};
-  PoolResidency residency_{disk_part_, reservations_, marks_, inodes_, tree_};
+  PoolResidency residency_{disk_part_, reservations_, marks_, parked_, inodes_, tree_};
   DiskRequests disk_requests_{disk_part_, marks_, inodes_};
   OpenFiles open_files_{disk_part_, reservations_, insight_, marks_, inodes_, tree_, prefetcher_};
-  Evictor evictor_{disk_part_, reservations_, insight_, marks_, parked_, tree_};
+  Evictor evictor_{disk_part_, reservations_, marks_, parked_, tree_};
   Settings settings_;
   Recovery recovery_{
       disk_part_,

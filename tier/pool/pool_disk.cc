@@ -1,25 +1,21 @@
 #include "tier/pool/pool_disk.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/fault_point.h"
 #include "tier/children.h"
 
 namespace kvcachefs {
 namespace {
 
-// The pause before another try when the disk is full or the entry too large for it.
-constexpr uint32_t kUnspillableMs = 10'000;
 // The pressure decides how many bytes may be on their way to the disk for the sake of room, between these two
 // limits. More would only make the oldest wait longer.
 constexpr uint64_t kSpillAheadBytes = uint64_t{64} << 20;
 constexpr uint64_t kSpillAheadMostBytes = uint64_t{256} << 20;
-
-uint32_t now_ms_32() {
-  return static_cast<uint32_t>(now_coarse_ms());
-}
 
 }  // namespace
 
@@ -28,9 +24,16 @@ Durability PoolDisk::exchange_durability(Durability durability) {
   return durability_.exchange(durability);
 }
 
-Presence PoolDisk::presence_without() const {
-  if (away_ == nullptr) return Presence::kGone;
-  return away_->may_be_waited_for() ? Presence::kCold : Presence::kAway;
+Result<DiskTier*> PoolDisk::needed() const {
+  if (DiskTier* const its = tier()) return its;
+  if (away() != nullptr) return fail(EIO, fmt::format("pool {}: its disk is away", name_));
+  return fail(EOPNOTSUPP, fmt::format("pool {} has no disk tier", name_));
+}
+
+Presence PoolDisk::presence_of_cold() const {
+  if (tier() != nullptr) return Presence::kCold;
+  if (away() == nullptr) return Presence::kGone;
+  return away()->may_be_waited_for() ? Presence::kCold : Presence::kAway;
 }
 
 bool PoolDisk::takes_more() const {
@@ -42,7 +45,7 @@ bool PoolDisk::takes_more() const {
 // cannot be discarded.
 bool PoolDisk::is_busy(uint64_t pressure_bytes) const {
   const uint64_t ahead = std::clamp(pressure_bytes, kSpillAheadBytes, kSpillAheadMostBytes);
-  return tier() != nullptr && backlog_bytes() >= std::min(ahead, capacity_.size_bytes() / 2);
+  return backlog_bytes() >= std::min(ahead, capacity_.size_bytes() / 2);
 }
 
 void PoolDisk::publish(Entry& entry) {
@@ -61,14 +64,15 @@ bool PoolDisk::is_admitted(Entry& entry) {
 
 bool PoolDisk::wants_spill(const Entry& entry, bool again) const {
   return takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty && entry.writer_count == 0 &&
-         (again || !entry.disk.spill_queued()) && !is_unspillable(entry);
+         (again || !entry.disk.spill_queued()) && !entry.disk.is_unspillable();
 }
 
 void PoolDisk::queue_spill(Entry& entry, bool urgent, bool again) {
   using Spill = DiskFacts::Spill;
   if (!urgent && (!wants_spill(entry, again) || !is_admitted(entry))) return;
   if (!urgent) count(counters_.admitted_bytes, entry.memory.charged_bytes);
-  entries_.spill_asked(entry, urgent || entry.disk.spill_urgent() ? Spill::kUrgent : Spill::kQueued);
+  entries_.contents().spill_asked(entry,
+                                  urgent || entry.disk.spill_urgent() ? Spill::kUrgent : Spill::kQueued);
   tier()->spiller.request(entry.policy.ino, entry.memory.charged_bytes, urgent);
 }
 
@@ -86,16 +90,6 @@ Result<void> PoolDisk::tell_names(bool with_links) {
     if (attributes && attributes->st_ino == child.ino && attributes->st_nlink > 1)
       names.has_link(*entry, directory, child.name);
   });
-}
-
-// The 32-bit clock wraps around after 49 days.
-bool PoolDisk::is_unspillable(const Entry& entry) {
-  const uint32_t until_ms = entry.disk.unspillable_until_ms;
-  return until_ms != 0 && static_cast<int32_t>(until_ms - now_ms_32()) > 0;
-}
-
-void PoolDisk::set_unspillable(Entry& entry) {
-  entry.disk.unspillable_until_ms = now_ms_32() + kUnspillableMs;
 }
 
 void PoolDisk::want_room(uint64_t bytes) {

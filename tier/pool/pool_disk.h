@@ -22,9 +22,12 @@ class PoolDisk : PoolPart {
 
   DiskTier* tier() const { return tier_.load(std::memory_order_acquire); }
   AwayDisk* away() const { return away_.get(); }
+  bool exists() const { return tier() != nullptr || away() != nullptr; }
+  // The tier for a caller that asks for the disk itself, or the refusal: EIO if it is away, else EOPNOTSUPP.
+  Result<DiskTier*> needed() const;
   Durability durability() const { return durability_.load(std::memory_order_relaxed); }
   Durability exchange_durability(Durability durability);  // answers what it was
-  Presence presence_without() const;  // of an entry whose content is on the disk alone, and that is not here
+  Presence presence_of_cold() const;                      // of an entry whose content is on the disk alone
 
   // --- the way to it ---
   bool takes_more() const;
@@ -35,9 +38,6 @@ class PoolDisk : PoolPart {
   void queue_spill(Entry& entry, bool urgent = false,
                    bool again = false);  // `again`: also one that is queued
   bool is_admitted(Entry& entry);
-  // The disk is full or the entry too large for it: it is not asked for the entry for a while.
-  static bool is_unspillable(const Entry& entry);
-  static void set_unspillable(Entry& entry);
   void want_room(uint64_t bytes);
   uint64_t take_wanted_bytes() { return wanted_bytes_.exchange(0); }
 

@@ -20,7 +20,7 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   const bool settled = entry->is_stored() && entry->writer_count == 0;
   if (settled && entry->memory.reserved_end > 0) reservations_.give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
-    entries_.spill_asked(*entry, DiskFacts::Spill::kNotAsked);
+    entries_.contents().spill_asked(*entry, DiskFacts::Spill::kNotAsked);
     return std::unexpected(Refusal::kNever);
   }
   auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
@@ -30,8 +30,8 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   // One that could not be introduced once is not copied again before it can: under pressure that would be the
   // same bytes again and again.
   if (entry->disk.unspillable_until_ms != 0 && !disk_.tier()->names.can_describe(fd->get())) {
-    PoolDisk::set_unspillable(*entry);
-    entries_.spill_asked(*entry, DiskFacts::Spill::kNotAsked);
+    entry->disk.set_unspillable();
+    entries_.contents().spill_asked(*entry, DiskFacts::Spill::kNotAsked);
     return std::unexpected(Refusal::kCannot);
   }
   // F_RDLCK is granted exactly when no process can write the file, mappings included. From here on a writer
@@ -41,13 +41,16 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   const bool leased = sys::set_lease(fd->get(), F_RDLCK).has_value();
   if (leased) (void)sys::set_lease(fd->get(), F_UNLCK);
   const bool proven = leased || (daemon_writes && settled);
-  if (!proven && !urgent) return std::unexpected(Refusal::kLater);
+  if (!proven && !urgent) {
+    parked_.held(*entry);
+    return std::unexpected(Refusal::kLater);
+  }
   // The copy of a file that is not settled is a snapshot, which the entry's mark has to number. That was done
   // when the copy was asked for (tier/pool/disk_requests.cc): now a write past the daemon may hold the
   // inode's lock as long as a user likes, so that no mark can be written.
   const bool snapshot = !proven || !settled;
   if (snapshot && !marks_.is_numbered(*entry, fd->get())) return std::unexpected(Refusal::kLater);
-  entries_.moves(*entry, DiskFacts::Move::kSpilling);
+  entries_.contents().moves(*entry, DiskFacts::Move::kSpilling);
   const auto size = size_of(*attributes);
   const bool whole = allocated_bytes_of(*attributes) >= size;
   SpillTask task{.ino = ino,
@@ -68,17 +71,18 @@ bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
   {
     const LockedEntry entry(entries_.shard(task.ino), task.ino);
     if (entry == nullptr) return false;
-    entries_.moves(*entry, DiskFacts::Move::kNone);
+    entries_.contents().moves(*entry, DiskFacts::Move::kNone);
     if (outcome.kind == Kind::kAgain) return false;
     const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
     const bool refused = outcome.kind == Kind::kRefused;
     if (!copied) count(counters_.spill_errors);
-    if (outcome.kind == Kind::kNoRoom) PoolDisk::set_unspillable(*entry);
+    if (outcome.kind == Kind::kNoRoom) entry->disk.set_unspillable();
     if (refused) report_refusal(outcome.why);
     if (copied && !entry->removed)
       taken = take_copy(*entry, task, std::move(outcome.content), outcome.kind == Kind::kCopied);
     // The spiller also tries again what is refused; by then no waiter is left.
-    entries_.spill_asked(*entry, refused ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
+    entries_.contents().spill_asked(*entry,
+                                    refused ? DiskFacts::Spill::kQueued : DiskFacts::Spill::kNotAsked);
     if (taken && entry->tier == Entry::Tier::kDirty) disk_.spill_by_itself(*entry);
   }
   if (capacity_.wants_eviction()) surroundings_.evictor->wake();
@@ -104,7 +108,7 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   auto changes = disk_.tier()->names.introduce(entry, task.fd.get());
   if (!changes) {
     count(counters_.spill_errors);
-    PoolDisk::set_unspillable(entry);
+    entry.disk.set_unspillable();
     return false;
   }
   if (written) {
@@ -124,7 +128,7 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   // A failed mark is harmless: without it a successor takes the entry for dirty, which is allowed.
   (void)marks_.mark_copy(entry, task.fd.get(), CopyMark::State::kClean, &copy);
   fault_point("marked clean");
-  entries_.spilled(entry);
+  entries_.contents().spilled(entry);
   return true;
 }
 
@@ -144,7 +148,7 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
         entry->memory.node, data_bytes_of(copy, disk_.tier()->store->unit_bytes()));
     if (surroundings_.topology->place_file(fd->get(), node)) entry->memory.node = static_cast<int8_t>(node);
   }
-  entries_.moves(*entry, DiskFacts::Move::kPromoting);
+  entries_.contents().moves(*entry, DiskFacts::Move::kPromoting);
   inodes_.show(*entry, *attributes);
   entry->disk.copies->times =
       std::make_unique<KeptTimes>(KeptTimes{attributes->st_atim, attributes->st_mtim, attributes->st_ctim});
@@ -162,7 +166,7 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
   Entry* entry = shard.find(task.ino);
   if (entry == nullptr) return;
   const auto kept = entry->disk.copies ? std::move(entry->disk.copies->times) : nullptr;
-  entries_.moves(*entry, DiskFacts::Move::kNone);
+  entries_.contents().moves(*entry, DiskFacts::Move::kNone);
   if (entry->removed) return;
   // Allocating and writing the pages counted as changes of the file: the times of before come back.
   if (kept) end_unseen(entry->kept, task.fd.get(), kept->modified, is_supervised());
@@ -172,8 +176,9 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
     counters_.promote_ns.record(now_ns() - task.begun_ns);
     (void)marks_.mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
     fault_point("marked promoted");
-    entries_.promoted(*entry, asked_for);
-    if (const auto now = sys::stat_of(task.fd.get())) entries_.charged(*entry, bytes_of(*now).charged);
+    entries_.contents().promoted(*entry, asked_for);
+    if (const auto now = sys::stat_of(task.fd.get()))
+      entries_.contents().charged(*entry, bytes_of(*now).charged);
     return;
   }
   if (outcome.kind != PromoteOutcome::Kind::kFailed) return;
@@ -185,7 +190,7 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
 
 void PoolResidency::waiters_told(uint64_t ino) {
   const LockedEntry entry(entries_.shard(ino), ino);
-  if (entry != nullptr) entries_.waiters_told(*entry);
+  if (entry != nullptr) entries_.contents().waiters_told(*entry);
 }
 
 void PoolResidency::report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy) {

@@ -14,9 +14,14 @@ namespace kvcachefs {
 
 class PoolResidency final : public Residency, DiskPart {
  public:
-  PoolResidency(const DiskPart& part, Reservations& reservations, CopyMarks& marks, Inodes& inodes,
-                Tree& tree)
-      : DiskPart(part), reservations_(reservations), marks_(marks), inodes_(inodes), tree_(tree) {}
+  PoolResidency(const DiskPart& part, Reservations& reservations, CopyMarks& marks, Parked& parked,
+                Inodes& inodes, Tree& tree)
+      : DiskPart(part),
+        reservations_(reservations),
+        marks_(marks),
+        parked_(parked),
+        inodes_(inodes),
+        tree_(tree) {}
 
   std::expected<SpillTask, Refusal> begin_spill(uint64_t ino, bool urgent) override;
   bool end_spill(const SpillTask& task, SpillOutcome outcome) override;
@@ -39,6 +44,7 @@ class PoolResidency final : public Residency, DiskPart {
 
   Reservations& reservations_;
   CopyMarks& marks_;
+  Parked& parked_;
   Inodes& inodes_;
   Tree& tree_;
 };

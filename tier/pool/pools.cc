@@ -46,7 +46,7 @@ uint64_t Pools::assigned_bytes() const {
   uint64_t total = 0;
   // A removed pool that is still in use has what is open of it, and does not grow any more.
   for (const auto& pool : all())
-    total += pool->retired() ? pool->insight().usage().used_bytes : pool->options().size_bytes;
+    total += pool->retired() ? pool->insight().usage().used_bytes : pool->settings().options().size_bytes;
   return total;
 }
 
@@ -132,7 +132,7 @@ Result<void> Pools::remove(std::string_view name) {
   auto pool = find(name);
   if (pool == nullptr) return fail(ENOENT);
   // Its names would come back with the disk.
-  if (pool->away() != nullptr)
+  if (pool->disk().away() != nullptr)
     return fail(EBUSY, fmt::format("pool {}: its disk is away, and keeps what was removed", pool->name()));
   if (pool->serves_from_disk())
     return fail(EBUSY, fmt::format("pool {}: a client reads an entry that only its disk has", pool->name()));
@@ -148,7 +148,7 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
   if (ending_) return fail(ESHUTDOWN, fmt::format("pool {}: the daemon is about to end", pool->name()));
   for (const auto& other : list())
     if (other != pool)
-      if (auto apart = check_spills_apart(options, other->options()); !apart) return apart;
+      if (auto apart = check_spills_apart(options, other->settings().options()); !apart) return apart;
   auto attached = open_disk_tier(*pool, options);
   if (attached && disk_started_) disk_started_(pool);
   return attached;
@@ -156,7 +156,7 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
 
 Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
   MutexLock change(change_mutex_);
-  if (pool->disk() != nullptr || pool->away() != nullptr)
+  if (pool->disk().exists())
     return fail(EBUSY,
                 fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
                             "the next start",
@@ -172,12 +172,12 @@ void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> start
   ending_ = !disk_started_;
   if (ending_) return;
   for (const auto& pool : list())
-    if (pool->disk() != nullptr) disk_started_(pool);
+    if (pool->disk().tier() != nullptr) disk_started_(pool);
 }
 
 Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority) {
   MutexLock change(change_mutex_);
-  const PoolOptions present = pool.options();
+  const PoolOptions present = pool.settings().options();
   const uint64_t others = assigned_bytes() - present.size_bytes;
   if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
     return fail(EINVAL, fmt::format("pool {}: {} is no size for a pool", pool.name(), size_bytes));

@@ -29,7 +29,8 @@ void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
 }
 
 Result<void> Prefetcher::prefetch(std::span<const PrefetchOrder> orders) {
-  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
+  auto tier = disk_.needed();
+  if (!tier) return pass(tier);
   const auto is_entry = [this](uint64_t ino) {
     const LockedEntry entry(entries_.shard(ino), ino);
     return entry != nullptr && entry->is_file() && !entry->removed;
@@ -52,8 +53,7 @@ Result<void> Prefetcher::prefetch(std::span<const PrefetchOrder> orders) {
       else
         ++(outcome.kind == PromoteOutcome::Kind::kFailed ? counters->failed : counters->dropped);
     };
-    if (disk_.tier()->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1),
-                                       ended))
+    if ((*tier)->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), ended))
       continue;
     --ordered_->queued;
     ++ordered_->dropped;

@@ -1,6 +1,6 @@
 // The prefetcher asks for cold entries before clients do: by order, and where one client's opens have
 // followed one another before. Any thread, with no shard held but for opened(). Failure: as
-// refuse_without_disk(); what cannot be prefetched is counted.
+// PoolDisk::needed(); what cannot be prefetched is counted.
 #pragma once
 
 #include <atomic>

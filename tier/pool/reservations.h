@@ -14,10 +14,10 @@ class Reservations : PoolPart {
   explicit Reservations(const PoolPart& part) : PoolPart(part) {}
 
   // Called before a file's first write: allocates memory for an entry of the expected size, if the file has
-  // none. Waits without a lock.
-  void begin_writing(uint64_t ino);
+  // none. Waits without a lock; if it would wait, it is called once more, with patience.
+  Tried begin_writing(uint64_t ino, Patience patience = {});
   // Looks at what the writers have written, and promises more to those that outgrow what they have. True
-  // while there are writers.
+  // while there are writers. Of the evictor's thread.
   bool follow_writers();
   // Gives back what is reserved beyond the end; answers the size. Only while no process can write: a write
   // after the look at the size would be lost. (The kernel sends none while it asks for an fallocate.)
@@ -28,8 +28,10 @@ class Reservations : PoolPart {
   void give_back_holes(Entry& entry);
 
  private:
-  bool claim(uint64_t ino, int fd, uint64_t bytes);
+  Waited claim(uint64_t ino, int fd, uint64_t bytes, Patience patience);
   uint64_t follow(uint64_t ino);  // what it may grow by before the next round
+
+  uint64_t last_activity_ = 0;  // Capacity::activity() at the last round
 };
 
 }  // namespace kvcachefs

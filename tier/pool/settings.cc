@@ -47,7 +47,7 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
 
 Result<void> Settings::set_policy(std::string_view name) {
   if (auto known = check_policy_name(name); !known) return known;
-  entries_.set_policy(name);
+  entries_.candidates().set_policy(name);
   MutexLock lock(mutex_);
   options_.policy = name;
   return {};
@@ -95,7 +95,7 @@ Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
 }
 
 Result<void> Settings::set_durability(Durability durability) {
-  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
+  if (auto tier = disk_.needed(); !tier) return pass(tier);
   {
     MutexLock lock(mutex_);
     options_.durability = durability;
@@ -109,8 +109,9 @@ Result<void> Settings::set_durability(Durability durability) {
 }
 
 Result<void> Settings::set_admission(Admission admission) {
-  if (disk_.tier() == nullptr) return refuse_without_disk(disk_.away(), name_);
-  disk_.tier()->admission.set_kind(admission);
+  auto tier = disk_.needed();
+  if (!tier) return pass(tier);
+  (*tier)->admission.set_kind(admission);
   MutexLock lock(mutex_);
   options_.admission = admission;
   return {};

@@ -26,6 +26,9 @@ class Settings : DiskPart {
     if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
   }
 
+  // The orders to the pool: a change of a setting, and what else is written to its control files. They may
+  // take half a minute, and are carried out one after the other.
+  WaitingLane& orders() { return orders_; }
   PoolOptions options() const EXCLUDES(mutex_);
   // A smaller size evicts the excess. EBUSY: too much cannot be evicted, and the size stays as it was.
   Result<void> set_size(uint64_t size_bytes) EXCLUDES(mutex_);
@@ -46,6 +49,7 @@ class Settings : DiskPart {
   Prefetcher& prefetcher_;
   DiskRequests& disk_requests_;
   Evictor& evictor_;
+  WaitingLane orders_{1};
   mutable Mutex mutex_;
   PoolOptions options_ GUARDED_BY(mutex_);
 };

@@ -57,7 +57,7 @@ class Tree : DiskPart {
   // Makes a name; give() then makes it the user's. The long target of a symbolic link takes a page: in a full
   // pool it waits for room as a write does. An empty name makes a file without one.
   Result<UniqueFd> make_file(int directory, const char* name, mode_t mode, bool ever_linked = true);
-  Result<void> make(int directory, const char* name, const NewInode& inode);
+  Result<Tried> make(int directory, const char* name, const NewInode& inode, Patience patience = {});
   Result<MadeInode> give(int directory, Result<UniqueFd> fd, const NewInode& inode);
   // Removes what was made for a request that then failed, and what the pool knows of it by now.
   void unmake(int directory, const char* name, bool is_directory);
@@ -69,7 +69,8 @@ class Tree : DiskPart {
   Result<void> change(uint64_t ino, const AttributeChange& wanted, bool& begun);
   Result<void> set_xattr(uint64_t ino, const char* name, std::string_view value, int flags);
   Result<void> remove_xattr(uint64_t ino, const char* name);
-  void attributes_changed(uint64_t ino);  // content or names; the functions above tell of their own changes
+  // Content or names have changed; the functions above tell of their own changes.
+  void attributes_changed(uint64_t ino, bool even_xattrs = false);
   // Tells the catalog of a change that was made before the pool had one. The call takes no lock of the file,
   // because a write past the daemon may hold it.
   void tell_catalog(uint64_t ino);
@@ -101,7 +102,7 @@ class Tree : DiskPart {
   const std::shared_ptr<EmptyDirectories>& empty_directories() { return empty_directories_; }
 
  private:
-  Result<void> make_symlink(const char* target, int directory, const char* name);
+  Result<Tried> make_symlink(const char* target, int directory, const char* name, Patience patience);
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
   Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                          const char* name);
@@ -111,8 +112,8 @@ class Tree : DiskPart {
   // True while restoring for an inode that the catalog has, that is no regular file or that has several
   // names: the catalog cannot be told of a change yet. Its shard is held.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
-  void tell_attributes(Entry& entry);  // they have changed
-  void tell_catalog(Entry& entry);
+  void tell_attributes(Entry& entry, bool even_xattrs = false);  // they have changed
+  void tell_catalog(Entry& entry, bool even_xattrs);
 
   const Insight& insight_;
   Parked& parked_;

@@ -74,22 +74,22 @@ void Tree::made(const sys::Handle& handle, bool is_directory, int directory, con
     tier->names.made(*entry, directory, name);
 }
 
-void Tree::attributes_changed(uint64_t ino) {
+void Tree::attributes_changed(uint64_t ino, bool even_xattrs) {
   if (ino == root_ino()) return;
   disk_.note_changed(ino);
-  if (const LockedEntry entry{entries_.shard(ino), ino}) tell_attributes(*entry);
+  if (const LockedEntry entry{entries_.shard(ino), ino}) tell_attributes(*entry, even_xattrs);
 }
 
 void Tree::tell_catalog(uint64_t ino) {
-  if (const LockedEntry entry{entries_.shard(ino), ino}) tell_catalog(*entry);
+  if (const LockedEntry entry{entries_.shard(ino), ino}) tell_catalog(*entry, true);
 }
 
-void Tree::tell_attributes(Entry& entry) {
+void Tree::tell_attributes(Entry& entry, bool even_xattrs) {
   inodes_.touched(entry);
-  tell_catalog(entry);
+  tell_catalog(entry, even_xattrs);
 }
 
-void Tree::tell_catalog(Entry& entry) {
+void Tree::tell_catalog(Entry& entry, bool even_xattrs) {
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || tier->names.id_of(entry) == 0) return;
   auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
@@ -98,7 +98,7 @@ void Tree::tell_catalog(Entry& entry) {
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return;
   inodes_.show(entry, *attributes);
-  tier->names.changed(entry, fd->get(), *attributes);
+  tier->names.changed(entry, fd->get(), *attributes, even_xattrs);
 }
 
 void Tree::look_again(uint64_t directory_ino, std::string name) {
@@ -118,7 +118,7 @@ Result<void> Tree::set_pinned(uint64_t ino, bool pinned) {
     entries_.unpinned(*entry);
   else if (!entries_.pinned(*entry, bytes_of(*attributes).whole, limit))
     return fail(ENOSPC, fmt::format("pool {}: {} are pinned and pinned_max is {}: no room to pin {} more",
-                                    name_, format_size(entries_.pinned_bytes()), format_size(limit),
+                                    name_, format_size(entries_.sums().pinned_bytes()), format_size(limit),
                                     format_size(entry->pin_bytes())));
   if (pinned)
     (void)sys::set_xattr(fd->get(), kPinnedXattr, "1", 0);

@@ -29,19 +29,24 @@ Result<UniqueFd> Tree::make_file(int directory, const char* name, mode_t mode, b
   return sys::open_at(directory, ".", O_TMPFILE | O_RDWR | (ever_linked ? 0 : O_EXCL), mode & 07777);
 }
 
-Result<void> Tree::make(int directory, const char* name, const NewInode& inode) {
-  if (S_ISDIR(inode.mode)) return sys::make_directory_at(directory, name, inode.mode & 07777);
-  if (S_ISLNK(inode.mode)) return make_symlink(inode.target, directory, name);
-  return sys::make_node_at(directory, name, inode.mode, inode.device);
+Result<Tried> Tree::make(int directory, const char* name, const NewInode& inode, Patience patience) {
+  if (S_ISLNK(inode.mode)) return make_symlink(inode.target, directory, name, patience);
+  auto made = S_ISDIR(inode.mode) ? sys::make_directory_at(directory, name, inode.mode & 07777)
+                                  : sys::make_node_at(directory, name, inode.mode, inode.device);
+  if (!made) return pass(made);
+  return Tried::kDone;
 }
 
-Result<void> Tree::make_symlink(const char* target, int directory, const char* name) {
+Result<Tried> Tree::make_symlink(const char* target, int directory, const char* name, Patience patience) {
   for (int attempt = 0;; ++attempt) {
     auto made = sys::symlink_at(target, directory, name);
-    if (made || made.error().code != ENOSPC) return made;
-    if (!capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes) || attempt == kLinkAttempts) {
+    if (made) return Tried::kDone;
+    if (made.error().code != ENOSPC) return pass(made);
+    const Waited room = capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes, patience);
+    if (room == Waited::kWouldWait) return Tried::kWouldWait;
+    if (room == Waited::kNoRoom || attempt == kLinkAttempts) {
       insight_.report_full(true);
-      return made;
+      return pass(made);
     }
   }
 }
@@ -84,7 +89,7 @@ Result<void> Tree::set_xattr(uint64_t ino, const char* name, std::string_view va
   auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
-  attributes_changed(ino);
+  attributes_changed(ino, true);
   return {};
 }
 
@@ -92,7 +97,7 @@ Result<void> Tree::remove_xattr(uint64_t ino, const char* name) {
   auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto done = sys::remove_xattr(fd->get(), name); !done) return done;
-  attributes_changed(ino);
+  attributes_changed(ino, true);
   return {};
 }
 

@@ -18,7 +18,20 @@ Writers::Writer& Writers::writer_of(uint64_t ino, uint64_t allocated_bytes) {
       writers_.try_emplace(ino, Writer{.size_bytes = allocated_bytes, .allocated_bytes = allocated_bytes})
           .first->second;
   writer.grew_ms = now_coarse_ms();
+  set_active(ino, writer, true);
   return writer;
+}
+
+void Writers::set_active(uint64_t ino, Writer& writer, bool active) {
+  if (writer.active == active) return;
+  writer.active = active;
+  if (active) {
+    idle_.erase(ino);
+    active_.insert(ino);
+  } else {
+    active_.erase(ino);
+    idle_.insert(ino);
+  }
 }
 
 bool Writers::open(uint64_t ino, uint64_t allocated_bytes, uint64_t bytes, uint64_t free_bytes) {
@@ -45,6 +58,8 @@ bool Writers::close(uint64_t ino, uint64_t allocated_bytes) {
   reserved_bytes_ -= found->second.reserved_bytes;
   const bool outgrew = found->second.passes && allocated_bytes > found->second.promised_end;
   writers_.erase(found);
+  active_.erase(ino);
+  idle_.erase(ino);
   return outgrew;
 }
 
@@ -65,6 +80,7 @@ Writers::Seen Writers::seen(uint64_t ino, uint64_t size_bytes, uint64_t allocate
   const uint64_t now_ms = now_coarse_ms();
   if (size_bytes > writer.size_bytes || allocated_bytes > writer.allocated_bytes) writer.grew_ms = now_ms;
   const bool active = now_ms - writer.grew_ms < kIdleMs;
+  set_active(ino, writer, active);
   const uint64_t taken = allocated_bytes - std::min(allocated_bytes, writer.allocated_bytes);
   promise(writer, active ? writer.promised_bytes - std::min(writer.promised_bytes, taken) : 0);
   reserved_bytes_ += reserved_bytes - writer.reserved_bytes;
@@ -91,11 +107,15 @@ size_t Writers::count() {
   return writers_.size();
 }
 
-std::vector<uint64_t> Writers::inodes() {
+std::vector<uint64_t> Writers::next_to_see(size_t idle) {
   MutexLock lock(mutex_);
-  std::vector<uint64_t> inodes;
-  inodes.reserve(writers_.size());
-  for (const auto& [ino, writer] : writers_) inodes.push_back(ino);
+  std::vector<uint64_t> inodes(active_.begin(), active_.end());
+  for (size_t left = std::min(idle, idle_.size()); left > 0; --left) {
+    auto next = idle_.upper_bound(last_seen_idle_);
+    if (next == idle_.end()) next = idle_.begin();
+    last_seen_idle_ = *next;
+    inodes.push_back(*next);
+  }
   return inodes;
 }
 

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/mutex.h"
@@ -43,7 +45,9 @@ class Writers {
   void raise(uint64_t ino, uint64_t bytes) EXCLUDES(mutex_);
   uint64_t promised_to(uint64_t ino) EXCLUDES(mutex_);
 
-  std::vector<uint64_t> inodes() EXCLUDES(mutex_);
+  // Those whose files are to be looked at: all that are active, and `idle` of the others, which take turns.
+  // So a look costs nothing for the many that only keep their files open.
+  std::vector<uint64_t> next_to_see(size_t idle) EXCLUDES(mutex_);
   size_t count() EXCLUDES(mutex_);
   uint64_t promised_bytes() const { return promised_bytes_.load(std::memory_order_relaxed); }
   // Memory that is allocated to files beyond their ends.
@@ -58,14 +62,19 @@ class Writers {
     uint64_t allocated_bytes = 0;
     uint64_t grew_ms = 0;
     bool passes = false;
+    bool active = false;
   };
   Writer& writer_of(uint64_t ino, uint64_t allocated_bytes) REQUIRES(mutex_);
   void promise(Writer& writer, uint64_t bytes) REQUIRES(mutex_);
+  void set_active(uint64_t ino, Writer& writer, bool active) REQUIRES(mutex_);
 
   std::atomic<uint64_t> promised_bytes_{0};
   std::atomic<uint64_t> reserved_bytes_{0};
   Mutex mutex_;
   std::unordered_map<uint64_t, Writer> writers_ GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> active_ GUARDED_BY(mutex_);
+  std::set<uint64_t> idle_ GUARDED_BY(mutex_);
+  uint64_t last_seen_idle_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvcachefs

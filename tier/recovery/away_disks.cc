@@ -30,21 +30,21 @@ bool AwayDisks::step() {
   bool any = false;
   const bool due = now_ns() >= next_look_ns_;
   for (const auto& pool : pools_.list()) {
-    AwayDisk* const away = pool->away();
+    AwayDisk* const away = pool->disk().away();
     if (away == nullptr) continue;
     any = true;
     away->step();
     if (!due || found()) continue;
     if (!away->may_be_waited_for()) pause_ = std::max(pause_, kUsualPause);
-    if (now_ns() >= try_all_ns_) try_catalog_again(pool->options());
+    if (now_ns() >= try_all_ns_) try_catalog_again(pool->settings().options());
     if (look(*pool)) found_.store(true, std::memory_order_release);
   }
   if (due) next_look_ns_ = now_ns() + in_ns(pause_);
   return any;
 }
 
-bool AwayDisks::look(const Pool& pool) {
-  auto there = probe_disk_tier(pool.options());
+bool AwayDisks::look(Pool& pool) {
+  auto there = probe_disk_tier(pool.settings().options());
   if (there) {
     log_info("pool {}: its disk can be had again", pool.name());
     return true;

@@ -28,7 +28,7 @@ class AwayDisks {
   bool found() const { return found_.load(std::memory_order_acquire); }
 
  private:
-  bool look(const Pool& pool);
+  bool look(Pool& pool);
 
   Pools& pools_;
   std::chrono::milliseconds pause_;

@@ -73,6 +73,14 @@ std::set<CatalogNames::Place> MarkedTree::names_of(const Node& node) {
   return result;
 }
 
+std::optional<CatalogNames::Place> MarkedTree::emptied_as(const Node& node) {
+  for (const Place& place : node.places)
+    if (node.mark.emptied_as == place_hash(place.parent_ino, place.name))
+      if (const uint64_t parent = id_of_directory(place.parent_ino); parent != 0)
+        return CatalogNames::Place{parent, place.name};
+  return std::nullopt;
+}
+
 uint64_t MarkedTree::id_of_directory(uint64_t ino) {
   std::vector<uint64_t> way;  // directories without a number, upwards
   for (; !ids_.contains(ino) && unnumbered_.contains(ino); ino = unnumbered_.at(ino).place.parent_ino)
@@ -119,7 +127,8 @@ bool MarkedTree::is_replaced(const CatalogNames::Place& place) const {
   const auto mark = copy_mark_of(file->get());
   const auto its = mark ? nodes_.find(mark->node_id) : nodes_.end();
   if (its == nodes_.end() || !its->second.is_file) return true;
-  return its->second.is_dirty() && (!its->second.seen || its->second.emptied);
+  const Node& node = its->second;
+  return node.is_dirty() && (!node.seen || (node.emptied && node.emptied_as != place));
 }
 
 }  // namespace kvcachefs

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -27,8 +28,9 @@ class MarkedTree {
     sys::Handle handle;
     CopyMark mark;  // for a dirty file with the content that the catalog has
     bool is_file = false;
-    bool seen = false;             // the catalog has it
-    bool emptied = false;          // dirty, and truncated to 0 bytes after the catalog got its content
+    bool seen = false;     // the catalog has it
+    bool emptied = false;  // dirty, and truncated to 0 bytes after the catalog got its content
+    std::optional<CatalogNames::Place> emptied_as;  // the name at which it was, if it still has that name
     uint32_t doubted_version = 0;  // of a copy that its mark tells of and the catalog does not; 0: none
     bool plain = false;            // a file that has no other xattr than the mark
     bool pinned = false;
@@ -49,6 +51,7 @@ class MarkedTree {
   // The directories of a node's names get their numbers here if they have none: they were made while the disk
   // was away (tier/disk/away_disk.h).
   std::set<CatalogNames::Place> names_of(const Node& node);
+  std::optional<CatalogNames::Place> emptied_as(const Node& node);
   std::vector<CatalogChange>& new_directories() { return new_directories_; }
   // True if a regular file has the name in the tree that the catalog does not have, or not by this name.
   bool is_replaced(const CatalogNames::Place& place) const;

@@ -178,10 +178,10 @@ class Recovery::Adopter : DiskPart {
     const bool cold = facts.cold = is_cold(mark, attributes, facts);
     entry.disk.synced_nameless = mark && mark->synced_nameless;  // the name may have come since
     if (mark && mark->state == CopyMark::State::kNone)
-      entries_.found_version(entry, mark->first_version, mark->first_version);
+      entries_.contents().found_version(entry, mark->first_version, mark->first_version);
     if (was_cut(mark, attributes)) {
       entry.disk.node_id = mark->node_id;
-      entries_.found_version(entry, entry.version, mark->content.version + 1);
+      entries_.contents().found_version(entry, entry.version, mark->content.version + 1);
       (void)parts_.marks.mark_copy(entry, fd, CopyMark::State::kNone, nullptr);
       entry.disk.node_id = 0;  // set again from the mark
     }
@@ -209,7 +209,8 @@ class Recovery::Adopter : DiskPart {
       if (facts.writer_count == 0)
         if (auto file = arena_.open(handle, O_RDWR | O_NONBLOCK)) {
           (void)parts_.reservations.trim(entry, file->get());
-          if (auto now = sys::stat_of(file->get())) entries_.charged(entry, allocated_bytes_of(*now));
+          if (auto now = sys::stat_of(file->get()))
+            entries_.contents().charged(entry, allocated_bytes_of(*now));
         }
     }
     if (nameless) return;

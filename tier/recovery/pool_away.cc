@@ -59,7 +59,7 @@ void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) 
   // Which version of a dirty entry the catalog has only the disk tells: a truncation to 0 bytes comes after
   // it.
   if (mark.state == CopyMark::State::kNone) version = mark.first_version + kUnseenVersions;
-  entries_.found_version(*entry, version, mark.first_version);
+  entries_.contents().found_version(*entry, version, mark.first_version);
   if (!has_copy) return;
   // An entry that is open otherwise than from the disk has all its pages.
   const bool cold = mark.state == CopyMark::State::kCold && entry->open_count <= entry->direct_count;
@@ -69,7 +69,7 @@ void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) 
   const uint64_t data_bytes = data_bytes_of(mark.content, parts_.settings.options().spill_unit_bytes);
   if (entry->direct_count > 0) (void)entry->disk.hold(mark.content);
   (void)entry->disk.put_copy(std::move(mark.content));
-  entries_.found_copy(*entry, cold ? std::optional(rounded_up(data_bytes)) : std::nullopt);
+  entries_.contents().found_copy(*entry, cold ? std::optional(rounded_up(data_bytes)) : std::nullopt);
 }
 
 }  // namespace kvcachefs

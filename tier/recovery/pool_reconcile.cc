@@ -118,7 +118,11 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
         drop(place);
     }
     // A new name of an emptied file waits for its new content (tier/disk/catalog_names.h).
-    if (marked.emptied) return tier_.names.known_links(marked.handle.ino, std::move(wanted));
+    if (marked.emptied) {
+      if (marked.emptied_as && wanted.erase(*marked.emptied_as) > 0)
+        changes_.push_back(PutName{marked.emptied_as->first, marked.emptied_as->second, node.id});
+      return tier_.names.known_links(marked.handle.ino, std::move(wanted));
+    }
     for (const auto& [parent, name] : wanted) changes_.push_back(PutName{parent, name, node.id});
     if (content != nullptr && *content != marked.mark.content)
       changes_.push_back(PutContent{node.id, marked.mark.content});
@@ -172,23 +176,25 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     const LockedEntry entry(entries_.shard(marked.handle.ino), marked.handle.ino);
     if (entry == nullptr || entry->removed) return;
     const uint32_t version = std::max({entry->version, marked.doubted_version, marked.mark.first_version});
-    entries_.found_version(*entry, version, marked.mark.first_version);
+    entries_.contents().found_version(*entry, version, marked.mark.first_version);
     entry->disk.node_id = id;
     if (const auto file = arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
       (void)marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
     entry->disk.node_id = 0;  // apply() sets it if the catalog has the file
     entry->disk.copies.reset();
-    if (entry->tier == Entry::Tier::kClean) entries_.dirtied(*entry);
+    if (entry->tier == Entry::Tier::kClean) entries_.contents().dirtied(*entry);
   }
 
-  // Keeps the names in the catalog that the dirty file still has, and claims its content. False: none stays.
+  // Keeps the names in the catalog that the dirty file still has, and claims its content. A file that was cut
+  // to nothing gets no other name there but the one it was cut under. False: none stays.
   bool keep_older(MarkedTree::Node& marked, std::span<const CatalogName> names,
                   const CatalogContent& content) {
     const auto there = tree_.names_of(marked);
     marked.emptied = content.version < marked.mark.first_version;
-    const bool is_kept = !marked.emptied || std::ranges::any_of(names, [&](const CatalogName& name) {
-      return there.contains(place_of(name));
-    });
+    if (marked.emptied) marked.emptied_as = tree_.emptied_as(marked);
+    const bool is_kept =
+        !marked.emptied || marked.emptied_as ||
+        std::ranges::any_of(names, [&](const CatalogName& name) { return there.contains(place_of(name)); });
     if (!is_kept || !tier_.store->claim(content)) return false;
     marked.mark.content = content;
     return true;
@@ -263,17 +269,18 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
       }
     entry->disk.node_id = id;
     const CopyMark& mark = marked.mark;
-    entries_.found_version(*entry,
-                           std::max({mark.content.version, marked.doubted_version, mark.first_version}),
-                           mark.first_version);
+    entries_.contents().found_version(
+        *entry, std::max({mark.content.version, marked.doubted_version, mark.first_version}),
+        mark.first_version);
     entry->disk.emptied = marked.emptied;
+    if (mark.emptied_as != 0) entry->disk.with_copies().emptied_as = mark.emptied_as;
     entry->disk.synced_nameless = false;  // the mark may be older than the copy
     entry->disk.name_hash = name_hash_of(marked.places.front().name);
     const CatalogContent& content = entry->disk.put_copy(std::move(marked.mark.content));
     if (marked.is_dirty()) return;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
     if (entry->direct_count > 0) tier_.store->hold(entry->disk.hold(content));
-    entries_.found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
+    entries_.contents().found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
     if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
   }
 

@@ -283,7 +283,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     entry.disk.node_id = node.id;
     entry.kept = kept;
     entry.disk.name_hash = name_hash_of(name);
-    entries_.found_version(entry, content.version, 0);
+    entries_.contents().found_version(entry, content.version, 0);
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
     (void)entry.disk.put_copy(content);
     entries_.found(entry, {.charged_bytes = rounded_up(data_bytes),

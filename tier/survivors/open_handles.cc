@@ -1,5 +1,9 @@
 #include "tier/survivors/open_handles.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "base/fault_point.h"
 
 namespace kvcachefs {
@@ -13,10 +17,32 @@ uint32_t place_of(uint64_t handle) {
 
 }  // namespace
 
+bool OpenHandles::charge(uid_t user) {
+  MutexLock lock(mutex_);
+  uint32_t& opens = opens_of_user_[user];
+  if (opens == kShareOfUser) return false;
+  ++opens;
+  return true;
+}
+
+void OpenHandles::give_back(uid_t user) {
+  const auto opens = opens_of_user_.find(user);
+  if (--opens->second == 0) opens_of_user_.erase(opens);
+}
+
 Result<uint64_t> OpenHandles::opened(const OpenHandle& handle) {
   if (!records_) return uint64_t{0};
   if (const int error = injected_error("write down an open")) return fail(error);
+  if (!charge(handle.user))
+    return fail(EMFILE, fmt::format("user {}: {} files are open already, and no more may be", handle.user,
+                                    kShareOfUser));
   const auto place = records_.take();
+  {
+    MutexLock lock(mutex_);
+    if (!place) give_back(handle.user);
+    if (place && users_.size() <= *place) users_.resize(*place + 1);
+    if (place) users_[*place] = handle.user;
+  }
   if (!place) return fail(ENFILE, "too many files are open");
   Record& record = records_[*place];
   record.unique = handle.unique;
@@ -35,7 +61,14 @@ bool OpenHandles::is_open(uint64_t handle) {
 }
 
 void OpenHandles::closed(uint64_t handle) {
-  if (records_ && is_open(handle)) records_.free(place_of(handle));
+  if (!records_ || !is_open(handle)) return;
+  const uint32_t place = place_of(handle);
+  {
+    MutexLock lock(mutex_);
+    if (place < users_.size())
+      if (const auto user = std::exchange(users_[place], std::nullopt)) give_back(*user);
+  }
+  records_.free(place);
 }
 
 std::optional<OpenHandles::Opened> OpenHandles::opened_by(uint64_t unique) {

@@ -1,14 +1,21 @@
 // The open handles, each with the request that opened it, for a successor of the serving process. A handle is
 // written down before the kernel is told of it, and taken out before the open it stands for is given up; so
-// open files are counted from the handles alone. Any thread. Failure: ENFILE when the table is full. Without
-// a supervisor nothing is kept and nothing fails.
+// open files are counted from the handles alone. A user has a share of the table, so that one who opens files
+// without end leaves the others theirs; what a predecessor's clients have open counts for nobody. Any thread.
+// Failure: EMFILE when the user's share is used up, ENFILE when the table is full. Without a supervisor
+// nothing is kept and nothing fails.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <unordered_map>
+#include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "tier/survivors/survivor_table.h"
 
@@ -19,6 +26,7 @@ struct OpenHandle {
   uint64_t unique = 0;  // the request that opened the handle
   bool writer = false;
   bool from_disk = false;
+  uid_t user = 0;  // who opened it; not for a successor
 };
 
 class OpenHandles {
@@ -31,13 +39,14 @@ class OpenHandles {
     uint16_t from_disk;
   };
   using Shared = SurvivorTable<Record>::Shared;
+  static constexpr uint32_t kShareOfUser = SurvivorTable<Record>::kPlaces / 4;
 
   explicit OpenHandles(Shared* shared) : records_(shared) {}  // none: without a supervisor
   void begin_generation() { records_.find_free(); }
 
   // opened() answers the handle's number, 0 without a supervisor. A number recurs after 2^32 opens.
-  Result<uint64_t> opened(const OpenHandle& handle);
-  void closed(uint64_t handle);  // closing a closed handle changes nothing
+  Result<uint64_t> opened(const OpenHandle& handle) EXCLUDES(mutex_);
+  void closed(uint64_t handle) EXCLUDES(mutex_);  // closing a closed handle changes nothing
   bool is_open(uint64_t handle);
   struct Opened {
     uint64_t handle = 0;
@@ -48,7 +57,13 @@ class OpenHandles {
   void for_each(const std::function<void(const OpenHandle&)>& visit);
 
  private:
+  bool charge(uid_t user) EXCLUDES(mutex_);
+  void give_back(uid_t user) REQUIRES(mutex_);
+
   SurvivorTable<Record> records_;
+  Mutex mutex_;
+  std::unordered_map<uid_t, uint32_t> opens_of_user_ GUARDED_BY(mutex_);
+  std::vector<std::optional<uid_t>> users_ GUARDED_BY(mutex_);  // by the place of the record
 };
 
 }  // namespace kvcachefs

@@ -15,7 +15,11 @@ thread_local uint32_t own_request = kNoRequest;
 }  // namespace
 
 uint32_t Requests::own_place() {
-  if (own_request == kNoRequest) own_request = shared_->threads++ % kPlaces;
+  if (own_request != kNoRequest) return own_request;
+  MutexLock lock(mutex_);
+  if (left_.empty()) return own_request = shared_->threads++ % kPlaces;
+  own_request = left_.back();
+  left_.pop_back();
   return own_request;
 }
 
@@ -31,6 +35,14 @@ void Requests::begin(uint64_t unique, bool attempted) {
 
 void Requests::end() {
   if (shared_ != nullptr && own_request != kNoRequest) shared_->in_hand[own_request].begun_ns = 0;
+}
+
+void Requests::leave() {
+  end();
+  if (shared_ == nullptr || own_request == kNoRequest) return;
+  MutexLock lock(mutex_);
+  left_.push_back(own_request);
+  own_request = kNoRequest;
 }
 
 void Requests::still_at_it() {

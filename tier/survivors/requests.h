@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
+
 namespace kvcachefs {
 
 class Requests {
@@ -44,6 +46,9 @@ class Requests {
   // The calling thread begins a request. `attempted`: an earlier process attempted it; that stays recorded.
   void begin(uint64_t unique, bool attempted);
   void end();  // the thread waits for its next request
+  // The same for a thread that may have no other: its place is for the next thread that needs one. Threads
+  // that come and go would take the places of all others in turn.
+  void leave() EXCLUDES(mutex_);
   // The thread made progress, or waits with a bound of its own for other threads: its request's age begins
   // anew.
   void still_at_it();
@@ -69,9 +74,11 @@ class Requests {
   uint64_t oldest_ns() const;
 
  private:
-  uint32_t own_place();  // of the calling thread
+  uint32_t own_place() EXCLUDES(mutex_);  // of the calling thread
 
   Shared* const shared_;
+  Mutex mutex_;
+  std::vector<uint32_t> left_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcachefs

@@ -3,10 +3,15 @@
 
 #include <fcntl.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <map>
+#include <span>
+#include <string>
 #include <thread>
 
+#include "fs/control/control_file.h"
 #include "tests/support/served_test.h"
 #include "tests/support/user_process.h"
 
@@ -59,6 +64,44 @@ class ControlFilesTest : public test::ServedTest {
   std::thread gatherer_;
   std::atomic<bool> ending_{false};
 };
+
+// The kernel of a mount that is served by the next version keeps these. A new file gets a new line here; a
+// line is never changed.
+TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
+  const std::map<std::string, uint64_t> of_pool = {
+      {"size", 1},      {"policy", 2},   {"watermarks", 3}, {"entry_size", 4},  {"pinned_max", 5},
+      {"evict", 6},     {"spill", 7},    {"durability", 8}, {"admission", 9},   {"auto_prefetch", 10},
+      {"prefetch", 11}, {"scrub", 12},   {"stats", 13},     {"stats.json", 14}, {"numa", 15},
+      {"entries", 16},  {"size_max", 17}};
+  const std::map<std::string, uint64_t> of_server = {
+      {"version", 1}, {"stats", 2}, {"stats.json", 3}, {"upgrades", 4}, {"metrics", 5}};
+  const ControlFiles& control = session_->control();
+  for (const auto& file : control.list(NodeId::of_control(3, 0)))
+    EXPECT_EQ(file.id.value, (uint64_t{0x8003} << 48) + of_pool.at(file.name)) << file.name;
+  for (const auto& file : control.list(NodeId::of_administrators(3, 0)))
+    EXPECT_EQ(file.id.value, (uint64_t{0x8003} << 48 | uint64_t{1} << 32) + of_pool.at(file.name))
+        << file.name;
+  for (const auto& file : control.list({NodeId::kMountControl}))
+    if (!file.is_directory) {
+      EXPECT_EQ(file.id.value, 2 + of_server.at(file.name)) << file.name;
+    }
+}
+
+TEST(ControlFile, IsFoundByItsNumberWhereverItStands) {
+  using File = ControlFile<int>;
+  constexpr std::array kBefore = {File{.name = "size", .number = 1}, File{.name = "evict", .number = 2}};
+  constexpr std::array kAfter = {File{.name = "age", .number = 3}, File{.name = "evict", .number = 2},
+                                 File{.name = "size", .number = 1}};
+  static_assert(has_own_numbers(kBefore) && has_own_numbers(kAfter));
+  for (const File& file : kBefore)
+    EXPECT_EQ(file_of_number(std::span<const File>(kAfter), file.number)->name, file.name);
+  for (const uint64_t none : {0, 4, 4096})
+    EXPECT_EQ(file_of_number(std::span<const File>(kAfter), none), nullptr);
+  EXPECT_FALSE(has_own_numbers(std::array{File{.name = "a", .number = 1}, File{.name = "b", .number = 1}}));
+  EXPECT_FALSE(has_own_numbers(std::array{File{.name = "a", .number = 1}, File{.name = "a", .number = 2}}));
+  EXPECT_FALSE(has_own_numbers(std::array{File{.name = "a"}}));
+  EXPECT_FALSE(has_own_numbers(std::array{File{.name = "a", .number = 4096}}));
+}
 
 TEST_F(ControlFilesTest, AnOpenReadsOnePieceOfText) {
   const File stats = opened(of_owner("stats"), O_RDONLY);

@@ -133,7 +133,7 @@ TEST_F(PoolFiles, WhatIsShownCanBeWritten) {
 TEST_F(PoolFiles, ADiskTierIsAttachedAndSet) {
   ASSERT_EQ(code_of_write("spill", spill_ + " 4M\nspill_unit=1M\n"), 0);
   EXPECT_EQ(shown("spill"), spill_ + " 4M\n");
-  EXPECT_EQ(pool_->options().spill_unit_bytes, 1u << 20);
+  EXPECT_EQ(pool_->settings().options().spill_unit_bytes, 1u << 20);
   EXPECT_EQ(code_of_write("spill", "8M\n"), EBUSY) << "it has one";
   EXPECT_EQ(code_of_write("spill", "none"), EOPNOTSUPP);
   EXPECT_EQ(shown("spill"), spill_ + " 4M\n");

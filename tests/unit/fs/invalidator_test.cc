@@ -74,6 +74,25 @@ TEST_F(InvalidatorTest, OtherPoolsDoNotWaitForOneThatIsStuck) {
   }));
 }
 
+TEST_F(InvalidatorTest, APoolThatIsStuckIsBehindOnceSoMuchIsQueued) {
+  stick();
+  for (size_t i = 1; i < Invalidator::kMostNotices; ++i) {
+    ASSERT_FALSE(invalidator_.is_behind(kStuck)) << i;
+    invalidator_.changed(kStuck, i);
+  }
+  EXPECT_TRUE(invalidator_.is_behind(kStuck)) << "the one in hand counts";
+  EXPECT_FALSE(invalidator_.is_behind(kOther));
+}
+
+TEST_F(InvalidatorTest, APoolIsNotBehindWhatIsTold) {
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < Invalidator::kMostNotices; ++i) drop(kOther, i);
+    EXPECT_TRUE(invalidator_.is_behind(kOther));
+    invalidator_.step(nullptr, kNow);
+    EXPECT_FALSE(invalidator_.is_behind(kOther));
+  }
+}
+
 TEST_F(InvalidatorTest, AllThatWasQueuedBeforeIsWaitedFor) {
   stick();
   drop(kOther, 2);

@@ -23,13 +23,13 @@ TEST(NodeId, APoolsControlFilesAreNoInodes) {
   for (const uint64_t index : {0, 12}) {
     const NodeId id = NodeId::of_control(3, index);
     EXPECT_EQ(id.pool_number(), 3u);
-    EXPECT_EQ(id.control_index(), index);
+    EXPECT_EQ(id.control_number(), index);
     EXPECT_TRUE(id.is_control());
     EXPECT_FALSE(id.is_inode() || id.is_mount_control() || id.is_administrators());
     const NodeId administrators = NodeId::of_administrators(3, index);
     EXPECT_NE(administrators.value, id.value);
     EXPECT_EQ(administrators.pool_number(), 3u);
-    EXPECT_EQ(administrators.control_index(), index);
+    EXPECT_EQ(administrators.control_number(), index);
     EXPECT_TRUE(administrators.is_control());
     EXPECT_TRUE(administrators.is_administrators());
     EXPECT_FALSE(administrators.is_inode());
@@ -43,7 +43,7 @@ TEST(NodeId, TheMountsOwnFilesBelongToNoPool) {
   const NodeId stats = NodeId::of_control(0, 1);
   EXPECT_TRUE(stats.is_mount_control());
   EXPECT_TRUE(stats.is_control());
-  EXPECT_EQ(stats.control_index(), 1u);
+  EXPECT_EQ(stats.control_number(), 1u);
   EXPECT_FALSE(stats.is_inode() || stats.is_root() || stats.is_pools_directory());
   EXPECT_TRUE(NodeId{NodeId::kPoolsDirectory}.is_pools_directory());
 }

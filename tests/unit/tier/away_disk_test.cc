@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "tests/support/mount.h"
@@ -98,32 +96,6 @@ TEST(AwayDisk, WhatTheDiskHasOrIsToHaveIsKept) {
     EXPECT_TRUE(keeps_for_disk(&away, copied, Durability::kNone));
     EXPECT_FALSE(keeps_for_disk(nullptr, copied, Durability::kSync)) << "no disk is away";
   }
-}
-
-TEST(AwayDisk, DurabilityWaitsForTheDisk) {
-  std::optional<Result<void>> answer;
-  const auto told = [&answer](Result<void> result) { answer = std::move(result); };
-  durable_without_disk(nullptr, told);
-  ASSERT_TRUE(answer);
-  EXPECT_TRUE(*answer) << "a pool without a disk tier has no more to give";
-  answer.reset();
-  AwayDisk away(1h);
-  durable_without_disk(&away, told);
-  EXPECT_FALSE(answer);
-  away.close();
-  ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->error().code, ESHUTDOWN);
-  AwayDisk lost(0s);
-  durable_without_disk(&lost, told);
-  EXPECT_EQ(answer->error().code, EIO);
-}
-
-TEST(AwayDisk, ARefusalSaysWhetherThereIsADisk) {
-  const AwayDisk away(0s);
-  EXPECT_EQ(refuse_without_disk(&away, "llama").error().code, EIO);
-  EXPECT_EQ(refuse_without_disk(&away, "llama").error().message, "pool llama: its disk is away");
-  EXPECT_EQ(refuse_without_disk(nullptr, "llama").error().code, EOPNOTSUPP);
-  EXPECT_EQ(refuse_without_disk(nullptr, "llama").error().message, "pool llama has no disk tier");
 }
 
 }  // namespace kvcachefs::away_disk_test

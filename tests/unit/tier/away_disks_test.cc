@@ -39,8 +39,8 @@ class AwayDisksTest : public test::PoolsTest {
   void make_disk() {
     const auto pool = make(spilling("p"));
     ASSERT_NE(pool, nullptr);
-    ASSERT_NE(pool->disk(), nullptr);
-    pool->disk()->close();
+    ASSERT_NE(pool->disk().tier(), nullptr);
+    pool->disk().tier()->close();
     ASSERT_TRUE(pools_->remove("p"));
   }
   // The next process, with the pool of that name as the one before left it.
@@ -73,7 +73,7 @@ TEST_F(AwayDisksTest, ADiskThatIsBackIsFoundAndAnotherIsNot) {
   std::filesystem::rename(disk_ / "spill", disk_ / "elsewhere");
   const auto pool = adopt();
   ASSERT_NE(pool, nullptr);
-  ASSERT_NE(pool->away(), nullptr);
+  ASSERT_NE(pool->disk().away(), nullptr);
   const std::string not_its_own(4 * kMiB, 'x');
   test::write_file(disk_ / "spill", not_its_own);
   AwayDisks disks(*next_, 0);
@@ -92,7 +92,7 @@ TEST_F(AwayDisksTest, ADiskThatIsBackIsFoundAndAnotherIsNot) {
   EXPECT_EQ(log.lines("can be had again"), 1);
   EXPECT_TRUE(disks.step());
   EXPECT_TRUE(disks.found()) << "it stays found";
-  EXPECT_NE(pool->away(), nullptr) << "only the next process gets it";
+  EXPECT_NE(pool->disk().away(), nullptr) << "only the next process gets it";
 }
 
 }  // namespace kvcachefs::away_disks_test

@@ -147,12 +147,64 @@ TEST_F(CapacityTest, WhatOthersWerePromisedIsNoRoom) {
 TEST_F(CapacityTest, ACallerThatAsksForNothingOrForTheImpossibleDoesNotWait) {
   Capacity& capacity = make(kMiB);
   use(kMiB);
-  EXPECT_TRUE(capacity.wait_for_room(0));
-  EXPECT_FALSE(capacity.wait_for_room(kMiB + 1)) << "more than the pool";
+  EXPECT_EQ(capacity.wait_for_room(0, Patience{}), Waited::kRoom);
+  EXPECT_EQ(capacity.wait_for_room(kMiB + 1, Patience{}), Waited::kNoRoom) << "more than the pool";
   use(0);
   ASSERT_TRUE(capacity.writers().open(kIno, 0, kMiB, kMiB));
-  EXPECT_TRUE(capacity.wait_for_room(kMiB, kMiB));
+  EXPECT_EQ(capacity.wait_for_room(kMiB, Patience{}, kMiB), Waited::kRoom);
   EXPECT_EQ(counters_.reservation_waits, 0u);
+}
+
+TEST_F(CapacityTest, ACallerWithoutPatienceHearsThatItWouldWait) {
+  Capacity& capacity = make(kMiB);
+  const Patience impatient{.may_wait = false};
+  EXPECT_EQ(capacity.wait_for_room(kMiB, impatient), Waited::kRoom);
+  use(kMiB);
+  EXPECT_EQ(capacity.wait_for_room(1, impatient), Waited::kWouldWait);
+  EXPECT_EQ(capacity.wait_for_room(kMiB + 1, impatient), Waited::kNoRoom) << "no wait helps";
+  EXPECT_EQ(capacity.room().wanted_bytes(), 0u) << "nothing is evicted for it";
+  capacity.waiting().end_waits();
+  EXPECT_EQ(capacity.wait_for_room(1, impatient), Waited::kNoRoom);
+  EXPECT_EQ(counters_.reservation_waits, 0u);
+}
+
+// The time in a queue before it is a part of a wait.
+TEST_F(CapacityTest, AWaitIsBoundedFromWhenTheRequestCame) {
+  Capacity& capacity = make(kMiB);
+  use(kMiB);
+  const uint64_t now = now_ns();
+  capacity.set_durability(Durability::kWriteback);
+  EXPECT_EQ(capacity.wait_for_room(1, {.begun_ns = now - 31'000'000'000}), Waited::kNoRoom);
+  EXPECT_LT(counters_.reservation_wait_ns, 20'000'000'000u);
+  use(0);
+  EXPECT_EQ(capacity.wait_for_room(1, {.begun_ns = now - 31'000'000'000}), Waited::kRoom);
+}
+
+TEST_F(CapacityTest, AtTheEndNobodyWaits) {
+  Capacity& capacity = make(kMiB);
+  use(kMiB);
+  capacity.set_durability(Durability::kWriteback);
+  const Evictor evictor(evictor_, [&] { capacity.waiting().end_waits(); });
+  EXPECT_EQ(capacity.wait_for_room(1, Patience{}), Waited::kNoRoom);
+  EXPECT_LT(counters_.reservation_wait_ns, 20'000'000'000u);
+  EXPECT_FALSE(capacity.closed());
+}
+
+TEST_F(CapacityTest, ThoseThatWaitAreNotOvertaken) {
+  Capacity& capacity = make(2 * kMiB);
+  const Patience impatient{.may_wait = false};
+  EXPECT_EQ(capacity.wait_for_room(2 * kMiB, impatient), Waited::kRoom) << "nobody waits";
+  WaitingLane::Job job = [] {};
+  ASSERT_TRUE(capacity.waiting().hand_over(job, [] { return true; }));
+  EXPECT_EQ(capacity.wait_for_room(kMiB, impatient), Waited::kRoom) << "there is room for both";
+  EXPECT_EQ(capacity.wait_for_room(kMiB + 1, impatient), Waited::kWouldWait);
+  EXPECT_EQ(capacity.wait_for_room(kMiB + 1, Patience{}), Waited::kRoom) << "it is of those that wait";
+  {
+    const Room::Demand demand(capacity.room(), Room::Whose::kWriter, kBlock);
+    EXPECT_EQ(capacity.wait_for_room(kMiB, impatient), Waited::kWouldWait);
+  }
+  ASSERT_TRUE(capacity.waiting().step(std::chrono::milliseconds(0)));
+  EXPECT_EQ(capacity.wait_for_room(2 * kMiB, impatient), Waited::kRoom);
 }
 
 TEST_F(CapacityTest, AClosedPoolGivesWhatIsFreeAndDoesNotWait) {
@@ -160,10 +212,10 @@ TEST_F(CapacityTest, AClosedPoolGivesWhatIsFreeAndDoesNotWait) {
   ASSERT_TRUE(capacity.writers().open(kIno, 0, kMiB, kMiB));
   capacity.close();
   EXPECT_TRUE(capacity.closed());
-  EXPECT_TRUE(capacity.wait_for_room(kMiB)) << "nobody keeps a promise any more";
+  EXPECT_EQ(capacity.wait_for_room(kMiB, Patience{}), Waited::kRoom) << "nobody keeps a promise any more";
   use(kBlock);
-  EXPECT_TRUE(capacity.wait_for_room(kMiB - kBlock));
-  EXPECT_FALSE(capacity.wait_for_room(kMiB - kBlock + 1));
+  EXPECT_EQ(capacity.wait_for_room(kMiB - kBlock, Patience{}), Waited::kRoom);
+  EXPECT_EQ(capacity.wait_for_room(kMiB - kBlock + 1, Patience{}), Waited::kNoRoom);
   EXPECT_EQ(counters_.reservation_waits, 0u);
 }
 
@@ -177,7 +229,7 @@ TEST_F(CapacityTest, AWaitEndsWhenTheEvictorHasMadeRoom) {
     use(0);
     capacity.room().room_made();
   });
-  EXPECT_TRUE(capacity.wait_for_room(3 * kBlock));
+  EXPECT_EQ(capacity.wait_for_room(3 * kBlock, Patience{}), Waited::kRoom);
   EXPECT_EQ(wanted, 3 * kBlock + Capacity::kCountingSlackBytes);
   EXPECT_EQ(capacity.room().wanted_bytes(), 0u);
   EXPECT_EQ(counters_.reservation_waits, 1u);
@@ -186,11 +238,12 @@ TEST_F(CapacityTest, AWaitEndsWhenTheEvictorHasMadeRoom) {
 
 TEST_F(CapacityTest, AWaitEndsWhenNothingCanBeEvicted) {
   Capacity& capacity = make(kMiB);
+  capacity.set_durability(Durability::kWriteback);
   use(kMiB);
   const Evictor evictor(evictor_, [&] { capacity.room().nothing_to_evict(Room::Whose::kWriter); });
-  EXPECT_FALSE(capacity.wait_for_room(1));
+  EXPECT_EQ(capacity.wait_for_room(1, Patience{}), Waited::kNoRoom);
   EXPECT_EQ(counters_.reservation_waits, 1u);
-  EXPECT_LT(counters_.reservation_wait_ns, 1'000'000'000u);
+  EXPECT_LT(counters_.reservation_wait_ns, 20'000'000'000u) << "its patience is 30 seconds";
 }
 
 TEST_F(CapacityTest, AFullPoolIsLookedAtAgainWhileOtherWritersAreAtWork) {
@@ -199,17 +252,19 @@ TEST_F(CapacityTest, AFullPoolIsLookedAtAgainWhileOtherWritersAreAtWork) {
   capacity.writers().open(kIno, 0, true);
   capacity.writers().open(kIno + 1, 0, true);
   const Evictor evictor(evictor_, [&] { capacity.room().nothing_to_evict(Room::Whose::kWriter); });
-  EXPECT_FALSE(capacity.wait_for_room(1)) << "nothing has changed between the looks";
+  EXPECT_EQ(capacity.wait_for_room(1, Patience{}), Waited::kNoRoom)
+      << "nothing has changed between the looks";
   EXPECT_GE(evictor.rounds(), 2);
 }
 
 TEST_F(CapacityTest, NothingIsEvictedForTheSakeOfPromises) {
   Capacity& capacity = make(kMiB);
   ASSERT_TRUE(capacity.writers().open(kIno, 0, kMiB, kMiB));
-  EXPECT_TRUE(capacity.wait_for_room(kMiB - Capacity::kCountingSlackBytes)) << "free, though promised";
+  EXPECT_EQ(capacity.wait_for_room(kMiB - Capacity::kCountingSlackBytes, Patience{}), Waited::kRoom)
+      << "free, though promised";
   const Evictor evictor(evictor_, [&] { capacity.room().nothing_to_evict(Room::Whose::kWriter); });
   EXPECT_EQ(evictor.rounds(), 0);
-  EXPECT_FALSE(capacity.wait_for_room(kMiB - Capacity::kCountingSlackBytes + 1))
+  EXPECT_EQ(capacity.wait_for_room(kMiB - Capacity::kCountingSlackBytes + 1, Patience{}), Waited::kNoRoom)
       << "the kernel's count of free blocks is not exact";
   EXPECT_GE(evictor.rounds(), 1);
 }

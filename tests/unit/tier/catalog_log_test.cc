@@ -100,6 +100,71 @@ TEST_F(CatalogLogTest, WhoComesAfterTheCloseIsToldAtOnce) {
   EXPECT_TRUE(log_->idle()) << "nothing piles up";
 }
 
+TEST_F(CatalogLogTest, ANodeThatIsChangedAgainWaitsOnce) {
+  const auto node = [](uint32_t mode, size_t bytes) {
+    CatalogNode changed = file_node(2);
+    changed.mode = S_IFREG | mode;
+    changed.xattrs = {{"user.a", std::string(bytes, 'x')}};
+    return changed;
+  };
+  log_->append(file(2, {{1, 1}}));
+  const auto before = wait();
+  for (uint32_t i = 0; i < 1000; ++i) log_->append({PutNode{node(i % 0777, 60'000)}});
+  EXPECT_FALSE(log_->is_full());
+  log_->append({DropName{kRoot, "f2"}, PutName{kRoot, "g2", 2}});
+  log_->append({PutNode{node(0640, 5)}});
+  log_->append({PutNode{file_node(3)}, PutName{kRoot, "f3", 3}, PutContent{3, content_of({{2, 1}})}});
+  log_->step(kNow);
+  EXPECT_EQ(*before, 0);
+  EXPECT_TRUE(log_->idle());
+  const auto found = test::node_in(*catalog_, 2);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->mode, S_IFREG | 0640u);
+  EXPECT_EQ(found->xattrs.at(0).second.size(), 5u);
+  // What was taken does not wait any more.
+  log_->append({PutNode{node(0600, 6)}});
+  EXPECT_FALSE(log_->idle());
+  EXPECT_EQ(told(), 0);
+  EXPECT_EQ(test::node_in(*catalog_, 2)->mode, S_IFREG | 0600u);
+}
+
+TEST_F(CatalogLogTest, AttributesThatChangeLeaveTheXattrsThatWait) {
+  CatalogNode node = file_node(2);
+  node.xattrs = {{"user.a", "before"}};
+  log_->append({PutNode{node}, PutName{kRoot, "f2", 2}, PutContent{2, content_of({{1, 1}})}});
+  CatalogNode attributes = file_node(2);
+  attributes.uid = 7;
+  log_->append({PutNode{attributes, true}});
+  ASSERT_EQ(told(), 0);
+  EXPECT_EQ(test::node_in(*catalog_, 2)->uid, 7u);
+  EXPECT_EQ(test::node_in(*catalog_, 2)->xattrs, node.xattrs);
+  attributes.uid = 8;
+  log_->append({PutNode{attributes, true}});
+  node.xattrs = {{"user.a", "after"}};
+  log_->append({PutNode{node}});
+  attributes.uid = 9;
+  log_->append({PutNode{attributes, true}});
+  log_->append({PutNode{file_node(3), true}});
+  ASSERT_EQ(told(), 0);
+  EXPECT_EQ(test::node_in(*catalog_, 2)->uid, 9u);
+  EXPECT_EQ(test::node_in(*catalog_, 2)->xattrs, node.xattrs);
+  EXPECT_FALSE(test::node_in(*catalog_, 3)) << "there is none";
+}
+
+// The names before it were the node's last: a node put in their place would go with them.
+TEST_F(CatalogLogTest, ANodeThatComesBackIsPutAfterItsNamesWent) {
+  log_->append(file(2, {{1, 1}}));
+  log_->append(std::vector<CatalogChange>(8192, DropName{kRoot, "f2"}));  // the end of a transaction
+  log_->append({PutNode{file_node(2)}, PutName{kRoot, "again", 2}, PutContent{2, content_of({{2, 1}})}});
+  const auto after = wait();
+  log_->step(kNow);
+  EXPECT_FALSE(has(2));
+  EXPECT_EQ(*after, -1);
+  log_->step(kNow);
+  EXPECT_EQ(*after, 0);
+  EXPECT_TRUE(has(2));
+}
+
 TEST_F(CatalogLogTest, MoreThanMemoryShouldHoldIsDropped) {
   // The name is larger than any page of the catalog, so that the transaction fails each time.
   const std::string too_large(5000, 'x');

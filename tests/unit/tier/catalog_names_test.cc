@@ -209,13 +209,18 @@ TEST_F(CatalogNamesTest, ChangedAttributesAreToldOfWhatTheCatalogHas) {
   struct stat shown {};
   ASSERT_EQ(::fchmodat(root(), "f", 0640, 0), 0);
   ASSERT_EQ(::fstatat(root(), "f", &shown, 0), 0);
-  names_->changed(file, open("f", kPath).get(), shown);
+  names_->changed(file, open("f", kPath).get(), shown, false);
   EXPECT_TRUE(store_->log().idle());
   spill(file, "f");
+  ASSERT_TRUE(sys::set_xattr(open("f", O_RDONLY).get(), "user.a", "1", 0));
   shown.st_mode = S_IFREG | 0444;
-  names_->changed(file, open("f", kPath).get(), shown);
+  names_->changed(file, open("f", kPath).get(), shown, false);
   (void)id_at("f");
   EXPECT_EQ(test::node_in(store_->catalog(), file.disk.node_id)->mode & 07777, 0444u);
+  EXPECT_TRUE(test::node_in(store_->catalog(), file.disk.node_id)->xattrs.empty()) << "it heard of none";
+  names_->changed(file, open("f", kPath).get(), shown, true);
+  (void)id_at("f");
+  EXPECT_EQ(test::node_in(store_->catalog(), file.disk.node_id)->xattrs.size(), 1u);
 }
 
 }  // namespace kvcachefs::catalog_names_test

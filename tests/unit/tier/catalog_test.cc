@@ -176,6 +176,31 @@ TEST_F(CatalogTest, WhatComesAfterARemovalChangesNothing) {
   EXPECT_EQ(text_of(*catalog_), "");
 }
 
+TEST_F(CatalogTest, PutNodeOfAttributesAloneLeavesTheRestOfTheNode) {
+  CatalogNode node = file_node(2);
+  node.xattrs = {{"user.a", std::string(60'000, 'x')}};
+  CatalogNode link = file_node(3);
+  link.mode = S_IFLNK | 0777;
+  link.link_target = "target";
+  commit({PutNode{node}, PutName{kCatalogRoot, "f", 2}, PutContent{2, content_of({{1, 1}})}, PutNode{link},
+          PutName{kCatalogRoot, "l", 3}});
+  CatalogNode changed = file_node(2, 0400);
+  changed.pinned = true;
+  link.uid = 9;
+  CatalogNode of_link = link;
+  of_link.link_target.clear();
+  commit({PutNode{changed, true}, PutNode{of_link, true}, PutNode{file_node(4), true}});
+  changed.xattrs = node.xattrs;
+  const auto found = test::node_in(*catalog_, 2);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->mode, changed.mode);
+  EXPECT_TRUE(found->pinned);
+  EXPECT_EQ(found->xattrs, node.xattrs);
+  EXPECT_EQ(test::node_in(*catalog_, 3)->link_target, "target");
+  EXPECT_EQ(test::node_in(*catalog_, 3)->uid, 9u);
+  EXPECT_FALSE(test::node_in(*catalog_, 4));
+}
+
 TEST_F(CatalogTest, PutNodeLeavesNamesAndContentAlone) {
   put_file(2, kCatalogRoot, "a", {{10, 1}});
   commit({PutName{kCatalogRoot, "b", 2}});

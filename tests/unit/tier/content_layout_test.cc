@@ -71,6 +71,19 @@ TEST_F(ContentLayoutTest, WhatIsAllocatedAndNotWrittenIsData) {
               ElementsAre(Extent{0, 10}, Extent{kAnywhere, 20}, Extent{0, 70}));
 }
 
+// Memory beyond the end, as much as the holes lack, makes no file whole.
+TEST_F(ContentLayoutTest, AFileIsWholeIfNoPageOfItIsMissing) {
+  const uint64_t size = 10 * kUnitBytes + 5;
+  for (uint64_t unit = 0; unit <= 10; ++unit) write(unit * kUnitBytes, 5);
+  ASSERT_EQ(::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 20 * kUnitBytes, 20 * kUnitBytes), 0);
+  EXPECT_EQ(layout(size).data_units, 11u);
+  EXPECT_FALSE(layout(size).is_whole);
+  for (uint64_t unit = 0; unit < 9; ++unit) write(unit * kUnitBytes, kUnitBytes);
+  EXPECT_FALSE(layout(size).is_whole);
+  write(9 * kUnitBytes, kUnitBytes);
+  EXPECT_TRUE(layout(size).is_whole);
+}
+
 TEST_F(ContentLayoutTest, CutShortMeanwhile) {
   write(0, 100);
   EXPECT_THAT(layout(10 * kUnitBytes).runs, ElementsAre(Extent{kAnywhere, 1}, Extent{0, 9}));

@@ -49,6 +49,24 @@ TEST_F(CopyMarkTest, ComesBackAsItWas) {
   EXPECT_EQ(copy_mark_of(fd_.get())->state, CopyMark::State::kNone);
 }
 
+TEST_F(CopyMarkTest, ADirtyOneSaysUnderWhichNameItsFileWasCutToNothing) {
+  const uint64_t hash = place_hash(4711, "f");
+  EXPECT_NE(hash, place_hash(4711, "g"));
+  EXPECT_NE(hash, place_hash(4712, "f"));
+  CopyMark mark{.state = CopyMark::State::kNone, .node_id = 77, .first_version = 3, .content = {}};
+  ASSERT_TRUE(put_copy_mark(fd_.get(), mark));
+  EXPECT_EQ(copy_mark_of(fd_.get())->emptied_as, 0u);
+  mark.emptied_as = hash;
+  ASSERT_TRUE(put_copy_mark(fd_.get(), mark));
+  EXPECT_EQ(copy_mark_of(fd_.get())->emptied_as, hash);
+  EXPECT_EQ(copy_mark_of(fd_.get())->first_version, 3u);
+  mark.state = CopyMark::State::kClean;
+  mark.content = content(2);
+  ASSERT_TRUE(put_copy_mark(fd_.get(), mark));
+  EXPECT_EQ(copy_mark_of(fd_.get())->emptied_as, 0u);
+  EXPECT_EQ(copy_mark_of(fd_.get())->content.extents.size(), 2u);
+}
+
 TEST_F(CopyMarkTest, ACleanOneSaysWhenItsFileWasCutToNothing) {
   for (const size_t extents : {size_t{0}, size_t{1}, size_t{40}}) {
     for (const uint32_t first_version : {0u, 7u, UINT32_MAX}) {

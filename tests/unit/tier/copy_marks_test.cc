@@ -75,7 +75,7 @@ TEST_F(CopyMarksTest, WithoutASupervisorThereAreNone) {
   EXPECT_TRUE(marks_->mark_copy(it(), file_.get(), State::kCold, &copy));
   EXPECT_TRUE(is_numbered());
   EXPECT_TRUE(number());
-  entries_.spilled(it());
+  entries_.contents().spilled(it());
   marks_->became_dirty(it(), file_.get());
   EXPECT_EQ(state(ino_).tier, Entry::Tier::kDirty);
   EXPECT_FALSE(mark());
@@ -84,7 +84,7 @@ TEST_F(CopyMarksTest, WithoutASupervisorThereAreNone) {
 TEST_F(CopyMarksTest, WhatMayBeWrittenNowIsMarkedAndDirty) {
   const CatalogContent copy = content(1);
   ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
-  entries_.spilled(it());
+  entries_.contents().spilled(it());
   const uint32_t epoch = state(ino_).epoch;
   marks_->became_dirty(it(), file_.get());
   EXPECT_EQ(mark_state(), State::kNone);
@@ -104,7 +104,7 @@ TEST_F(CopyMarksTest, ADirtyOneNeedsNoDescriptorToStayDirty) {
 TEST_F(CopyMarksTest, TheMarkIsWrittenBeforeTheTierChanges) {
   const CatalogContent copy = content(1);
   ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
-  entries_.spilled(it());
+  entries_.contents().spilled(it());
   const auto tiers = test::at_calls(
       {SYS_setxattr}, [&] { marks_->became_dirty(it(), file_.get()); },
       [&] { return static_cast<int>(it().tier); });
@@ -135,7 +135,7 @@ TEST_F(CopyMarksTest, AColdMarkThatCannotBeWrittenLeavesTheOneBefore) {
 TEST_F(CopyMarksTest, WhereAMarkThatWouldLieStaysNoProcessTakesOver) {
   const CatalogContent copy = content(1);
   ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
-  entries_.spilled(it());
+  entries_.contents().spilled(it());
   const test::NoMarks unprivileged;
   EXPECT_FALSE(marks_->mark_copy(it(), file_.get(), State::kCold, &copy));
   EXPECT_TRUE(survivors_->children().may_succeed()) << "no pages have gone";
@@ -179,6 +179,37 @@ TEST_F(CopyMarksTest, ATruncationMakesTheMarkOutOfDateAndKeepsItsNumber) {
   EXPECT_TRUE(is_numbered());
   EXPECT_EQ(mark()->node_id, given);
   EXPECT_EQ(mark()->first_version, 4u);
+}
+
+// The catalog may show its old content at that name, and at no other.
+TEST_F(CopyMarksTest, ATruncationToNothingMarksTheNameThatTheFileHas) {
+  attach_disk();
+  set_node_id(ino_, 7);
+  const CatalogContent copy = content(1);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
+  (void)it().disk.put_copy(copy);
+  entries_.contents().spilled(it());
+  marks_->cut(it(), file_.get(), true);
+  EXPECT_EQ(state(ino_).tier, Entry::Tier::kDirty);
+  EXPECT_TRUE(state(ino_).emptied);
+  EXPECT_EQ(mark()->first_version, state(ino_).first_version);
+  const uint64_t at_f = place_hash(arena_->tree().ino, "f");
+  EXPECT_EQ(mark()->emptied_as, at_f);
+  marks_->cut(it(), file_.get(), true);
+  EXPECT_EQ(mark()->emptied_as, at_f);
+  ASSERT_TRUE(::renameat(root(), "f", root(), "g") == 0);
+  ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kNone, nullptr));
+  EXPECT_EQ(mark()->emptied_as, at_f) << "the name at the truncation";
+  marks_->cut(it(), file_.get(), true);
+  EXPECT_EQ(mark()->emptied_as, 0u) << "the content may be from before the first or the second";
+}
+
+TEST_F(CopyMarksTest, ATruncationToNothingOfWhatTheCatalogLacksMarksNoName) {
+  attach_disk();
+  ASSERT_TRUE(number());
+  marks_->cut(it(), file_.get(), true);
+  EXPECT_EQ(mark()->emptied_as, 0u);
+  EXPECT_TRUE(is_numbered());
 }
 
 TEST_F(CopyMarksTest, ANamelessOneThatIsSyncedIsMarkedAnew) {

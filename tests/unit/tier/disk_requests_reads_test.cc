@@ -49,7 +49,7 @@ TEST_F(DiskRequestsReadsTest, ADiskThatStaysAwayGivesAnError) {
   (void)lose_disk(std::chrono::hours(0));
   EXPECT_EQ(promote(f), PromoteOutcome::Kind::kFailed);
   EXPECT_EQ(read(f, 0, 10), "bytes") << "it is in memory";
-  entries_.found_copy(entry(f), kBlock);
+  entries_.contents().found_copy(entry(f), kBlock);
   EXPECT_EQ(read(f, 0, 10), "EIO");
   EXPECT_EQ(seek_fails_with(f, 0, SEEK_DATA), EIO);
 }

@@ -1,8 +1,8 @@
 #include "tier/entries/entries.h"
 
-#include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,7 +71,7 @@ class EntriesTest : public ::testing::Test {
     entries_.shard(ino).erase(ino);
   }
   std::optional<uint64_t> victim() {
-    const auto next = entries_.next_victim(false);
+    const auto next = entries_.candidates().next_victim(false);
     return next ? std::optional(next->ino) : std::nullopt;
   }
 
@@ -81,45 +81,45 @@ class EntriesTest : public ::testing::Test {
 
 TEST_F(EntriesTest, ALifeIsHeardOfAndCounted) {
   Entry& entry = make(7);
-  EXPECT_EQ(entries_.files(), 1u);
-  EXPECT_EQ(entries_.open_files(), 1u);
-  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u) << "it is being written";
+  EXPECT_EQ(entries_.sums().files(), 1u);
+  EXPECT_EQ(entries_.sums().open_files(), 1u);
+  EXPECT_EQ(entries_.sums().stored_entries(Entry::Tier::kDirty), 0u) << "it is being written";
   close_writer(entry, 4096);
   EXPECT_EQ(listener_.heard(), (Heard{"created 7", "stored 7", "closed 7"})) << "its name may be temporary";
   entries_.renamed(entry, 5);
   EXPECT_EQ(listener_.heard(), (Heard{"renamed 7", "published 7"}));
-  EXPECT_EQ(entries_.evictable_bytes(), 4096u);
-  entries_.spilled(entry);
-  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kClean), 4096u);
-  entries_.evicted(entry);
-  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kCold), 4096u);
-  EXPECT_EQ(entries_.evictable_bytes(), 0u);
-  entries_.moves(entry, DiskFacts::Move::kPromoting);
-  entries_.moves(entry, DiskFacts::Move::kNone);
-  entries_.promoted(entry, false);
-  entries_.waiters_told(entry);
+  EXPECT_EQ(entries_.sums().evictable_bytes(), 4096u);
+  entries_.contents().spilled(entry);
+  EXPECT_EQ(entries_.sums().stored_bytes(Entry::Tier::kClean), 4096u);
+  entries_.contents().evicted(entry);
+  EXPECT_EQ(entries_.sums().stored_bytes(Entry::Tier::kCold), 4096u);
+  EXPECT_EQ(entries_.sums().evictable_bytes(), 0u);
+  entries_.contents().moves(entry, DiskFacts::Move::kPromoting);
+  entries_.contents().moves(entry, DiskFacts::Move::kNone);
+  entries_.contents().promoted(entry, false);
+  entries_.contents().waiters_told(entry);
   entries_.opened(entry, false, false, 77);
-  EXPECT_EQ(entries_.evictable_bytes(), 0u) << "it is open";
+  EXPECT_EQ(entries_.sums().evictable_bytes(), 0u) << "it is open";
   EXPECT_TRUE(entries_.closed(entry, false));
-  entries_.shrunk(entry);
+  entries_.contents().shrunk(entry);
   entries_.removed(entry, RemovalReason::kEvicted);
   EXPECT_EQ(listener_.heard(), (Heard{"spilled 7", "evicted 7", "prefetched 7", "opened by 77 7", "closed 7",
                                       "shrunk 7", "removed 2 7"}));
-  EXPECT_EQ(entries_.files(), 0u);
-  EXPECT_EQ(entries_.evictable_bytes(), 0u);
-  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
+  EXPECT_EQ(entries_.sums().evictable_bytes(), 0u);
+  EXPECT_EQ(entries_.sums().stored_entries(Entry::Tier::kClean), 0u);
 }
 
 TEST_F(EntriesTest, WhatIsOpenedToWriteHasNoTrueCopy) {
   Entry& entry = store(7, 4096);
-  entries_.spilled(entry);
+  entries_.contents().spilled(entry);
   const uint32_t before = entry.disk.content_epoch;
-  entries_.dirtied(entry);
+  entries_.contents().dirtied(entry);
   entries_.opened(entry, true, false);
   EXPECT_EQ(listener_.heard().back(), "opened to write by 0 7");
   EXPECT_NE(entry.disk.content_epoch, before);
-  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 1u);
-  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kClean), 0u);
+  EXPECT_EQ(entries_.sums().stored_entries(Entry::Tier::kDirty), 1u);
+  EXPECT_EQ(entries_.sums().stored_entries(Entry::Tier::kClean), 0u);
 }
 
 TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
@@ -128,16 +128,16 @@ TEST_F(EntriesTest, APinCountsOnceAndEndsWhereItDoesNotFit) {
   EXPECT_TRUE(entries_.pinned(small, 0, 8192));
   EXPECT_FALSE(entries_.pinned(large, 0, 8192));
   EXPECT_FALSE(large.pinned);
-  EXPECT_EQ(entries_.pinned_bytes(), 4096u);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 4096u);
   EXPECT_EQ(victim(), 8u);
   EXPECT_EQ(victim(), std::nullopt) << "a pinned entry is no victim";
-  entries_.dirtied(small);
+  entries_.contents().dirtied(small);
   entries_.opened(small, true, false);
   EXPECT_TRUE(entries_.writer_closed(small));
   (void)listener_.heard();
   EXPECT_FALSE(entries_.stored(small, {16384, 0}, 8192)) << "it has grown";
   EXPECT_EQ(listener_.heard(), (Heard{"unpinned 7", "stored 7"}));
-  EXPECT_EQ(entries_.pinned_bytes(), 0u);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 0u);
   entries_.closed(small, false);
 }
 
@@ -146,11 +146,11 @@ TEST_F(EntriesTest, APinCountsForAllThatItsFileCanTake) {
   Entry& sparse = store(7, 4096);
   EXPECT_FALSE(entries_.pinned(sparse, 65536, 8192));
   ASSERT_TRUE(entries_.pinned(sparse, 65536, 65536));
-  EXPECT_EQ(entries_.pinned_bytes(), 65536u);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 65536u);
   EXPECT_TRUE(entries_.resized(sparse, {4096, 8192}, 65536));
-  EXPECT_EQ(entries_.pinned_bytes(), 8192u);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 8192u);
   EXPECT_FALSE(entries_.resized(sparse, {4096, 131072}, 65536));
-  EXPECT_EQ(entries_.pinned_bytes(), 0u);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 0u);
   EXPECT_EQ(victim(), 7u);
 }
 
@@ -163,7 +163,7 @@ TEST_F(EntriesTest, APinOfANamelessFileCountsFromItsFirstName) {
     EXPECT_TRUE(entries_.stored(entry, {8192, 8192}, 8192));
     EXPECT_TRUE(entries_.closed(entry, false));
     EXPECT_EQ(entries_.named(entry, 8192), ino == 7) << "both were pinned while none counted";
-    EXPECT_EQ(entries_.pinned_bytes(), 8192u);
+    EXPECT_EQ(entries_.sums().pinned_bytes(), 8192u);
   }
   EXPECT_EQ(victim(), 8u);
 }
@@ -176,21 +176,21 @@ TEST_F(EntriesTest, WhatIsUnpinnedAtItsEndIsACandidate) {
   entries_.renamed(entry, 5);
   ASSERT_TRUE(entries_.closed(entry, false));
   EXPECT_FALSE(entries_.stored(entry, {8192, 0}, 4096));
-  EXPECT_EQ(entries_.evictable_bytes(), 8192u);
+  EXPECT_EQ(entries_.sums().evictable_bytes(), 8192u);
   EXPECT_EQ(victim(), 7u);
 }
 
 TEST_F(EntriesTest, ANamelessFileCountsFromItsFirstName) {
   Entry& entry = unknown(7);
   entries_.created(entry, false, true, true);
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
   ASSERT_TRUE(entries_.writer_closed(entry));
   EXPECT_TRUE(entries_.stored(entry, {4096, 0}, kNoLimit));
-  EXPECT_EQ(entries_.stored_entries(Entry::Tier::kDirty), 0u);
+  EXPECT_EQ(entries_.sums().stored_entries(Entry::Tier::kDirty), 0u);
   (void)listener_.heard();
   EXPECT_TRUE(entries_.named(entry, kNoLimit));
   EXPECT_EQ(listener_.heard(), Heard{"renamed 7"});
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
   EXPECT_TRUE(entries_.closed(entry, false));
 }
 
@@ -203,19 +203,19 @@ TEST_F(EntriesTest, WhatIsFoundIsCounted) {
   entries_.found(open, {.open_count = 2, .writer_count = 1, .charged_bytes = 100});
   entries_.found(cold, {.charged_bytes = 200, .cold = true, .pinned = true});
   entries_.found_stored(cold);
-  entries_.found_copy(cold, 200);
+  entries_.contents().found_copy(cold, 200);
   entries_.found(directory, {.named = false, .stage = Entry::Stage::kOther});
   EXPECT_EQ(listener_.heard(), (Heard{"found 1", "found 2", "published 2", "found 2", "found 4"}));
   EXPECT_TRUE(directory.removed && !directory.is_file());
   entries_.found(restored, {.charged_bytes = 400, .cold = true, .stage = Entry::Stage::kCandidate});
   entries_.found_stored(restored);
   EXPECT_EQ(listener_.heard(), (Heard{"found 3", "published 3"}));
-  EXPECT_EQ(entries_.files(), 3u);
-  EXPECT_EQ(entries_.open_files(), 1u);
-  EXPECT_EQ(entries_.pinned_bytes(), 200u);
-  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kCold), 600u);
-  EXPECT_EQ(entries_.next_cold(), 3u) << "the other is pinned";
-  EXPECT_EQ(entries_.next_cold(), std::nullopt);
+  EXPECT_EQ(entries_.sums().files(), 3u);
+  EXPECT_EQ(entries_.sums().open_files(), 1u);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 200u);
+  EXPECT_EQ(entries_.sums().stored_bytes(Entry::Tier::kCold), 600u);
+  EXPECT_EQ(entries_.candidates().next_cold(), 3u) << "the other is pinned";
+  EXPECT_EQ(entries_.candidates().next_cold(), std::nullopt);
 }
 
 TEST_F(EntriesTest, EveryObserverHears) {
@@ -231,24 +231,26 @@ class EntriesModel : public EntriesTest {
  protected:
   using Tier = Entry::Tier;
   void expect_sums() {
-    uint64_t evictable = 0, pinned = 0, files = 0, open = 0;
+    uint64_t evictable = 0, even_held = 0, pinned = 0, files = 0, open = 0;
     std::map<Tier, std::pair<uint64_t, uint64_t>> stored;
     for (const Entry* entry : alive_) {
       const bool counts = entry->stage >= Entry::Stage::kFresh;
-      if (entry->open_count == 0 && counts && !entry->pinned && entry->tier != Tier::kCold)
-        evictable += entry->memory.charged_bytes;
+      if (entry->open_count == 0 && counts && !entry->pinned && entry->tier != Tier::kCold) {
+        even_held += entry->memory.charged_bytes;
+        if (!held_.contains(entry)) evictable += entry->memory.charged_bytes;
+      }
       if (entry->pinned) pinned += entry->memory.charged_bytes;
       if (counts) ++stored[entry->tier].first, stored[entry->tier].second += entry->memory.charged_bytes;
-      ++files;
-      if (entry->open_count > 0) ++open;
+      ++files, open += entry->open_count > 0 ? 1 : 0;
     }
-    EXPECT_EQ(entries_.evictable_bytes(), evictable);
-    EXPECT_EQ(entries_.pinned_bytes(), pinned);
-    EXPECT_EQ(entries_.files(), files);
-    EXPECT_EQ(entries_.open_files(), open);
+    EXPECT_EQ(entries_.sums().evictable_bytes(), evictable);
+    EXPECT_EQ(entries_.sums().evictable_bytes(true), even_held);
+    EXPECT_EQ(entries_.sums().pinned_bytes(), pinned);
+    EXPECT_EQ(entries_.sums().files(), files);
+    EXPECT_EQ(entries_.sums().open_files(), open);
     for (const Tier tier : {Tier::kDirty, Tier::kClean, Tier::kCold}) {
-      EXPECT_EQ(entries_.stored_entries(tier), stored[tier].first) << tier_name(tier);
-      EXPECT_EQ(entries_.stored_bytes(tier), stored[tier].second) << tier_name(tier);
+      EXPECT_EQ(entries_.sums().stored_entries(tier), stored[tier].first) << tier_name(tier);
+      EXPECT_EQ(entries_.sums().stored_bytes(tier), stored[tier].second) << tier_name(tier);
     }
   }
   void step(std::mt19937_64& random) {
@@ -257,7 +259,10 @@ class EntriesModel : public EntriesTest {
     Entry& entry = *alive_[which];
     const bool idle = entry.open_count == 0 && !entry.disk.promoting();
     const uint64_t bytes = random() % 16 * 4096;
-    switch (random() % 10) {
+    switch (random() % 11) {
+      case 10:
+        if (entry.closed()) entries_.held(entry, held_.erase(&entry) == 0 && held_.insert(&entry).second);
+        return;
       case 0:
         return entry.tier != Tier::kCold ? open(entry, random() % 2 == 0) : void();
       case 1:
@@ -265,9 +270,11 @@ class EntriesModel : public EntriesTest {
       case 2:
         return entries_.renamed(entry, static_cast<uint32_t>(random()));
       case 3:
-        return idle && entry.is_stored() && entry.tier == Tier::kDirty ? entries_.spilled(entry) : void();
+        return idle && entry.is_stored() && entry.tier == Tier::kDirty ? entries_.contents().spilled(entry)
+                                                                       : void();
       case 4:
-        return idle && entry.tier == Tier::kClean ? entries_.evicted(entry) : void();
+        if (idle && entry.tier == Tier::kClean) held_.erase(&entry), entries_.contents().evicted(entry);
+        return;
       case 5:
         return entry.tier == Tier::kCold ? promote(entry, random() % 2 == 0) : void();
       case 6:
@@ -275,15 +282,16 @@ class EntriesModel : public EntriesTest {
       case 7:
         return idle ? remove_one(which) : void();
       case 8:
-        return entry.tier != Tier::kCold ? entries_.charged(entry, bytes) : void();
+        return entry.tier != Tier::kCold ? entries_.contents().charged(entry, bytes) : void();
       default:
-        return entry.tier != Tier::kCold ? entries_.dirtied(entry) : void();
+        return entry.tier != Tier::kCold ? entries_.contents().dirtied(entry) : void();
     }
   }
 
  private:
   void open(Entry& entry, bool writer) {
-    if (writer) entries_.dirtied(entry);
+    held_.erase(&entry);
+    if (writer) entries_.contents().dirtied(entry);
     entries_.opened(entry, writer, false);
   }
   void close(Entry& entry, uint64_t bytes) {
@@ -293,18 +301,20 @@ class EntriesModel : public EntriesTest {
       (void)entries_.stored(entry, {bytes, 0}, 10 * 4096);
   }
   void promote(Entry& entry, bool asked_for) {
-    entries_.moves(entry, DiskFacts::Move::kPromoting);
-    entries_.moves(entry, DiskFacts::Move::kNone);
-    entries_.promoted(entry, asked_for);
-    entries_.waiters_told(entry);
+    entries_.contents().moves(entry, DiskFacts::Move::kPromoting);
+    entries_.contents().moves(entry, DiskFacts::Move::kNone);
+    entries_.contents().promoted(entry, asked_for);
+    entries_.contents().waiters_told(entry);
   }
   void remove_one(size_t which) {
     Entry& entry = *alive_[which];
     alive_.erase(alive_.begin() + static_cast<ptrdiff_t>(which));
+    held_.erase(&entry);
     entries_.removed(entry, RemovalReason::kDeleted);
     erase(entry);
   }
   std::vector<Entry*> alive_;
+  std::set<const Entry*> held_;
   uint64_t last_ino_ = 0;
 };
 
@@ -327,12 +337,12 @@ class ImpossibleState : public EntriesTest {
     Entry& entry = store(7, 4096);
     entry.disk.node_id = 3;
     (void)entry.disk.put_copy({});
-    entries_.spilled(entry);
+    entries_.contents().spilled(entry);
     return entry;
   }
   Entry& store_cold() {
     Entry& entry = store_clean();
-    entries_.evicted(entry);
+    entries_.contents().evicted(entry);
     return entry;
   }
 };
@@ -352,30 +362,30 @@ TEST_F(ImpossibleState, ACopyOfWhatIsBeingWritten) {
 
 TEST_F(ImpossibleState, PromotedInMemory) {
   Entry& entry = store_clean();
-  EXPECT_DEATH(entries_.moves(entry, DiskFacts::Move::kPromoting), "promoted in memory");
+  EXPECT_DEATH(entries_.contents().moves(entry, DiskFacts::Move::kPromoting), "promoted in memory");
 }
 
 TEST_F(ImpossibleState, SpilledWithoutMemory) {
   Entry& entry = store_cold();
-  EXPECT_DEATH(entries_.moves(entry, DiskFacts::Move::kSpilling), "spilled without memory");
+  EXPECT_DEATH(entries_.contents().moves(entry, DiskFacts::Move::kSpilling), "spilled without memory");
 }
 
 TEST_F(ImpossibleState, AwaitedWithoutMemory) {
   Entry& entry = store_cold();
-  entries_.promoted(entry, true);
-  EXPECT_DEATH(entries_.evicted(entry), "awaited without memory");
+  entries_.contents().promoted(entry, true);
+  EXPECT_DEATH(entries_.contents().evicted(entry), "awaited without memory");
 }
 
 TEST_F(ImpossibleState, TheStateOfAFileOfWhatIsNone) {
   EXPECT_DEATH(entries_.opened(unknown(7), false, false), "the state of a file, of what is none");
   EXPECT_DEATH(entries_.pinned(unknown(8), 0, kNoLimit), "the state of a file, of what is none");
-  EXPECT_DEATH(entries_.found_copy(unknown(9), 4096), "the state of a file, of what is none");
+  EXPECT_DEATH(entries_.contents().found_copy(unknown(9), 4096), "the state of a file, of what is none");
 }
 
 TEST_F(ImpossibleState, NoCopy) {
   Entry& entry = store(7, 4096);
   entry.disk.node_id = 3;
-  EXPECT_DEATH(entries_.spilled(entry), "no copy");
+  EXPECT_DEATH(entries_.contents().spilled(entry), "no copy");
 }
 
 TEST_F(ImpossibleState, ServedFromADiskThatMayDropIt) {

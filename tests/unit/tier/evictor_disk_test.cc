@@ -99,7 +99,7 @@ TEST_F(EvictorDiskTest, ADirtyEntryGoesToTheDiskFirst) {
 TEST_F(EvictorDiskTest, WhatADiskCannotHaveIsDiscarded) {
   attach_disk();
   const uint64_t f = store("f");
-  PoolDisk::set_unspillable(entry(f));
+  entry(f).disk.set_unspillable();
   EXPECT_EQ(evict_all().entries, 1u);
   EXPECT_FALSE(is_there("f"));
   tier().admission.set_kind(Admission::kSecondAccess);
@@ -117,7 +117,7 @@ TEST_F(EvictorDiskTest, WhatADiskCannotHaveIsDiscarded) {
 TEST_F(EvictorDiskTest, WhatAWaiterWantsDurableIsNotDiscarded) {
   attach_disk();
   const uint64_t f = store("f");
-  PoolDisk::set_unspillable(entry(f));
+  entry(f).disk.set_unspillable();
   disk_->queue_spill(entry(f), true);
   EXPECT_EQ(evict_all().entries, 0u);
   EXPECT_TRUE(is_there("f"));
@@ -143,7 +143,7 @@ TEST_F(EvictorDiskTest, WhatIsPromisedStaysIfTheDiskGetsNothingMore) {
 
 TEST_F(EvictorDiskTest, WhatADiskThatIsAwayHasOrIsToHaveStays) {
   const uint64_t clean = store("clean");
-  entries_.spilled(entry(clean));
+  entries_.contents().spilled(entry(clean));
   (void)store("dirty");
   (void)lose_disk(std::chrono::hours(1));
   EXPECT_EQ(evict_all().entries, 1u);
@@ -199,12 +199,12 @@ TEST_F(EvictorDiskTest, WhatIsReadFromTheDiskOrPromotedStaysThere) {
   commit();
   hold_on_disk(f);
   open_entry(f, {.from_disk = true});
-  entries_.moves(entry(g), DiskFacts::Move::kPromoting);
+  entries_.contents().moves(entry(g), DiskFacts::Move::kPromoting);
   disk_->want_room(4 * kUnitBytes);
   tidy();
   EXPECT_TRUE(is_there("f") && is_there("g"));
   EXPECT_FALSE(state(h).exists);
-  entries_.moves(entry(g), DiskFacts::Move::kNone);
+  entries_.contents().moves(entry(g), DiskFacts::Move::kNone);
 }
 
 TEST_F(EvictorDiskTest, IfNothingIsColdACleanEntryMakesRoomOnTheDisk) {

@@ -254,7 +254,7 @@ TEST_F(EvictorInodesTest, AFreshEntryLeavesForARequestThatWaitsForAnInode) {
   EXPECT_TRUE(state(fresh).exists) << "nobody waits";
   const EvictorThread evictor(wakeup_, [this] { tidy(); });
   const uint64_t begun_ns = now_ns();
-  while (free_inodes() == 0 && evictor_->wait_to_make(begun_ns)) {
+  while (free_inodes() == 0 && evictor_->wait_to_make({begun_ns}) == Waited::kRoom) {
   }
   EXPECT_GT(free_inodes(), 0u);
   EXPECT_FALSE(state(fresh).exists);
@@ -266,7 +266,7 @@ TEST_F(EvictorInodesTest, ARequestThatWaitsHearsThatNothingCanGo) {
   // The test may be held up; by itself a request would wait two seconds.
   EXPECT_TRUE(test::eventually([&] {
     const uint64_t begun_ns = now_ns();
-    while (evictor_->wait_to_make(begun_ns)) {
+    while (evictor_->wait_to_make({begun_ns}) == Waited::kRoom) {
     }
     return now_ns() - begun_ns < 1'500'000'000;
   }));
@@ -275,17 +275,36 @@ TEST_F(EvictorInodesTest, ARequestThatWaitsHearsThatNothingCanGo) {
 TEST_F(EvictorInodesTest, NoRequestWaitsForLong) {
   constexpr uint64_t kLongAgoNs = 3'000'000'000;
   leave_free(0);
-  EXPECT_FALSE(evictor_->wait_to_make(now_ns() - kLongAgoNs));
+  EXPECT_EQ(evictor_->wait_to_make({now_ns() - kLongAgoNs}), Waited::kNoRoom);
   ASSERT_EQ(::unlinkat(root(), "taken1", 0), 0);
-  EXPECT_FALSE(evictor_->wait_to_make(now_ns() - kLongAgoNs)) << "for a page neither";
+  EXPECT_EQ(evictor_->wait_to_make({now_ns() - kLongAgoNs}), Waited::kNoRoom) << "for a page neither";
   capacity_->close();
-  EXPECT_FALSE(evictor_->wait_to_make(now_ns())) << "a removed pool";
+  EXPECT_EQ(evictor_->wait_to_make({now_ns()}), Waited::kNoRoom) << "a removed pool";
+}
+
+TEST_F(EvictorInodesTest, ARequestWithoutPatienceHearsThatItWouldWait) {
+  leave_free(0);
+  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}), Waited::kWouldWait);
+  capacity_->waiting().end_waits();
+  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}), Waited::kNoRoom);
+}
+
+TEST_F(EvictorInodesTest, TheInodeOfARequestThatWaitsIsNotTaken) {
+  leave_free(2);
+  WaitingLane::Job job = [] {};
+  ASSERT_TRUE(capacity_->waiting().hand_over(job, [] { return true; }));
+  EXPECT_FALSE(evictor_->would_overtake({.may_wait = false})) << "there is one for both";
+  leave_free(1);
+  EXPECT_TRUE(evictor_->would_overtake({.may_wait = false}));
+  EXPECT_FALSE(evictor_->would_overtake({})) << "it waits itself";
+  ASSERT_TRUE(capacity_->waiting().step(std::chrono::milliseconds(0)));
+  EXPECT_FALSE(evictor_->would_overtake({.may_wait = false})) << "nobody waits";
 }
 
 TEST_F(EvictorInodesTest, WhereAnInodeIsFreeARequestWaitsForAPage) {
   (void)fill_up();
   std::thread evictor = answer_next(Room::Answer::kTryAgain);
-  EXPECT_TRUE(evictor_->wait_to_make(now_ns()));
+  EXPECT_EQ(evictor_->wait_to_make({now_ns()}), Waited::kRoom);
   evictor.join();
   EXPECT_GT(arena_->usage().free_bytes, 0u);
 }
@@ -294,7 +313,7 @@ TEST_F(EvictorInodesTest, WhereAnInodeIsFreeARequestWaitsForAPage) {
 TEST_F(EvictorInodesTest, ARequestDoesNotWaitForADropThatWaitsForIt) {
   leave_free(0);
   tree_->empty_directories()->ask({.handle = handle("taken1")}, true, now_coarse_ms());
-  EXPECT_FALSE(evictor_->wait_to_make(now_ns() - 200'000'000));
+  EXPECT_EQ(evictor_->wait_to_make({now_ns() - 200'000'000}), Waited::kNoRoom);
 }
 
 }  // namespace kvcachefs::evictor_inodes_test

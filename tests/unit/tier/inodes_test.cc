@@ -294,9 +294,9 @@ TEST_F(InodesTest, AFileMayBeWrittenByAnOpenOrAMapping) {
     backing_.daemon_io = true;
     EXPECT_FALSE(inodes_->may_be_written(f)) << "there a mapping keeps its file open";
     backing_.daemon_io = false;
-    entries_.spilled(entry(f));
+    entries_.contents().spilled(entry(f));
     EXPECT_FALSE(inodes_->may_be_written(f)) << "its copy proves that no process could";
-    entries_.dirtied(entry(f));
+    entries_.contents().dirtied(entry(f));
   }
   EXPECT_FALSE(inodes_->may_be_written(f));
   open_entry(f, {.writer = true});

@@ -50,7 +50,7 @@ TEST_F(InsightTest, NoMoreIsEvictableThanIsUsed) {
 TEST_F(InsightTest, WhileTheDiskIsAwayWhatItHasOrIsToHaveStays) {
   (void)store("f", std::string(3 * kBlock, 'x'));
   const uint64_t g = store("g");
-  entries_.spilled(entry(g));
+  entries_.contents().spilled(entry(g));
   (void)lose_disk(std::chrono::hours(1));
   EXPECT_EQ(insight_->usage().evictable_bytes, 3 * kBlock);
   EXPECT_TRUE(insight_->spill_usage().away);
@@ -136,7 +136,7 @@ TEST_F(InsightTest, TheFactsOfAnEntry) {
   EXPECT_EQ(facts->tier, "clean");
   const Checksum checksum = copy(f)->checksum;
   EXPECT_EQ(facts->checksum, fmt::format("{:016x}{:016x}", checksum.high, checksum.low));
-  entries_.dirtied(entry(f));
+  entries_.contents().dirtied(entry(f));
   EXPECT_EQ(insight_->facts(f)->checksum, "") << "the disk has an older content";
   EXPECT_FALSE(insight_->facts(make_known_directory("d"))->is_file);
   facts = insight_->facts(arena_->tree().ino);
@@ -156,6 +156,27 @@ TEST_F(InsightTest, TheSurveyCountsTheMemoryOfEachNode) {
   uint64_t bytes = 0;
   for (const NodeUsage& node : insight_->numa_survey().recent()) bytes += node.bytes;
   EXPECT_EQ(bytes, 4 * kBlock);
+}
+
+// The memory of those that are looked at is not what the table says: half of each is gone.
+TEST_F(InsightTest, ASampleStandsForAllThatHaveMemory) {
+  constexpr uint64_t kEntries = 300, kLooks = 20;
+  for (uint64_t i = 0; i < kEntries; ++i) {
+    (void)store("empty" + std::to_string(i), "");
+    const uint64_t blocks = 2 + 2 * (i % 2);
+    const std::string name = std::to_string(i);
+    (void)store(name, std::string(blocks * kBlock, 'x'));
+    ASSERT_TRUE(sys::truncate(open(name).get(), blocks / 2 * kBlock));
+  }
+  const auto bytes = [this](uint64_t most_entries) {
+    uint64_t sum = 0;
+    for (const NodeUsage& node : insight_->numa_usage(most_entries)) sum += node.bytes;
+    return sum;
+  };
+  const uint64_t all = arena_->usage().used_bytes();
+  ASSERT_EQ(all, kEntries * 3 / 2 * kBlock);
+  EXPECT_EQ(bytes(2 * kEntries + 1), all);
+  EXPECT_NEAR(static_cast<double>(bytes(kLooks)), static_cast<double>(all), 4.0 * kBlock);
 }
 
 }  // namespace kvcachefs::insight_test

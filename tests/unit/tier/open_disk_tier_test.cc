@@ -23,7 +23,7 @@ class OpenDiskTierTest : public test::PoolsTest {
   void TearDown() override {
     if (next_)
       for (const auto& pool : next_->all())
-        if (pool->disk() != nullptr) pool->disk()->close();
+        if (pool->disk().tier() != nullptr) pool->disk().tier()->close();
     PoolsTest::TearDown();
   }
   // 0 or the errno; what() has the message.
@@ -45,7 +45,7 @@ class OpenDiskTierTest : public test::PoolsTest {
   }
   // The pool goes, and what it had on its disk stays.
   void end() {
-    if (pool_->disk() != nullptr) pool_->disk()->close();
+    if (pool_->disk().tier() != nullptr) pool_->disk().tier()->close();
     ASSERT_TRUE(pools_->remove("p"));
     pool_.reset();
     pools_->reap();
@@ -89,7 +89,7 @@ class OpenDiskTierTest : public test::PoolsTest {
 
 TEST_F(OpenDiskTierTest, ANewDiskIsMadeWithACatalogBesideIt) {
   ASSERT_EQ(open(spilling("p")), 0) << message_;
-  EXPECT_NE(pool().disk(), nullptr);
+  EXPECT_NE(pool().disk().tier(), nullptr);
   EXPECT_EQ(std::filesystem::file_size(spill()), 4 * kMiB);
   EXPECT_EQ(look(), 0);
   end();
@@ -114,7 +114,7 @@ TEST_F(OpenDiskTierTest, WithoutThemThePoolIsAsItWas) {
   EXPECT_EQ(open(uncatalogued), ENOENT);
   EXPECT_TRUE(message_.starts_with("pool p: ") && is_said(uncatalogued.catalog_path)) << message_;
   EXPECT_FALSE(test::exists(spill())) << "the catalog comes first";
-  EXPECT_EQ(pool().disk(), nullptr);
+  EXPECT_EQ(pool().disk().tier(), nullptr);
   EXPECT_EQ(open(spilling("p")), 0) << message_;
 }
 
@@ -164,7 +164,7 @@ TEST_F(OpenDiskTierTest, AnAdoptedPoolGetsItsDisk) {
   commit_entry();
   Pool& its = adopted();
   EXPECT_EQ(open(its, spilling("p"), Attaching::kAdopted), 0) << message_;
-  EXPECT_NE(its.disk(), nullptr);
+  EXPECT_NE(its.disk().tier(), nullptr);
 }
 
 TEST_F(OpenDiskTierTest, ForAnAdoptedPoolNothingIsMadeOrForced) {
@@ -183,7 +183,7 @@ TEST_F(OpenDiskTierTest, ForAnAdoptedPoolNothingIsMadeOrForced) {
   test::write_file(spill(), not_its_own);
   EXPECT_NE(open(its, forced, Attaching::kAdopted), 0);
   EXPECT_TRUE(test::read_file(spill()) == not_its_own);
-  EXPECT_EQ(its.disk(), nullptr);
+  EXPECT_EQ(its.disk().tier(), nullptr);
   EXPECT_EQ(setting(kSpillUuidSetting), known);
 }
 
@@ -198,7 +198,7 @@ TEST_F(OpenDiskTierTest, ForAnAdoptedPoolACatalogThatKnowsNoDiskIsRefused) {
   std::ofstream(spill(), std::ios::binary) << zeros;
   EXPECT_EQ(open(its, spilling("p"), Attaching::kAdopted), ESTALE);
   EXPECT_TRUE(test::read_file(spill()) == zeros);
-  EXPECT_EQ(its.disk(), nullptr);
+  EXPECT_EQ(its.disk().tier(), nullptr);
 }
 
 TEST_F(OpenDiskTierTest, AnAdoptedPoolsCutDiskIsRefused) {

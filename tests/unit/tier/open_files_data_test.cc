@@ -38,14 +38,14 @@ class OpenFilesDataTest : public test::PoolPartsTest {
   }
   // The count, or minus an errno.
   int64_t write(uint64_t its, const std::string& bytes, uint64_t offset = 0) {
-    const auto count = files_->write(its, bytes, offset);
-    return count ? static_cast<int64_t>(*count) : -count.error().code;
+    const auto written = files_->write(its, bytes, offset);
+    return written ? static_cast<int64_t>(written->bytes) : -written.error().code;
   }
   using PoolPartsTest::write;
   int64_t copy_range(const std::string& from, const std::string& to, size_t bytes) {
     const UniqueFd source = open(from), target = open(to);
-    const auto count = files_->copy_range(source.get(), 0, target.get(), 0, bytes);
-    return count ? static_cast<int64_t>(*count) : -count.error().code;
+    const auto copied = files_->copy_range({source.get(), 0}, {target.get(), 0}, bytes);
+    return copied ? static_cast<int64_t>(copied->bytes) : -copied.error().code;
   }
   std::string read(uint64_t its, size_t bytes, uint64_t offset = 0) {
     std::string found(bytes, '\0');
@@ -146,7 +146,7 @@ TEST_F(OpenFilesDataTest, ACopyOfARangeWaitsForRoom) {
   EXPECT_EQ(copy_range("from", "other", 2 * kBlock), static_cast<int64_t>(2 * kBlock));
   evictor.join();
   EXPECT_EQ(content("other"), bytes);
-  EXPECT_EQ(code_of(files_->copy_range(-1, 0, -1, 0, 1)), EBADF);
+  EXPECT_EQ(code_of(files_->copy_range({-1, 0}, {-1, 0}, 1)), EBADF);
 }
 
 TEST_F(OpenFilesDataTest, ATruncationIsAChangeOfContent) {
@@ -158,7 +158,7 @@ TEST_F(OpenFilesDataTest, ATruncationIsAChangeOfContent) {
   EXPECT_NE(state(f).epoch, before.epoch);
   EXPECT_EQ(state(f).first_version, before.first_version);
   EXPECT_EQ(state(f).charged_bytes, kBlock);
-  EXPECT_EQ(entries_.stored_bytes(Entry::Tier::kDirty), kBlock);
+  EXPECT_EQ(entries_.sums().stored_bytes(Entry::Tier::kDirty), kBlock);
   EXPECT_EQ(truncate(f, 0), Presence::kHere);
   EXPECT_EQ(state(f).first_version, state(f).version) << "what came before is older";
   EXPECT_FALSE(state(f).emptied) << "the catalog has no content of it";
@@ -192,14 +192,14 @@ TEST_F(OpenFilesDataTest, AColdFileNeedsItsContentUnlessItLosesAll) {
   EXPECT_EQ(copy_mark_of(open("f").get())->state, CopyMark::State::kNone);
   const uint64_t g = store("g");
   make_cold(g);
-  entries_.moves(entry(g), DiskFacts::Move::kPromoting);
+  entries_.contents().moves(entry(g), DiskFacts::Move::kPromoting);
   EXPECT_EQ(truncate(g, 0), Presence::kCold) << "its pages are on their way";
-  entries_.moves(entry(g), DiskFacts::Move::kNone);
+  entries_.contents().moves(entry(g), DiskFacts::Move::kNone);
 }
 
 TEST_F(OpenFilesDataTest, AColdFileWithoutItsDisk) {
   const uint64_t f = store("f");
-  entries_.found_copy(entry(f), kBlock);
+  entries_.contents().found_copy(entry(f), kBlock);
   EXPECT_EQ(truncate(f, 1), Presence::kGone);
   (void)lose_disk(std::chrono::hours(1));
   EXPECT_EQ(truncate(f, 1), Presence::kCold);
@@ -332,22 +332,22 @@ TEST_F(OpenFilesDataTest, ANewFileIsPlacedWhereThereIsRoom) {
   const NumaTopology two({{.id = 0, .cpus = {}, .distances = {10, 20}}, {.id = 1, .distances = {20, 10}}},
                          [](int node) { return node == 1 ? uint64_t{1} << 40 : 0; });
   const UniqueFd file = make("f");
-  EXPECT_EQ(files_->make_way(file.get(), 0), 0) << "the only node";
+  EXPECT_EQ(files_->place(file.get(), 0), 0) << "the only node";
   surroundings_.topology = &two;
-  EXPECT_EQ(files_->make_way(file.get(), 0), 1);
+  EXPECT_EQ(files_->place(file.get(), 0), 1);
 }
 
 // Only where the writer will be promised that much, and something can go.
 TEST_F(OpenFilesDataTest, RoomForANewEntryIsMadeBefore) {
   capacity_->set_size(uint64_t{1} << 30);
   capacity_->set_entry_size(kMiB);
-  const UniqueFd file = make("f");
   (void)fill_up();
-  EXPECT_EQ(files_->make_way(file.get(), 0), 0);
+  EXPECT_EQ(files_->make_way({}), Tried::kDone);
   EXPECT_EQ(counters_.reservation_waits, 0u) << "nothing can go";
-  entries_.charged(entry(store("g", "")), kBlock);
+  entries_.contents().charged(entry(store("g", "")), kBlock);
+  EXPECT_EQ(files_->make_way({.may_wait = false}), Tried::kWouldWait);
   std::thread evictor = answer_next(Room::Answer::kTryAgain);
-  EXPECT_EQ(files_->make_way(file.get(), 0), 0);
+  EXPECT_EQ(files_->make_way({}), Tried::kDone);
   evictor.join();
   EXPECT_EQ(counters_.reservation_waits, 1u);
   EXPECT_GE(arena_->usage().free_bytes, kMiB);

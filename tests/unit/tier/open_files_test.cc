@@ -58,7 +58,7 @@ TEST_F(OpenFilesTest, AFileThatIsMadeIsStoredByItsLastWritersClose) {
   EXPECT_EQ(state(f).opens, 1u);
   EXPECT_EQ(state(f).writers, 1u);
   EXPECT_EQ(counters_.creates, 1u);
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
   ASSERT_EQ(backing_.held.size(), 1u);
   EXPECT_EQ(backing_.held.begin()->second.second, f);
   write("f", std::string(100, 'x'));
@@ -99,7 +99,7 @@ TEST_F(OpenFilesTest, AFileThatCannotBeOpenedLeavesNoEntry) {
   const UniqueFd nameless = open(".", O_TMPFILE | O_RDWR);
   EXPECT_EQ(code_of(created(nameless.get(), "", kWriter, kOpen, !kNamed)), EDQUOT);
   EXPECT_FALSE(state(sys::handle_of(nameless.get())->ino).exists);
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
   EXPECT_TRUE(backing_.held.empty());
 }
 
@@ -109,7 +109,7 @@ TEST_F(OpenFilesTest, ANamelessFileIsThereUntilItIsClosedAndForgotten) {
   ASSERT_TRUE(created(file.get(), "", kWriter, kOpen, !kNamed));
   const uint64_t f = sys::handle_of(file.get())->ino;
   EXPECT_TRUE(state(f).removed);
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
   EXPECT_EQ(survivors_->kept_inodes().list().size(), 1u);
   close(f, kWriter);
   EXPECT_TRUE(is_kept(f));
@@ -172,9 +172,9 @@ TEST_F(OpenFilesTest, AColdEntryIsPromotedOrServedFromTheDisk) {
   EXPECT_FALSE(is_held(f));
   EXPECT_EQ(open(f), Presence::kCold);
   EXPECT_TRUE(backing_.held.empty());
-  entries_.moves(entry(f), DiskFacts::Move::kPromoting);
+  entries_.contents().moves(entry(f), DiskFacts::Move::kPromoting);
   EXPECT_EQ(open(f, kFromDisk), Presence::kCold) << "it is on its way";
-  entries_.moves(entry(f), DiskFacts::Move::kNone);
+  entries_.contents().moves(entry(f), DiskFacts::Move::kNone);
 }
 
 TEST_F(OpenFilesTest, ItsContentStaysOnTheDiskAsLongAsItIsReadThere) {
@@ -200,9 +200,9 @@ TEST_F(OpenFilesTest, BesideAReaderFromTheDiskThereIsNoPassthrough) {
   const uint64_t f = store("f");
   make_cold(f);
   (void)opened(f, kFromDisk);
-  entries_.moves(entry(f), DiskFacts::Move::kPromoting);
-  entries_.moves(entry(f), DiskFacts::Move::kNone);
-  entries_.promoted(entry(f), true);
+  entries_.contents().moves(entry(f), DiskFacts::Move::kPromoting);
+  entries_.contents().moves(entry(f), DiskFacts::Move::kNone);
+  entries_.contents().promoted(entry(f), true);
   EXPECT_TRUE(opened(f).from_disk);
   EXPECT_TRUE(backing_.held.empty());
   backing_.daemon_io = true;
@@ -212,7 +212,7 @@ TEST_F(OpenFilesTest, BesideAReaderFromTheDiskThereIsNoPassthrough) {
 
 TEST_F(OpenFilesTest, WithoutItsDiskAColdEntryIsGoneOrAway) {
   const uint64_t f = store("f");
-  entries_.found_copy(entry(f), kBlock);
+  entries_.contents().found_copy(entry(f), kBlock);
   EXPECT_EQ(open(f), Presence::kGone) << "the catalog is being read";
   (void)lose_disk(std::chrono::hours(1));
   EXPECT_EQ(open(f), Presence::kCold) << "it is waited for";

@@ -27,7 +27,7 @@ class ParkedTest : public ::testing::Test {
     }
   }
   uint64_t take() {
-    const auto victim = entries_.next_victim(false);
+    const auto victim = entries_.candidates().next_victim(false);
     return victim ? victim->ino : 0;
   }
   void park_next(bool recent) { parked_.park(entry(take()), recent); }
@@ -140,11 +140,11 @@ TEST_F(ParkedTest, APinnedOneComesBackWhenItIsUnpinned) {
 TEST_F(ParkedTest, OneOnItsWayToTheDiskComesBackFromThere) {
   store({1});
   park_next(true);
-  entries_.moves(entry(1), DiskFacts::Move::kSpilling);
+  entries_.contents().moves(entry(1), DiskFacts::Move::kSpilling);
   parked_.retry(true);
   EXPECT_EQ(take(), 0u);
-  entries_.moves(entry(1), DiskFacts::Move::kNone);
-  entries_.spill_asked(entry(1), DiskFacts::Spill::kNotAsked);
+  entries_.contents().moves(entry(1), DiskFacts::Move::kNone);
+  entries_.contents().spill_asked(entry(1), DiskFacts::Spill::kNotAsked);
   EXPECT_EQ(take(), 1u);
 }
 

@@ -14,6 +14,7 @@
 namespace kvcachefs::pool_disk_test {
 
 using test::code_of;
+using testing::EndsWith;
 using testing::UnorderedElementsAre;
 
 class PoolDiskTest : public test::PoolPartsTest {
@@ -43,7 +44,10 @@ TEST_F(PoolDiskTest, WithoutOneNothingIsAskedOfIt) {
   EXPECT_EQ(disk_->owned(), nullptr);
   EXPECT_EQ(disk_->away(), nullptr);
   EXPECT_EQ(disk_->durability(), Durability::kNone);
-  EXPECT_EQ(disk_->presence_without(), Presence::kGone);
+  EXPECT_FALSE(disk_->exists());
+  EXPECT_EQ(code_of(disk_->needed()), EOPNOTSUPP);
+  EXPECT_THAT(disk_->needed().error().message, EndsWith(" has no disk tier"));
+  EXPECT_EQ(disk_->presence_of_cold(), Presence::kGone);
   EXPECT_FALSE(disk_->takes_more());
   EXPECT_FALSE(disk_->is_busy(UINT64_MAX));
   EXPECT_EQ(disk_->backlog_bytes(), 0u);
@@ -57,16 +61,22 @@ TEST_F(PoolDiskTest, WithoutOneNothingIsAskedOfIt) {
 TEST_F(PoolDiskTest, AnAwayOneIsWaitedForAsLongAsThePatience) {
   AwayDisk& away = lose_disk(std::chrono::hours(1));
   EXPECT_EQ(disk_->away(), &away);
-  EXPECT_EQ(disk_->presence_without(), Presence::kCold);
+  EXPECT_TRUE(disk_->exists());
+  EXPECT_EQ(code_of(disk_->needed()), EIO);
+  EXPECT_THAT(disk_->needed().error().message, EndsWith(": its disk is away"));
+  EXPECT_EQ(disk_->presence_of_cold(), Presence::kCold);
   EXPECT_FALSE(disk_->takes_more());
   lose_disk(std::chrono::hours(0));
-  EXPECT_EQ(disk_->presence_without(), Presence::kAway);
+  EXPECT_EQ(disk_->presence_of_cold(), Presence::kAway);
 }
 
 TEST_F(PoolDiskTest, ItIsOwnedBeforeItIsUsed) {
   const uint64_t f = store("f");
   attach_disk();
   EXPECT_EQ(disk_->owned(), disk_->tier());
+  EXPECT_TRUE(disk_->exists());
+  EXPECT_EQ(*disk_->needed(), disk_->tier());
+  EXPECT_EQ(disk_->presence_of_cold(), Presence::kCold);
   EXPECT_TRUE(disk_->takes_more());
   make_clean(f);
   remove(f);
@@ -143,7 +153,7 @@ TEST_F(PoolDiskTest, WhoWaitsForACopyIsNotRefused) {
   EXPECT_TRUE(state(f).spill_urgent);
   EXPECT_EQ(counters_.admitted_bytes, kBlock) << "it was admitted once";
   const uint64_t full = store("full");
-  PoolDisk::set_unspillable(entry(full));
+  entry(full).disk.set_unspillable();
   EXPECT_TRUE(queues(full, true));
 }
 
@@ -173,16 +183,16 @@ TEST_F(PoolDiskTest, AdmissionIsAskedOncePerEntry) {
 TEST_F(PoolDiskTest, AFullDiskIsNotAskedForAWhile) {
   attach_disk();
   const uint64_t f = store("f");
-  EXPECT_FALSE(PoolDisk::is_unspillable(entry(f)));
+  EXPECT_FALSE(entry(f).disk.is_unspillable());
   const auto before_ms = static_cast<uint32_t>(now_coarse_ms());
-  PoolDisk::set_unspillable(entry(f));
-  EXPECT_TRUE(PoolDisk::is_unspillable(entry(f)));
+  entry(f).disk.set_unspillable();
+  EXPECT_TRUE(entry(f).disk.is_unspillable());
   EXPECT_FALSE(queues(f));
   uint32_t& until_ms = entry(f).disk.unspillable_until_ms;
   EXPECT_GE(until_ms - before_ms, 10'000u);
   EXPECT_LE(until_ms - static_cast<uint32_t>(now_coarse_ms()), 10'000u);
   until_ms = before_ms - 1;
-  EXPECT_FALSE(PoolDisk::is_unspillable(entry(f)));
+  EXPECT_FALSE(entry(f).disk.is_unspillable());
   EXPECT_TRUE(queues(f));
 }
 

@@ -38,13 +38,13 @@ class PoolObserversTest : public ::testing::Test {
     return entry;
   }
   Entry& make_cold(Entry& entry) {
-    entries_.spilled(entry);
-    entries_.evicted(entry);
+    entries_.contents().spilled(entry);
+    entries_.contents().evicted(entry);
     return entry;
   }
   void promote(Entry& entry, bool asked_for) {
-    entries_.promoted(entry, asked_for);
-    entries_.waiters_told(entry);
+    entries_.contents().promoted(entry, asked_for);
+    entries_.contents().waiters_told(entry);
   }
   void open(Entry& entry, bool writer) { entries_.opened(entry, writer, false); }
   void remove(Entry& entry, RemovalReason reason) { entries_.removed(entry, reason); }
@@ -85,7 +85,7 @@ TEST_F(PoolObserversTest, APrefetchIsUsefulOnceOrWasted) {
   EXPECT_EQ(counters_.prefetch_useful, 1u);
   Entry& evicted = make_cold(store(2));
   promote(evicted, false);
-  entries_.evicted(evicted);
+  entries_.contents().evicted(evicted);
   EXPECT_EQ(counters_.prefetch_wasted, 1u);
   promote(evicted, true);
   open(evicted, false);
@@ -129,16 +129,16 @@ TEST_F(PoolObserversTest, TheKernelHearsOfBlocksThatGoAndCome) {
   Entry& entry = known(make_cold(store()));
   promote(entry, false);
   EXPECT_EQ(heard(), Inodes{kIno});
-  entries_.evicted(entry);
+  entries_.contents().evicted(entry);
   EXPECT_EQ(heard(), Inodes{kIno});
   promote(entry, true);
   EXPECT_EQ(heard(), Inodes()) << "an open with passthrough asks anew";
-  entries_.evicted(entry);
+  entries_.contents().evicted(entry);
   (void)heard();
   backing_.daemon_io = true;
   promote(entry, true);
   EXPECT_EQ(heard(), Inodes{kIno}) << "in daemon I/O it may read nothing";
-  entries_.shrunk(entry);
+  entries_.contents().shrunk(entry);
   EXPECT_EQ(heard(), Inodes{kIno});
 }
 
@@ -150,7 +150,7 @@ TEST_F(PoolObserversTest, TheKernelHearsNothingOfWhatItDoesNotKnow) {
   EXPECT_TRUE(entries_.closed(entry, false));
   make_cold(entry);
   promote(entry, false);
-  entries_.evicted(entry);
+  entries_.contents().evicted(entry);
   promote(entry, true);
   EXPECT_EQ(heard(), Inodes());
 }

@@ -53,7 +53,7 @@ class PoolResidencyTest : public test::PoolPartsTest {
   }
   void unlink(const std::string& name) { ASSERT_TRUE(tree_->remove(root(), name.c_str(), false)); }
   bool is_victim(uint64_t its) {
-    const auto victim = entries_.next_victim(false);
+    const auto victim = entries_.candidates().next_victim(false);
     return victim && victim->ino == its;
   }
 
@@ -291,9 +291,9 @@ TEST_F(PoolResidencyTest, WhatBecomesOfACopyThatWasNotMade) {
   EXPECT_FALSE(outcome(Kind::kBusy));
   EXPECT_EQ(counters_.spill_errors, 2u);
   EXPECT_TRUE(is_victim(f)) << "it may go otherwise";
-  EXPECT_FALSE(PoolDisk::is_unspillable(entry(f)));
+  EXPECT_FALSE(entry(f).disk.is_unspillable());
   EXPECT_FALSE(outcome(Kind::kNoRoom));
-  EXPECT_TRUE(PoolDisk::is_unspillable(entry(f))) << "the disk is not asked for it for a while";
+  EXPECT_TRUE(entry(f).disk.is_unspillable()) << "the disk is not asked for it for a while";
 }
 
 // Its xattrs cannot be listed. One copy shows that; no other is made, whatever the pressure, until it is
@@ -309,11 +309,11 @@ TEST_F(PoolResidencyTest, WhatTheCatalogCannotDescribeIsCopiedOnce) {
   EXPECT_FALSE(end(*task, bytes_));
   EXPECT_EQ(counters_.spill_errors, 1u);
   EXPECT_EQ(state(f).tier, Entry::Tier::kDirty);
-  EXPECT_TRUE(PoolDisk::is_unspillable(entry(f)));
+  EXPECT_TRUE(entry(f).disk.is_unspillable());
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(refusal(f, i == 1), Refusal::kCannot);
     EXPECT_FALSE(state(f).spilling);
-    EXPECT_TRUE(PoolDisk::is_unspillable(entry(f)));
+    EXPECT_TRUE(entry(f).disk.is_unspillable());
   }
   for (int i = 0; i < kNames; ++i) ASSERT_EQ(::fremovexattr(file.get(), name(i).c_str()), 0);
   task = begin(f);

@@ -125,8 +125,8 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ENOSPC);
   EXPECT_THAT(refused.error().message, HasSubstr("pool p: what its catalog has cannot be restored: full"));
-  EXPECT_EQ(pool_->disk(), nullptr);
-  EXPECT_EQ(pool_->durability(), Durability::kNone);
+  EXPECT_EQ(pool_->disk().tier(), nullptr);
+  EXPECT_EQ(pool_->disk().durability(), Durability::kNone);
   EXPECT_THAT(names(), UnorderedElementsAre("there"));
   EXPECT_EQ(pool_->insight().usage().entries, 0);
   EXPECT_EQ(pool_->insight().spill_usage().cold_entries, 0);
@@ -135,8 +135,8 @@ TEST_F(PoolRestoreTest, FailsAsAWholeIfTheCatalogCannotDropWhatIsDamaged) {
   ASSERT_TRUE(attached) << attached.error().message;
   EXPECT_THAT(names(), UnorderedElementsAre("there", "there/new", "there/new/a", "b", "link"));
   EXPECT_EQ(pool_->insight().spill_usage().cold_entries, 1);
-  EXPECT_FALSE(test::node_in(pool_->disk()->store->catalog(), 6)) << "dropped by now";
-  pool_->disk()->close();
+  EXPECT_FALSE(test::node_in(pool_->disk().tier()->store->catalog(), 6)) << "dropped by now";
+  pool_->disk().tier()->close();
 }
 
 // A pool of 16 MiB has 12,288 inodes.
@@ -220,12 +220,12 @@ TEST_F(PoolRestoreTest, WhatComesBackKeepsItsNamesUntilItIsBack) {
   EXPECT_EQ(code_of(pool_->tree().rename(root(), "d", root(), "moved", 0)), 0);
   EXPECT_EQ(code_of(pool_->tree().remove(pool_->inodes().directory(pool_->root_ino())->fd, "newer", false)),
             0);
-  pool_->disk()->store->log().step(std::chrono::milliseconds(0));
-  Catalog& now = pool_->disk()->store->catalog();
+  pool_->disk().tier()->store->log().step(std::chrono::milliseconds(0));
+  Catalog& now = pool_->disk().tier()->store->catalog();
   EXPECT_EQ(test::node_in(now, 4)->mode, S_IFREG | 0604u);
   EXPECT_EQ(test::id_in(now, kCatalogRoot, "moved"), 2u);
   EXPECT_FALSE(test::id_in(now, kCatalogRoot, "d"));
-  pool_->disk()->close();
+  pool_->disk().tier()->close();
 }
 
 TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
@@ -259,7 +259,7 @@ TEST_F(PoolRestoreTest, WhetherAnEntryCanBeOpenedOrCut) {
   ASSERT_TRUE(pool_->tree().remove(root(), "f", false));
   EXPECT_EQ(presence(accepts_disk), Presence::kGone);
   EXPECT_EQ(pool_->open_files().truncate(ino, 0), Presence::kGone);
-  pool_->disk()->close();
+  pool_->disk().tier()->close();
 }
 
 TEST_F(PoolRestoreTest, NoDiskTierComesToADaemonThatEnds) {
@@ -284,7 +284,7 @@ TEST_F(PoolRestoreTest, NoDiskTierComesToADaemonThatEnds) {
   ASSERT_FALSE(created);
   EXPECT_EQ(created.error().code, ESHUTDOWN);
   EXPECT_EQ(pools.set_spill(*serving, spilling).error().code, ESHUTDOWN);
-  EXPECT_EQ((*serving)->disk(), nullptr);
+  EXPECT_EQ((*serving)->disk().tier(), nullptr);
   EXPECT_FALSE(std::filesystem::exists(spilling.spill_path));
 }
 
@@ -304,9 +304,10 @@ TEST_F(PoolRestoreTest, WhatCannotBeMadeWholeLeavesNoName) {
   std::signal(SIGXFSZ, handler);
   ASSERT_TRUE(attached) << attached.error().message;
   EXPECT_THAT(names(), UnorderedElementsAre("small"));
-  EXPECT_FALSE(test::node_in(pool_->disk()->store->catalog(), 2));
-  EXPECT_EQ(pool_->disk()->store->space().free_units(), 62) << "all but the superblock's and that of small";
-  pool_->disk()->close();
+  EXPECT_FALSE(test::node_in(pool_->disk().tier()->store->catalog(), 2));
+  EXPECT_EQ(pool_->disk().tier()->store->space().free_units(), 62)
+      << "all but the superblock's and that of small";
+  pool_->disk().tier()->close();
 }
 
 TEST_F(PoolRestoreTest, AContentOfMadeUpSizeIsNotClaimed) {

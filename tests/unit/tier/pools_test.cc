@@ -69,10 +69,10 @@ TEST_F(PoolsTest, APoolOfNoSizeGetsAQuarterOfWhatIsLeft) {
   make(options("a", kMemoryBytes - 64 * kMiB + kBlock));
   auto made = pools_->create_default("b", 0700, 5, 6);
   EXPECT_EQ(code_of(made), 0) << "the least is 16 MiB";
-  EXPECT_EQ((*made)->options().size_bytes, Pools::kLeastDefaultBytes);
-  EXPECT_EQ((*made)->options().mode, 0700u);
-  EXPECT_EQ((*made)->options().uid, 5u);
-  EXPECT_EQ((*made)->options().gid, 6u);
+  EXPECT_EQ((*made)->settings().options().size_bytes, Pools::kLeastDefaultBytes);
+  EXPECT_EQ((*made)->settings().options().mode, 0700u);
+  EXPECT_EQ((*made)->settings().options().uid, 5u);
+  EXPECT_EQ((*made)->settings().options().gid, 6u);
   make(options("c", 32 * kMiB));
   EXPECT_EQ(code_of(pools_->create_default("d", 0700, 0, 0)), ENOSPC) << "less than that is left";
 }
@@ -133,10 +133,11 @@ TEST_F(PoolsTest, AnOwnerGrowsAPoolToItsLimitOnly) {
   EXPECT_EQ(code_of(pools_->resize(*pool, 2 * kMiB, Authority::kOwner)), 0);
   EXPECT_EQ(code_of(pools_->resize(*pool, 4 * kMiB, Authority::kOwner)), 0) << "up to what it had";
   EXPECT_EQ(code_of(pools_->resize(*pool, 8 * kMiB, Authority::kAdministrator)), 0);
-  EXPECT_EQ(pool->options().size_max_bytes, 8 * kMiB) << "an administrator's size is the new limit";
+  EXPECT_EQ(pool->settings().options().size_max_bytes, 8 * kMiB)
+      << "an administrator's size is the new limit";
   EXPECT_EQ(code_of(pools_->set_size_max(*pool, 16 * kMiB)), 0);
   EXPECT_EQ(code_of(pools_->resize(*pool, 16 * kMiB, Authority::kOwner)), 0);
-  EXPECT_EQ(pool->options().size_bytes, 16 * kMiB);
+  EXPECT_EQ(pool->settings().options().size_bytes, 16 * kMiB);
 }
 
 TEST_F(PoolsTest, SizesThatCannotBeAreRefusedToAll) {
@@ -145,7 +146,7 @@ TEST_F(PoolsTest, SizesThatCannotBeAreRefusedToAll) {
   for (const uint64_t size_bytes : {uint64_t{0}, kMinimumPoolBytes - kBlock, 2 * kMiB + 1, 32 * kMiB + kBlock,
                                     UINT64_MAX / kBlock * kBlock}) {
     EXPECT_EQ(code_of(pools_->resize(*pool, size_bytes, Authority::kAdministrator)), EINVAL) << size_bytes;
-    EXPECT_EQ(pool->options().size_bytes, 4 * kMiB);
+    EXPECT_EQ(pool->settings().options().size_bytes, 4 * kMiB);
   }
   EXPECT_EQ(code_of(pools_->resize(*pool, kMinimumPoolBytes, Authority::kAdministrator)), 0);
   EXPECT_EQ(code_of(pools_->resize(*pool, 32 * kMiB, Authority::kAdministrator)), 0) << "all that is left";
@@ -184,12 +185,12 @@ TEST_F(PoolsTest, ADiskComesOnceAndIsToldOf) {
   EXPECT_EQ(code_of(pools_->set_spill(pool, none)), EINVAL);
   EXPECT_TRUE(started.empty());
   ASSERT_EQ(code_of(pools_->set_spill(pool, spilling("a"))), 0);
-  EXPECT_NE(pool->disk(), nullptr);
+  EXPECT_NE(pool->disk().tier(), nullptr);
   EXPECT_EQ(started, Names{"a"});
   EXPECT_EQ(code_of(pools_->set_spill(pool, spilling("a"))), EBUSY);
   const auto other = make(options("b"));
   EXPECT_EQ(code_of(pools_->set_spill(other, spilling("b"))), EINVAL) << "the disk is the other pool's";
-  EXPECT_EQ(other->disk(), nullptr);
+  EXPECT_EQ(other->disk().tier(), nullptr);
   started.clear();
   pools_->on_disk_tier([&](const auto& its) { started.push_back(its->name()); });
   EXPECT_EQ(started, Names{"a"}) << "and of those that have one already";
@@ -225,8 +226,8 @@ TEST_F(PoolsTest, WithoutItsDiskAnAdoptedPoolServesAndStays) {
   ASSERT_EQ(code_of(next.adopt(1, spilling("a"))), 0);
   const auto pool = next.find("a");
   ASSERT_NE(pool, nullptr);
-  EXPECT_EQ(pool->disk(), nullptr);
-  ASSERT_NE(pool->away(), nullptr);
+  EXPECT_EQ(pool->disk().tier(), nullptr);
+  ASSERT_NE(pool->disk().away(), nullptr);
   EXPECT_EQ(code_of(next.remove("a")), EBUSY) << "its names would come back with the disk";
   EXPECT_EQ(code_of(next.set_spill(pool, spilling("a"))), EBUSY);
   EXPECT_FALSE(test::exists(disk_ / "spill")) << "a successor makes no disk";

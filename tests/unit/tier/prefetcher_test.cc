@@ -156,10 +156,10 @@ TEST_F(PrefetcherTest, NothingIsAskedForInVain) {
   open_ahead(f, kClient);
   EXPECT_EQ(tier().promoter.queued(), 0u);
   prefetcher_->set_auto(true);
-  entries_.moves(entry(g), DiskFacts::Move::kPromoting);
+  entries_.contents().moves(entry(g), DiskFacts::Move::kPromoting);
   open_ahead(f, kClient);
   EXPECT_EQ(tier().promoter.queued(), 0u) << "it is on its way";
-  entries_.moves(entry(g), DiskFacts::Move::kNone);
+  entries_.contents().moves(entry(g), DiskFacts::Move::kNone);
 }
 
 }  // namespace kvcachefs::prefetcher_test

@@ -32,12 +32,12 @@ TEST_F(RecoveryAdoptTest, ClosedFilesAreCandidatesInTheOrderOfTheirLastUse) {
   set_times("g", 1000, 1500);
   set_times("d/h", 1000, 1000);
   EXPECT_THAT(adopt(), IsEmpty());
-  EXPECT_EQ(entries_.files(), 3u);
+  EXPECT_EQ(entries_.sums().files(), 3u);
   EXPECT_EQ(state(g).stage, Stage::kCandidate);
   EXPECT_EQ(state(g).tier, Tier::kDirty);
   EXPECT_EQ(state(g).charged_bytes, 2 * kBlock);
-  EXPECT_EQ(entries_.evictable_bytes(), 3 * kBlock);
-  for (const uint64_t victim : {h, g, f}) EXPECT_EQ(entries_.next_victim(false)->ino, victim);
+  EXPECT_EQ(entries_.sums().evictable_bytes(), 3 * kBlock);
+  for (const uint64_t victim : {h, g, f}) EXPECT_EQ(entries_.candidates().next_victim(false)->ino, victim);
   EXPECT_EQ(capacity_->expected_entry_bytes(), kBlock) << "learned from them";
 }
 
@@ -54,7 +54,7 @@ TEST_F(RecoveryAdoptTest, TheSecondNameOfAFileIsNoSecondEntry) {
   const uint64_t f = leave("f");
   ASSERT_EQ(::linkat(root(), "f", root(), "g", 0), 0);
   adopt();
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
   EXPECT_EQ(state(f).stage, Stage::kCandidate);
 }
 
@@ -72,11 +72,11 @@ TEST_F(RecoveryAdoptTest, OpenFilesAreAsOpenAsTheirHandlesSay) {
   EXPECT_EQ(state(g).opens, 1u);
   EXPECT_EQ(state(g).writers, 0u);
   EXPECT_EQ(state(h).opens, 0u) << "another pool's handle";
-  EXPECT_EQ(entries_.open_files(), 2u);
-  EXPECT_EQ(capacity_->writers().inodes(), std::vector{f});
-  EXPECT_EQ(entries_.next_victim(false)->ino, g) << "which the evictor then finds in use";
-  EXPECT_EQ(entries_.next_victim(false)->ino, h);
-  EXPECT_FALSE(entries_.next_victim(false)) << "what is written is no candidate";
+  EXPECT_EQ(entries_.sums().open_files(), 2u);
+  EXPECT_EQ(capacity_->writers().next_to_see(0), std::vector{f});
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, g) << "which the evictor then finds in use";
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, h);
+  EXPECT_FALSE(entries_.candidates().next_victim(false)) << "what is written is no candidate";
   EXPECT_EQ(backing_.held.size(), 2u) << "what is open rests on something";
 }
 
@@ -107,7 +107,7 @@ TEST_F(RecoveryAdoptTest, ANamelessFileStaysWhileItIsOpen) {
   EXPECT_FALSE(state(unopened).exists);
   EXPECT_FALSE(is_open(not_kept));
   EXPECT_EQ(survivors_->kept_inodes().list().size(), 1u);
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
 }
 
 TEST_F(RecoveryAdoptTest, WhatGotANameAgainIsNotKept) {
@@ -192,10 +192,10 @@ TEST_F(RecoveryAdoptTest, PinsAndPrioritiesAreOnTheFiles) {
   ASSERT_EQ(::fsetxattr(open("g").get(), "user.kv.priority", "-3", 2, 0), 0);
   adopt();
   EXPECT_TRUE(state(f).pinned);
-  EXPECT_EQ(entries_.pinned_bytes(), kBlock);
+  EXPECT_EQ(entries_.sums().pinned_bytes(), kBlock);
   EXPECT_EQ(entry(g).policy.priority, -3);
-  EXPECT_EQ(entries_.next_victim(false)->ino, g);
-  EXPECT_FALSE(entries_.next_victim(false));
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, g);
+  EXPECT_FALSE(entries_.candidates().next_victim(false));
 }
 
 TEST_F(RecoveryAdoptTest, WhatWasReservedIsGivenBackOnceNobodyWrites) {

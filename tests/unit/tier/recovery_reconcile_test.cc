@@ -14,6 +14,16 @@ using Tier = Entry::Tier;
 class RecoveryReconcileTest : public test::RecoveryTest {
  protected:
   const CatalogContent content_ = content(kBlock, {{1, 1}}, 5);
+  // A file that a client has open for writing and has cut to nothing when its name was `emptied_as`.
+  uint64_t leave_emptied(const std::string& name, uint64_t id, const std::string& emptied_as) {
+    const uint64_t left = leave(name);
+    mark(name, {.state = CopyMark::State::kNone,
+                .node_id = id,
+                .first_version = content_.version + 1,
+                .emptied_as = place_hash(arena_->tree().ino, emptied_as),
+                .content = {}});
+    return left;
+  }
   std::optional<CatalogContent> committed(uint64_t id) {
     commit();
     return test::content_in(tier().store->catalog(), id);
@@ -138,6 +148,50 @@ TEST_F(RecoveryReconcileTest, AnEmptiedFileUnderANewNameLosesItsOldContent) {
   EXPECT_EQ(state(f).node_id, 0u);
   EXPECT_FALSE(copy(f));
   EXPECT_EQ(used_units(), 0u);
+}
+
+// It was renamed first, and the catalog did not hear of that.
+TEST_F(RecoveryReconcileTest, AnEmptiedFileKeepsItsOldContentUnderTheNameThatItWasEmptiedAt) {
+  const uint64_t f = leave_emptied("new", 2, "new");
+  ASSERT_EQ(::linkat(root(), "new", root(), "later", 0), 0);
+  commit_left(2, "old", content_);
+  recover();
+  EXPECT_EQ(catalogued("old"), 0u);
+  EXPECT_EQ(catalogued("new"), 2u);
+  EXPECT_EQ(catalogued("later"), 0u);
+  EXPECT_TRUE(state(f).emptied);
+  EXPECT_EQ(copy(f), content_);
+  EXPECT_EQ(committed(2), content_);
+  EXPECT_EQ(used_units(), 1u);
+  ASSERT_TRUE(work_until([&] { return state(f).tier == Tier::kClean; }));
+  EXPECT_EQ(catalogued("new"), 2u);
+  EXPECT_EQ(catalogued("later"), 2u) << "with its new content";
+}
+
+TEST_F(RecoveryReconcileTest, AnEmptiedFileKeepsNothingUnderANameThatItGotLater) {
+  const uint64_t f = leave_emptied("new", 2, "old");
+  commit_left(2, "old", content_);
+  recover();
+  EXPECT_EQ(catalogued("new"), 0u);
+  EXPECT_EQ(catalogued("old"), 0u);
+  EXPECT_FALSE(copy(f));
+}
+
+// Two files were exchanged, then one of them was emptied, and the catalog heard of neither.
+TEST_F(RecoveryReconcileTest, ExchangedFilesHaveTheirNewNamesAlone) {
+  const auto other = content(kBlock, {{2, 1}}, 6);
+  const uint64_t a = leave_emptied("b", 2, "b");
+  const uint64_t b = leave_clean("a", 3, other);
+  commit_left(2, "a", content_);
+  commit_left(3, "b", other);
+  recover();
+  EXPECT_EQ(catalogued("a"), 3u);
+  EXPECT_EQ(catalogued("b"), 2u);
+  EXPECT_EQ(copy(a), content_);
+  EXPECT_EQ(copy(b), other);
+  ASSERT_TRUE(tree_->remove(root(), "a", false));
+  EXPECT_EQ(catalogued("a"), 0u);
+  EXPECT_EQ(catalogued("b"), 2u);
 }
 
 TEST_F(RecoveryReconcileTest, WhatAnUnspilledFileReplacedStaysOnTheDiskUnderItsName) {

@@ -66,7 +66,7 @@ TEST_F(RecoveryAttachTest, ItsFilesAreColdEntries) {
   EXPECT_EQ(copy(f), content_);
   EXPECT_EQ(status("link").st_blocks, 0);
   EXPECT_EQ(used_units(), 2u) << "its place on the disk is taken";
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
   EXPECT_EQ(capacity_->expected_entry_bytes(), 10'000u);
   EXPECT_EQ(disk_->durability(), Durability::kWriteback);
 }
@@ -96,8 +96,8 @@ TEST_F(RecoveryAttachTest, TheOldestLeaveTheDiskFirst) {
   commit_left({PutNode{newer}, PutName{kCatalogRoot, "newer", 3}, PutContent{3, content(1, {{1, 1}})},
                PutNode{older}, PutName{kCatalogRoot, "older", 2}, PutContent{2, content(1, {{2, 1}})}});
   ASSERT_TRUE(attach());
-  EXPECT_EQ(entries_.next_cold(), ino("older"));
-  EXPECT_EQ(entries_.next_cold(), ino("newer"));
+  EXPECT_EQ(entries_.candidates().next_cold(), ino("older"));
+  EXPECT_EQ(entries_.candidates().next_cold(), ino("newer"));
 }
 
 TEST_F(RecoveryAttachTest, APinnedOneIsPromoted) {
@@ -149,7 +149,7 @@ TEST_F(RecoveryAttachTest, AfterAnErrorAllIsAsItWas) {
   EXPECT_FALSE(is_restoring(root()));
   EXPECT_EQ(settings_->options().spill_path, "");
   EXPECT_FALSE(is_there("link"));
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
 }
 
 TEST_F(RecoveryAttachTest, APoolGetsOneDiskTier) {
@@ -184,7 +184,7 @@ TEST_F(RecoveryAwayTest, TheMarksSayWhatTheDiskHas) {
   EXPECT_EQ(state(plain).node_id, 0u);
   EXPECT_TRUE(insight_->spill_usage().away);
   EXPECT_EQ(disk_->durability(), Durability::kWriteback);
-  EXPECT_EQ(disk_->presence_without(), Presence::kCold) << "it is waited for";
+  EXPECT_EQ(disk_->presence_of_cold(), Presence::kCold) << "it is waited for";
 }
 
 TEST_F(RecoveryAwayTest, WhatIsReadFromTheDiskStaysHeld) {

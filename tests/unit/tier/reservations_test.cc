@@ -322,6 +322,27 @@ TEST_F(ReservationsTest, AWriterThatOutgrowsAllIsPromisedMore) {
   EXPECT_TRUE(capacity_->writer_outruns()) << "it has paused, and may go on";
 }
 
+TEST_F(ReservationsTest, AnIdleWriterIsSeenWhenItGoesOn) {
+  create("entry");
+  const auto rest = [&](uint64_t ino) {
+    capacity_->writers().flushed(ino);  // as after a second without growth
+    (void)capacity_->writers().seen(ino, 0, 0, 0);
+  };
+  rest(ino_);
+  for (uint64_t ino = 1'000'000; ino < 1'000'200; ++ino) {
+    capacity_->writers().open(ino, 0, true);
+    rest(ino);
+  }
+  EXPECT_TRUE(reservations_->follow_writers());
+  EXPECT_TRUE(capacity_->writers().next_to_see(0).empty());
+  for (int round = 0; round < 4; ++round) {
+    write(round * kMiB, kMiB);
+    reservations_->follow_writers();
+  }
+  EXPECT_EQ(capacity_->writers().next_to_see(0), std::vector<uint64_t>{ino_});
+  EXPECT_GT(capacity_->writers().promised_to(ino_), 0u);
+}
+
 TEST_F(ReservationsTest, AWriterThatWillEndWithinItsReservationIsLeftAlone) {
   capacity_->set_entry_size(kMiB);
   Entry& entry = create("entry");

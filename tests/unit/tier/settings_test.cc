@@ -81,8 +81,8 @@ TEST_F(SettingsTest, APolicyTakesOverTheEntries) {
   EXPECT_EQ(options().policy, "lru");
   ASSERT_TRUE(settings_->set_policy("fifo"));
   EXPECT_EQ(options().policy, "fifo");
-  EXPECT_EQ(entries_.next_victim(false)->ino, f) << "though it was used last";
-  EXPECT_EQ(entries_.next_victim(false)->ino, g);
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, f) << "though it was used last";
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, g);
 }
 
 TEST_F(SettingsTest, WatermarksHoldFromTheNextRoundOn) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <functional>
@@ -55,10 +56,23 @@ class OneFile final : public test::IdleResidency {
   // Data of one unit at the start, a hole, and `end` in the last unit.
   void fill_around_hole(const std::string& bytes, uint64_t end_at, const std::string& end) {
     fill(bytes);
+    fill_around_hole(end_at, end);
+  }
+  void fill_around_hole(uint64_t end_at, const std::string& end) {
     size_bytes = end_at + end.size();
     if (::pwrite(file_.get(), end.data(), end.size(), static_cast<off_t>(end_at)) !=
         static_cast<ssize_t>(end.size()))
       throw std::runtime_error("pwrite");
+  }
+  void allocate_beyond(uint64_t offset, uint64_t bytes) {
+    if (::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                    static_cast<off_t>(bytes)) != 0)
+      throw std::runtime_error("fallocate");
+  }
+  uint64_t memory_bytes() const {
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) throw std::runtime_error("fstat");
+    return static_cast<uint64_t>(status.st_blocks) * 512;
   }
 
   std::vector<uint64_t> begun;
@@ -237,6 +251,21 @@ TEST_F(SpillerTest, TheDiskGetsTheBytesAndNothingOfAnotherEntry) {
     EXPECT_TRUE(on_disk(size + padding) == bytes + std::string(padding, '\0'));
   }
   EXPECT_EQ(spiller_->backlog_bytes(), 0u);
+}
+
+// Its pages are too many for a buffer. A mapping would fill the holes, also where memory that a client has
+// allocated beyond the end makes up for them.
+TEST_F(SpillerTest, ACopyFillsNoHole) {
+  const std::string page = test::pattern(1, 4096);
+  const uint64_t units = kBufferedBytesMax / kUnitBytes + 2;
+  ASSERT_LT(units, kUnits);
+  residency_.fill(page);
+  for (uint64_t unit = 1; unit < units; ++unit) residency_.fill_around_hole(unit * kUnitBytes, page);
+  residency_.allocate_beyond(2 * kBufferedBytesMax, kBufferedBytesMax);
+  residency_.mappable = true;
+  const uint64_t before = residency_.memory_bytes();
+  ASSERT_EQ(copy(), 0);
+  EXPECT_EQ(residency_.memory_bytes(), before);
 }
 
 TEST_F(SpillerTest, AnEmptyFileNeedsNoDisk) {

@@ -76,6 +76,31 @@ TEST_F(SurvivorsTest, OpenHandlesAreFoundAndClosedOnce) {
   EXPECT_EQ(handles_of(*next).size(), 2u);
 }
 
+TEST_F(SurvivorsTest, AUserHasAShareOfTheOpenHandles) {
+  const auto open_one = [](Survivors& survivors, uid_t user) {
+    return survivors.handles().opened({.inode = kInode, .user = user});
+  };
+  uint64_t last = 0;
+  for (uint32_t i = 0; i < OpenHandles::kShareOfUser; ++i) {
+    const auto handle = open_one(*survivors_, 65534);
+    ASSERT_TRUE(handle) << i;
+    last = *handle;
+  }
+  EXPECT_EQ(open_one(*survivors_, 65534).error().code, EMFILE);
+  EXPECT_TRUE(open_one(*survivors_, 1000)) << "the others have theirs";
+  survivors_->handles().closed(last);
+  survivors_->handles().closed(last);
+  EXPECT_TRUE(open_one(*survivors_, 65534));
+  EXPECT_EQ(open_one(*survivors_, 65534).error().code, EMFILE);
+  // Whose the opens of a process that died were is not known.
+  const auto next = successor();
+  const auto handle = open_one(*next, 65534);
+  ASSERT_TRUE(handle);
+  next->handles().closed(*handle);
+  next->handles().closed(last - 1);
+  EXPECT_TRUE(open_one(*next, 65534));
+}
+
 TEST_F(SurvivorsTest, BackingIdsUntilTheyAreGivenBack) {
   ASSERT_TRUE(survivors_->backing_ids().held({.inode = kInode, .id = 5}));
   ASSERT_TRUE(survivors_->backing_ids().held({.inode = {.pool = 1, .ino = 2}, .id = 9}));
@@ -134,6 +159,23 @@ TEST_F(SurvivorsTest, WhatBecameOfRequests) {
   EXPECT_TRUE(next->requests().was_attempted(12));
   std::thread([&] { next->requests().begin(4, next->requests().was_attempted(4)); }).join();
   EXPECT_TRUE(successor()->requests().was_attempted(4)) << "by the one before the one before";
+}
+
+TEST_F(SurvivorsTest, ThreadsThatComeAndGoLeaveTheOthersPlacesAlone) {
+  std::thread([this] {
+    survivors_->requests().begin(2, false);
+    survivors_->requests().attempt(2);
+    std::thread([this] {
+      for (uint32_t request = 0; request <= Requests::kPlaces; ++request) {
+        survivors_->requests().begin(4 + 2 * request, false);
+        survivors_->requests().leave();
+      }
+    }).join();
+    EXPECT_TRUE(survivors_->requests().was_attempted(2));
+    EXPECT_NE(survivors_->requests().oldest_ns(), 0u) << "it has its request in hand";
+    survivors_->requests().end();
+  }).join();
+  EXPECT_EQ(survivors_->requests().oldest_ns(), 0u);
 }
 
 TEST_F(SurvivorsTest, TheOldestRequestInHand) {

@@ -177,12 +177,12 @@ TEST_F(TreeChangesTest, APinnedEntryStaysAndASuccessorKnows) {
   EXPECT_EQ(set_pinned(f, true), 0);
   EXPECT_TRUE(state(f).pinned);
   EXPECT_TRUE(has_pin_xattr("f"));
-  EXPECT_EQ(entries_.pinned_bytes(), kBlock);
-  EXPECT_FALSE(entries_.next_victim(false));
+  EXPECT_EQ(entries_.sums().pinned_bytes(), kBlock);
+  EXPECT_FALSE(entries_.candidates().next_victim(false));
   EXPECT_EQ(set_pinned(f, false), 0);
   EXPECT_FALSE(has_pin_xattr("f"));
-  EXPECT_EQ(entries_.pinned_bytes(), 0u);
-  EXPECT_TRUE(entries_.next_victim(false));
+  EXPECT_EQ(entries_.sums().pinned_bytes(), 0u);
+  EXPECT_TRUE(entries_.candidates().next_victim(false));
 }
 
 TEST_F(TreeChangesTest, WhatCannotBePinned) {
@@ -222,13 +222,13 @@ TEST_F(TreeChangesTest, ALostPinIsLostForASuccessorToo) {
 }
 
 TEST_F(TreeChangesTest, APriorityDecidesWhoLeavesFirst) {
-  entries_.set_policy("priority");
+  entries_.candidates().set_policy("priority");
   const uint64_t f = store("f");
   const uint64_t g = store("g");
   tree_->set_priority(f, 5);
   tree_->set_priority(4711, 5);
-  EXPECT_EQ(entries_.next_victim(false)->ino, g);
-  EXPECT_EQ(entries_.next_victim(false)->ino, f);
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, g);
+  EXPECT_EQ(entries_.candidates().next_victim(false)->ino, f);
 }
 
 TEST_F(TreeChangesTest, WhatIsMadeBelongsToItsUser) {

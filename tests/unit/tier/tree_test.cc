@@ -36,7 +36,7 @@ TEST_F(TreeTest, ARemovedFileThatNobodyUsesIsGone) {
   EXPECT_EQ(remove("f"), 0);
   EXPECT_FALSE(is_there("f"));
   EXPECT_FALSE(state(f).exists);
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
   EXPECT_EQ(counters_.removes, 1u);
   EXPECT_EQ(remove("f"), ENOENT);
 }
@@ -47,8 +47,8 @@ TEST_F(TreeTest, ARemovedFileStaysForThoseWhoHaveItOpen) {
   EXPECT_EQ(remove("f"), 0);
   EXPECT_TRUE(state(f).removed);
   EXPECT_TRUE(is_kept(f));
-  EXPECT_EQ(entries_.files(), 0u);
-  EXPECT_FALSE(entries_.next_victim(false)) << "no candidate for eviction";
+  EXPECT_EQ(entries_.sums().files(), 0u);
+  EXPECT_FALSE(entries_.candidates().next_victim(false)) << "no candidate for eviction";
 }
 
 TEST_F(TreeTest, ARemovedFileThatTheKernelKnowsStaysUntilForgotten) {
@@ -72,7 +72,7 @@ TEST_F(TreeTest, AFileGoesWithItsLastName) {
   EXPECT_EQ(state(f).lookups, 1u) << "the kernel is told of the inode";
   EXPECT_EQ(remove("f"), 0);
   EXPECT_FALSE(state(f).removed);
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
   EXPECT_EQ(remove("g"), 0);
   EXPECT_TRUE(state(f).removed);
   EXPECT_EQ(counters_.removes, 2u);
@@ -164,7 +164,7 @@ TEST_F(TreeTest, ARenameRemovesWhatItReplaces) {
   EXPECT_TRUE(is_kept(h));
   EXPECT_EQ(ino("h"), f);
   EXPECT_EQ(counters_.removes, 2u);
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
 }
 
 TEST_F(TreeTest, AnExchangeRemovesNothing) {
@@ -229,10 +229,10 @@ TEST_F(TreeTest, WhileRestoringNamesOfTheCatalogStay) {
 
 TEST_F(TreeTest, ANamelessFileBecomesAnEntryWithItsFirstName) {
   const Nameless f = create_nameless();
-  EXPECT_EQ(entries_.files(), 0u);
+  EXPECT_EQ(entries_.sums().files(), 0u);
   EXPECT_TRUE(is_kept(f.ino));
   EXPECT_EQ(link(f.ino, "f"), 0);
-  EXPECT_EQ(entries_.files(), 1u);
+  EXPECT_EQ(entries_.sums().files(), 1u);
   EXPECT_FALSE(state(f.ino).removed);
   EXPECT_FALSE(is_kept(f.ino)) << "its name keeps it";
   EXPECT_EQ(state(f.ino).lookups, 1u);
@@ -250,7 +250,7 @@ TEST_F(TreeTest, APinThatIsTooMuchForAFilesFirstNameIsLost) {
   EXPECT_EQ(link(f.ino, "f"), 0);
   EXPECT_FALSE(state(f.ino).pinned);
   EXPECT_EQ(code_of(sys::get_xattr(f.file.get(), kPinnedXattr, {})), ENODATA);
-  const auto victim = entries_.next_victim(true);
+  const auto victim = entries_.candidates().next_victim(true);
   EXPECT_TRUE(victim && victim->ino == f.ino);
 }
 

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 namespace kvcachefs::writers_test {
 
 constexpr uint64_t kIno = 7;
@@ -51,7 +55,7 @@ TEST(Writers, TheLastCloseEndsThePromiseAndTellsWhatWasOutgrown) {
   EXPECT_FALSE(writers.close(kIno, 60)) << "10 before and 50 promised";
   EXPECT_EQ(writers.promised_bytes(), 0u);
   EXPECT_EQ(writers.reserved_bytes(), 0u);
-  EXPECT_TRUE(writers.inodes().empty());
+  EXPECT_TRUE(writers.next_to_see(10).empty());
   ASSERT_TRUE(writers.open(kIno, 10, 50, 100));
   EXPECT_TRUE(writers.close(kIno, 61));
   EXPECT_FALSE(writers.close(kIno, 1000)) << "no writer";
@@ -65,6 +69,31 @@ TEST(Writers, AWriterThroughTheDaemonHasNoPromiseToOutgrow) {
   writers.open(kIno, 0, true);
   writers.open(kIno, 0, false);
   EXPECT_TRUE(writers.seen(kIno, 1, 1, 0).passes) << "one of the two does";
+}
+
+TEST(Writers, IdleOnesAreSeenInTurn) {
+  Writers writers;
+  const auto next = [&](size_t idle) {
+    auto inodes = writers.next_to_see(idle);
+    std::ranges::sort(inodes);
+    return inodes;
+  };
+  for (uint64_t ino = 1; ino <= 5; ++ino) writers.open(ino, 0, true);
+  EXPECT_EQ(next(0), (std::vector<uint64_t>{1, 2, 3, 4, 5})) << "they have just been opened";
+  for (const uint64_t ino : {1, 2, 4, 5}) {
+    writers.flushed(ino);
+    (void)writers.seen(ino, 0, 0, 0);
+  }
+  EXPECT_EQ(next(0), std::vector<uint64_t>{3});
+  EXPECT_EQ(next(2), (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(next(2), (std::vector<uint64_t>{3, 4, 5}));
+  EXPECT_EQ(next(3), (std::vector<uint64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(next(100), (std::vector<uint64_t>{1, 2, 3, 4, 5}));
+  EXPECT_TRUE(writers.seen(4, 1, 1, 0).active) << "it goes on";
+  EXPECT_EQ(next(0), (std::vector<uint64_t>{3, 4}));
+  (void)writers.close(3, 0);
+  (void)writers.close(1, 0);
+  EXPECT_EQ(next(100), (std::vector<uint64_t>{2, 4, 5}));
 }
 
 TEST(Writers, ARaisedPromiseNeverShrinks) {
