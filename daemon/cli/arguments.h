@@ -19,7 +19,7 @@ struct CliArguments {
   int priority = 0;                // of prefetch
   bool no_wait = false;
   std::string runtime_dir = "/run/kvcachefs";  // of stop
-  std::string config_file;                     // of check; empty: the settings name the disk
+  std::string config_file;                     // of check and upgrade
   bool data = false;
   bool repair = false;
   bool json = false;

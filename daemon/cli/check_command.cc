@@ -23,8 +23,6 @@
 namespace kvcachefs {
 namespace {
 
-// A size in percent of the memory is not evaluated by the check, so any memory will do.
-constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
 // The check waits this long for a daemon that has just been killed, whose writes the kernel still completes.
 // A daemon that serves does not give the disk up.
 constexpr std::chrono::milliseconds kPatience{2000};

@@ -19,6 +19,7 @@
 #include "daemon/cli/mount_tree.h"
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
+#include "daemon/config.h"
 #include "fs/virtual_xattrs.h"
 #include "tier/policies/policy.h"
 #include "tier/pool_options.h"
@@ -38,8 +39,22 @@ std::string upper_case(std::string_view text) {
   return result;
 }
 
+CliResult<std::string> configured_mount(const std::string& file) {
+  Config config;
+  PoolOrigins origins;
+  Result<void> read = read_config_file(file, kAnyMemoryBytes, config, origins);
+  if (!read) return stop(kUsage, read.error().message);
+  if (config.mountpoint.empty()) return stop(kUsage, fmt::format("{} has no mountpoint", file));
+  return config.mountpoint.native();
+}
+
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
   std::string root = arguments.mount;
+  if (root.empty() && !arguments.config_file.empty()) {
+    CliResult<std::string> configured = configured_mount(arguments.config_file);
+    if (!configured) return std::unexpected(configured.error());
+    root = *configured;
+  }
   if (root.empty()) {
     auto mounts = read_mounts(environment.mountinfo);
     if (!mounts) return pass(mounts);

@@ -2,6 +2,7 @@
 // fails with an exit code and a sentence.
 #pragma once
 
+#include <cstdint>
 #include <expected>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ struct CliError {
   int exit_code;
   std::string message;
 };
+// The tool evaluates no size in percent of the memory, so any memory will do where it reads settings.
+inline constexpr uint64_t kAnyMemoryBytes = uint64_t{1} << 40;
 // A Result becomes one by itself.
 template <class T>
 using CliResult = std::expected<T, CliError>;

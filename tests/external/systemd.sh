@@ -10,8 +10,10 @@ programs=$(cd "${1:-$root/build/dev/bin}" && pwd)
 
 work=$(mktemp -d /tmp/kv-systemd-XXXXXX)
 init=
+neighbour=
 cleanup() {
   if [ -n "$init" ]; then kill -KILL "$init" 2>/dev/null || true; fi
+  if [ -n "$neighbour" ]; then kill -TERM "$neighbour" 2>/dev/null || true; fi
   wait 2>/dev/null || true
   rm -rf --one-file-system "$work"
 }
@@ -28,6 +30,13 @@ sed "s|/usr/sbin/kvcachefsd|$work/bin/kvcachefsd|; s|/usr/bin/kvcachefs|$work/bi
 # A minute is long for a test.
 printf '[Service]\nWatchdogSec=2\n' >"$work/units/kvcachefs.service.d/test.conf"
 printf 'mountpoint = "%s"\n[pools.p]\nsize = "64M"\n' "$work/mnt" >"$work/kvcachefs.toml"
+
+# A host may have a second kvcachefs, which is not the service's.
+mkdir "$work/neighbour"
+"$programs/kvcachefsd" --pool p:size=64M -o "runtime_dir=$work/run,no_supervisor" "$work/neighbour" 2>"$work/neighbour.log" &
+neighbour=$!
+for _ in $(seq 200); do [ -e "$work/neighbour/.kvcachefs/version" ] || sleep 0.1; done
+[ -e "$work/neighbour/.kvcachefs/version" ] || { cat "$work/neighbour.log" >&2; exit 1; }
 
 unshare --mount --pid --fork --cgroup --uts --ipc bash -c '
   mount --make-rprivate / && mount -t proc proc /proc && mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system

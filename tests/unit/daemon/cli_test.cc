@@ -176,6 +176,22 @@ TEST_F(CliTest, FindsTheMount) {
   EXPECT_EQ(run({"status", "a"}).exit_code, 0);
 }
 
+TEST_F(CliTest, UpgradesTheDaemonOfAConfiguration) {
+  const std::string root = mount_.root().native();
+  write_mountinfo("40 26 0:45 / " + root + " rw - fuse.kvcachefs kvcachefs rw\n" +
+                  "41 26 0:46 / /elsewhere rw - fuse.kvcachefs kvcachefs rw\n");
+  EXPECT_EQ(run_alone({"upgrade"}).exit_code, 2);
+  mount_.write(".toml", "mountpoint = \"" + root + "\"\n[pools.a]\nsize = \"50%\"\n");
+  const Outcome found = run_alone({"upgrade", "--config", root + "/.toml"});
+  EXPECT_EQ(found.exit_code, 1);
+  EXPECT_NE(found.error.find("it has no supervisor"), std::string::npos) << found.error;
+  mount_.write(".toml", "[pools.a]\nsize = \"50%\"\n");
+  const Outcome nowhere = run_alone({"upgrade", "--config", root + "/.toml"});
+  EXPECT_EQ(nowhere.exit_code, 2);
+  EXPECT_EQ(nowhere.error, "kvcachefs: " + root + "/.toml has no mountpoint\n");
+  EXPECT_EQ(run_alone({"upgrade", "--config", root + "/none"}).exit_code, 2);
+}
+
 TEST_F(CliTest, SaysThatNothingIsMounted) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"status"},
                                                   {"top", "--once"},
