@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/faults.h"
@@ -52,11 +54,13 @@ class Writers {
 
  private:
   void write(int w) {
-    const File file(path(w), O_WRONLY | O_CREAT | O_EXCL);
+    File file(path(w), O_WRONLY | O_CREAT | O_EXCL);
     if (nameless_) (void)::unlink(path(w).c_str());
     const std::string content = pattern(w, kMiB);
+    const int fd = file.fd();
+    if (nameless_) held_[w].emplace(std::move(file));
     ids_[w] = static_cast<pid_t>(::syscall(SYS_gettid));
-    const ssize_t written = ::pwrite(file.fd(), content.data(), content.size(), 0);
+    const ssize_t written = ::pwrite(fd, content.data(), content.size(), 0);
     ids_[w] = 0;
     if (written != static_cast<ssize_t>(content.size()))
       failures_[w] = written < 0 ? error_name(errno) : std::to_string(written) + " bytes";
@@ -72,7 +76,8 @@ class Writers {
   }
 
   const std::string directory_;
-  const bool nameless_;  // their files have no name when they write
+  const bool nameless_;  // their files have no name when they write, and are kept open
+  std::optional<File> held_[kWriters];
   std::vector<std::string> failures_ = std::vector<std::string>(kWriters);
   std::atomic<pid_t> ids_[kWriters] = {};
   std::atomic<int> done_{0};
