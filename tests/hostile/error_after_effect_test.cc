@@ -32,12 +32,17 @@ class ErrorAfterEffectTest : public DiskTierTest {
   // disarm() removes the fault; true if no thread came to it.
   bool disarm() { return ::unlink(fault_file().c_str()) == 0; }
 
-  // expect_one_truth() compares the names that the kernel has for true with those that the daemon lists.
+  // expect_one_truth() compares the names that the kernel has for true with those that the daemon lists. The
+  // kernel is told of what became of a failed call a moment after the answer.
   void expect_one_truth(const std::vector<std::string>& names) {
     std::set<std::string> believed, listed;
-    for (const std::string& name : names)
-      if (exists(path(name))) believed.insert(name);
     for (const std::string& name : list(mount().path())) listed.insert(name);
+    (void)eventually([&] {
+      believed.clear();
+      for (const std::string& name : names)
+        if (exists(path(name))) believed.insert(name);
+      return believed == listed;
+    });
     EXPECT_EQ(believed, listed);
     std::set<ino_t> files;
     for (const std::string& name : listed) {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/sys.h"
 #include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/freezable_disk.h"
@@ -67,8 +68,9 @@ class Writers {
     ++done_;
   }
   static bool is_in_write(pid_t thread) {
-    return thread > 0 && read_file("/proc/self/task/" + std::to_string(thread) + "/syscall")
-                             .starts_with(std::to_string(SYS_pwrite64) + " ");
+    if (thread == 0) return false;
+    const auto call = sys::read_text(("/proc/self/task/" + std::to_string(thread) + "/syscall").c_str());
+    return call && call->starts_with(std::to_string(SYS_pwrite64) + " ");  // it may have ended meanwhile
   }
   void join() {
     for (std::thread& thread : threads_) thread.join();
