@@ -62,7 +62,7 @@ Result<std::filesystem::path> absolute_path(std::string_view option, const std::
   return path.lexically_normal();
 }
 
-Result<void> set_option(Config& config, std::string_view option) {
+Result<void> set_option(Config& config, std::string_view option, uint64_t memory_bytes) {
   const auto [key, given] = split_key_value(option);
   const DaemonSetting* const setting = find_daemon_setting(key);
   if (setting == nullptr && key != "runtime_dir") {
@@ -79,15 +79,15 @@ Result<void> set_option(Config& config, std::string_view option) {
     config.runtime_dir = std::move(*path);
     return {};
   }
-  const Result<void> set = setting->set(config, takes_value ? number_in<unsigned>(*given) : 1);
+  const Result<void> set = setting->set(config, given.value_or("true"), memory_bytes);
   return set ? set : fail(EINVAL, fmt::format("-o {}: '{}' {}", key, *given, set.error().message));
 }
 
-Result<void> set_options(Config& config, std::string_view list) {
+Result<void> set_options(Config& config, std::string_view list, uint64_t memory_bytes) {
   while (!list.empty()) {
     const std::string_view option = take_part(list, ',');
     if (option.empty()) continue;
-    if (Result<void> set = set_option(config, option); !set) return set;
+    if (Result<void> set = set_option(config, option, memory_bytes); !set) return set;
   }
   return {};
 }
@@ -111,7 +111,8 @@ Result<void> add_pool(Config& config, PoolOrigins& origins, const std::string& s
   return {};
 }
 
-Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, uint64_t memory_bytes) {
+Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, uint64_t memory_bytes,
+                           Result<void>& pools_fit) {
   Config config;
   PoolOrigins origins;
   if (!arguments.config_file.empty()) {
@@ -119,13 +120,13 @@ Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, u
     if (!read) return pass(read);
   }
   for (const std::string& list : arguments.options) {
-    if (Result<void> set = set_options(config, list); !set) return pass(set);
+    if (Result<void> set = set_options(config, list, memory_bytes); !set) return pass(set);
   }
   for (const std::string& spec : arguments.pools) {
     if (Result<void> added = add_pool(config, origins, spec, memory_bytes); !added) return pass(added);
   }
   if (config.pools.empty()) config.pools.push_back(default_pool("default", memory_bytes));
-  if (Result<void> checked = check_pools(config.pools, origins, memory_bytes); !checked) return pass(checked);
+  pools_fit = check_pools(config, origins, memory_bytes);
   if (Result<void> checked = check_transport(config, origins); !checked) return pass(checked);
   if (!arguments.mountpoint.empty()) {
     Result<std::filesystem::path> path = absolute_path("MOUNTPOINT", arguments.mountpoint);
@@ -166,8 +167,11 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64
     result.action = CommandLine::Action::kCanSucceed;
     result.formats = *arguments.can_succeed;
   }
-  Result<Config> config = make_config(arguments, result.action == CommandLine::Action::kServe, memory_bytes);
+  const bool serves = result.action == CommandLine::Action::kServe;
+  Result<Config> config = make_config(arguments, serves, memory_bytes, result.pools_fit);
   if (!config) return pass(config);
+  const bool goes_on = result.action == CommandLine::Action::kCanSucceed;
+  if (!serves && !goes_on && !result.pools_fit) return pass(result.pools_fit);
   result.config = std::move(*config);
   if (arguments.print_config) result.output = format_config(result.config);
   return result;

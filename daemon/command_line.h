@@ -15,10 +15,13 @@ struct CommandLine {
   Action action = Action::kServe;
   Config config;
   std::string formats;  // for kCanSucceed: what the asking daemon leaves (daemon/succession.h)
-  std::string output;   // what kPrintConfig, kVersion and kHelp print; ends with a newline
+  Result<void>
+      pools_fit;  // of kServe and kCanSucceed; a daemon that goes on with what another has left does not ask
+  std::string output;  // what kPrintConfig, kVersion and kHelp print; ends with a newline
 };
 
-// `memory_bytes` is what sizes in percent refer to, and what all pools together must fit in.
+// `memory_bytes` is what sizes in percent refer to, and what all pools together must fit in: for kServe
+// `pools_fit` has the error, else it is one of the call.
 Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64_t memory_bytes);
 
 }  // namespace kvcachefs

@@ -15,6 +15,10 @@
 
 namespace kvcachefs {
 
+struct Percent {
+  unsigned value = 0;
+};
+
 struct Config {
   std::filesystem::path mountpoint;
   std::filesystem::path runtime_dir = "/run/kvcachefs";
@@ -26,6 +30,10 @@ struct Config {
   unsigned give_up_after_s = 300;   // how long successors may fail to come to serve
   std::optional<unsigned> poll_us;  // empty: default_poll_us()
   unsigned threads = 0;             // 0: by the number of processors
+  // What is left of the memory for all but the pools (empty: default_memory_reserve()), and what a pool keeps
+  // of its size while that is short. 0 and 100: the pools keep all of their sizes.
+  std::optional<uint64_t> memory_reserve_bytes;
+  Percent shrink_floor{10};
   bool daemonize = false;
   std::vector<PoolOptions> pools;
 };
@@ -34,12 +42,19 @@ struct Config {
 // configuration file and the mount helper.
 struct DaemonSetting {
   std::string_view key;
-  std::variant<bool Config::*, unsigned Config::*, std::optional<unsigned> Config::*> member;
+  using Amount = std::optional<uint64_t> Config::*;
+
+  std::variant<bool Config::*, unsigned Config::*, std::optional<unsigned> Config::*, Percent Config::*,
+               Amount>
+      member;
   unsigned maximum = 1;
   std::string_view value = {};  // as the help shows it
 
   bool is_flag() const { return value.empty(); }
-  Result<void> set(Config& config, std::optional<int64_t> to) const;  // the error begins with `is not`
+  bool is_number() const { return !is_flag() && maximum > 0; }  // of which the file has a number alone
+  // A flag is `true` or `false`. `memory_bytes` is the amount to which an amount in percent refers. The error
+  // begins with `is not`.
+  Result<void> set(Config& config, std::string_view text, uint64_t memory_bytes) const;
   std::string text(const Config& config) const;  // as TOML has it; empty for a value that is not set
 };
 
@@ -54,19 +69,25 @@ inline constexpr DaemonSetting kDaemonSettings[] = {
     {"threads", &Config::threads, 1024, "=N"},
     {"hang_after", &Config::hang_after_s, 86'400, "=S"},
     {"give_up_after", &Config::give_up_after_s, 86'400, "=S"},
+    {"memory_reserve", &Config::memory_reserve_bytes, 0, "=SIZE"},
+    {"shrink_floor", &Config::shrink_floor, 0, "=P%"},
 };
 const DaemonSetting* find_daemon_setting(std::string_view key);  // nullptr: there is no such setting
 
 // A thread that polls takes a processor from the clients, so the default is 0 where there are few processors.
 unsigned default_poll_us(unsigned processors);
 
+// A twentieth of the memory, at least 512M and at most half: for the kernel, whose inodes and tables grow
+// with the entries, and for the processes that use them.
+uint64_t default_memory_reserve(uint64_t memory_bytes);
+uint64_t memory_reserve_of(const Config& config, uint64_t memory_bytes);
+
 // The place where each pool's settings were last changed: `FILE:LINE` or `--pool`.
 using PoolOrigins = std::map<std::string, std::string, std::less<>>;
 
-// The rules that no single setting can show to be broken: all pools together fit in the memory, an entry fits
-// in its pool, no two pools have the same disk tier.
-Result<void> check_pools(const std::vector<PoolOptions>& pools, const PoolOrigins& origins,
-                         uint64_t memory_bytes);
+// The rules that no single setting can show to be broken: all pools together fit in the memory without the
+// reserve, an entry fits in its pool, no two pools have the same disk tier.
+Result<void> check_pools(const Config& config, const PoolOrigins& origins, uint64_t memory_bytes);
 
 // Over io_uring no open may wait, and an open of an entry that is only on the disk has to.
 Result<void> check_transport(const Config& config, const PoolOrigins& origins);

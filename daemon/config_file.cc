@@ -41,8 +41,7 @@ class Reader {
     if (name == "mountpoint") return read_path(name, node, config.mountpoint);
     if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
     if (const DaemonSetting* setting = find_daemon_setting(name)) {
-      const auto flag = std::optional<int64_t>(node.value_exact<bool>());
-      const auto set = setting->set(config, setting->is_flag() ? flag : node.value_exact<int64_t>());
+      const auto set = setting->set(config, text_of(node, *setting), memory_bytes_);
       return set ? set : wrong(node.source(), fmt::format("{} {}", name, set.error().message));
     }
     if (name == "pools") return read_pools(node, config, origins);
@@ -93,6 +92,16 @@ class Reader {
       }
     }
     return {};
+  }
+
+  // The text that the command line would have; empty for a value of a wrong kind.
+  static std::string text_of(const toml::node& node, const DaemonSetting& setting) {
+    if (const auto flag = node.value_exact<bool>(); flag && setting.is_flag())
+      return *flag ? "true" : "false";
+    if (const auto number = node.value_exact<int64_t>(); number && !setting.is_flag())
+      return std::to_string(*number);
+    if (setting.is_flag() || setting.is_number()) return {};
+    return node.value_exact<std::string>().value_or("");
   }
 
   // A number becomes the text that the command line would have; 0o1777 is the mode 1777. A switch may be true

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
@@ -92,7 +93,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                     },
                                 .can_upgrade = [&]() -> Result<void> {
                                   if (auto able = succession.check(); !able) return able;
-                                  return check_disks(survivors->pools(), sys::memory_bytes(),
+                                  return check_disks(survivors->pools(), usable_memory_bytes(),
                                                      runtime.pools_without_disk());
                                 },
                                 .upgrade =
@@ -179,7 +180,7 @@ int serve_from(Start start, Config& config, const Succession& succession, Servic
 
 int run(int argc, char** argv) {
   const Succession succession(argc, argv);
-  auto command = parse_command_line(argc, argv, sys::memory_bytes());
+  auto command = parse_command_line(argc, argv, usable_memory_bytes());
   if (!command) {
     std::fprintf(stderr, "kvcachefsd: %s\n", command.error().message.c_str());
     return kExitUsage;
@@ -198,6 +199,10 @@ int run(int argc, char** argv) {
   if (!start) {
     std::fprintf(stderr, "kvcachefsd: %s\n", start.error().message.c_str());
     return kExitFailure;
+  }
+  if (!command->pools_fit && !start->survivors) {
+    std::fprintf(stderr, "kvcachefsd: %s\n", command->pools_fit.error().message.c_str());
+    return kExitUsage;
   }
   // Names below it are compared with what the kernel tells of descriptors, which has no symbolic link in it.
   std::error_code unresolved;

@@ -12,6 +12,7 @@
 #include "alloc/numa_topology.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/risky_read.h"
@@ -24,6 +25,7 @@
 #include "daemon/supervisor.h"
 #include "daemon/workers.h"
 #include "fs/session.h"
+#include "tier/pool/memory_watch.h"
 #include "tier/pool/pools.h"
 
 namespace kvcachefs {
@@ -57,7 +59,7 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
 }
 
 Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& runtime) {
-  auto listed = parse_pool_list(survivors.pools(), sys::memory_bytes());
+  auto listed = parse_pool_list(survivors.pools(), pools.memory_bytes());
   if (!listed) return pass(listed);
   for (const ListedPool& pool : *listed) {
     auto adopted = pools.adopt(pool.number, pool.options);
@@ -117,14 +119,31 @@ unsigned server_threads_of(const Config& config) {
   return config.threads > 0 ? config.threads : Workers::default_server_threads();
 }
 
-ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation) {
+ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation,
+                    uint64_t memory_bytes) {
   return {.threads = server_threads_of(config),
           .poll_us = poll_us_of(config),
-          .memory_bytes = sys::memory_bytes(),
+          .memory_bytes = memory_bytes,
+          .memory_reserve_bytes = memory_reserve_of(config, memory_bytes),
           .started_ns = now_ns(),
           .pid = getpid(),
           .supervisor_pid = survivors.supervised() ? getppid() : 0,
           .generation = generation};
+}
+
+void serve_clients(const Config& config, Session& session, const Pools& pools, const Workers& workers,
+                   Survivors& survivors, const Audience& audience) {
+  log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION, config.mountpoint.string(),
+           session.passthrough() ? "passthrough" : "daemon",
+           session.over_io_uring() ? "io_uring" : "dev_fuse", pools.list().size());
+  survivors.children().serving(now_ns());
+  audience.announcement.ready(config.runtime_dir.string());
+  audience.served();
+  const auto gets_on = [&audience, log = log_path(config.runtime_dir.string())] {
+    keep_log_bounded(log);
+    audience.gets_on();
+  };
+  wait_for_end(session, workers, survivors, audience.supervisor, gets_on);
 }
 
 }  // namespace
@@ -145,8 +164,12 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   // The lock keeps two threads apart, so that the older list is not written down last.
   Mutex listing;
   std::function<Result<void>()> list_pools;
+  const HostMemoryReader host_memory;
+  const uint64_t memory_bytes = host_memory.read().total_bytes;
+  const MemoryRules memory_rules = {memory_reserve_of(config, memory_bytes), config.shrink_floor.value};
   Pools pools({.directory = runtime.pools_directory(),
-               .memory_bytes = sys::memory_bytes(),
+               .memory_bytes = memory_bytes,
+               .reserve_bytes = memory_rules.reserve_bytes,
                .opens_may_wait = !config.io_uring,
                .pool = {.topology = topology.get(),
                         .backing_store = &backing,
@@ -166,7 +189,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    .no_page_cache = config.no_page_cache,
                    .poll_us = poll_us_of(config),
                    .generation = generation,
-                   .info = describe(config, survivors, generation),
+                   .info = describe(config, survivors, generation, memory_bytes),
                    .pools_changed = [&] {
                      if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
                    }});
@@ -177,22 +200,14 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     return kExitFailure;
   }
   AwayDisks away_disks(pools, audience.handovers);
+  MemoryWatch memory_watch(pools, memory_rules, host_memory);
   Workers workers(session, pools, evictor_wakeup);
   workers.start(server_threads_of(config));
   workers.watch(away_disks);
+  if (memory_rules.exist()) workers.watch(memory_watch);
   const bool negotiated = session.wait_until_negotiated(kNegotiationTime);
   if (negotiated) {
-    log_info("kvcachefs {} serves {}: {} I/O over {}, {} pools", KVCACHEFS_VERSION,
-             config.mountpoint.string(), session.passthrough() ? "passthrough" : "daemon",
-             session.over_io_uring() ? "io_uring" : "dev_fuse", pools.list().size());
-    survivors.children().serving(now_ns());
-    audience.announcement.ready(config.runtime_dir.string());
-    audience.served();
-    const auto gets_on = [&audience, log = log_path(config.runtime_dir.string())] {
-      keep_log_bounded(log);
-      audience.gets_on();
-    };
-    wait_for_end(session, workers, survivors, audience.supervisor, gets_on);
+    serve_clients(config, session, pools, workers, survivors, audience);
     survivors.children().ending();
   } else if (generation > 0) {
     log_info("unmounted from outside");

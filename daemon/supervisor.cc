@@ -13,11 +13,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/key_value.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/sys_process.h"
@@ -61,6 +63,16 @@ std::string how(std::optional<int> exit_status) {
 
 bool left_on_purpose(const std::optional<int>& status) {
   return status && WIFEXITED(*status) && WEXITSTATUS(*status) == kExitToBeFollowed;
+}
+
+// If the kernel has to kill one of the two for memory, it takes the child, which another follows: with the
+// supervisor the mount ends. One more is a thousandth of the memory (proc(5), oom_score_adj).
+void go_before_the_supervisor() {
+  constexpr const char* kFile = "/proc/self/oom_score_adj";
+  const auto text = sys::read_text(kFile);
+  std::string_view line = text ? std::string_view(*text) : std::string_view();
+  if (const auto score = number_in<int>(take_word(line)); score && *score < 1000)
+    std::ofstream(kFile) << *score + 1;
 }
 
 class Supervisor {
@@ -130,6 +142,7 @@ Result<void> Supervisor::start_child() {
     child_ = fork_sharing_descriptors();
     if (child_ == 0) {
       prctl(PR_SET_NAME, "kvcachefsd");
+      go_before_the_supervisor();
       std::exit(supervision_.serve());
     }
     if (child_ > 0) {

@@ -168,6 +168,14 @@ void Workers::watch(AwayDisks& disks) {
   });
 }
 
+void Workers::watch(MemoryWatch& memory) {
+  const OthersSignals others;
+  threads_.emplace_back([this, &memory] {
+    become_helper("memory watcher");
+    while (!stopping_) std::this_thread::sleep_for(memory.step());
+  });
+}
+
 template <class Step>
 void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step step) {
   disk.threads.emplace_back([this, name, nice, pool = disk.pool, step] {

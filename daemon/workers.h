@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "fs/session.h"
+#include "tier/pool/memory_watch.h"
 #include "tier/pool/pools.h"
 #include "tier/recovery/away_disks.h"
 
@@ -35,6 +36,7 @@ class Workers {
   // The call looks regularly whether the disk of a pool without its disk can be had again, if there is such a
   // pool. It comes after start().
   void watch(AwayDisks& disks);
+  void watch(MemoryWatch& memory);
   bool found_disk() const { return away_disks_ != nullptr && away_disks_->found(); }
   // The time at which the evictor last ended a turn; it takes several a second. Only the evictor counts,
   // because the disk tiers' threads may wait for a disk without a limit.

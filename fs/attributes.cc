@@ -38,9 +38,13 @@ Space space_of(Pool& pool) {
   const bool apart = pool.disk().durability() == Durability::kNone;
   const uint64_t bytes = apart ? memory.size_bytes + disk_bytes : std::max(memory.size_bytes, disk_bytes);
   const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
-  // A pool without its disk cannot let go of what only its memory has.
-  const uint64_t available_bytes =
-      pool.disk().away() != nullptr ? std::min(bytes, free_bytes + memory.evictable_bytes) : bytes;
+  // A pool without its disk cannot let go of what only its memory has. While the host is short of memory,
+  // what a pool without a larger disk cannot store is not available.
+  const uint64_t storable_bytes =
+      apart ? memory.limit_bytes + disk_bytes : std::max(memory.limit_bytes, disk_bytes);
+  const uint64_t available_bytes = pool.disk().away() != nullptr
+                                       ? std::min(storable_bytes, free_bytes + memory.evictable_bytes)
+                                       : storable_bytes;
   return {bytes, free_bytes, available_bytes};
 }
 

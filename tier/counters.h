@@ -25,7 +25,8 @@ struct PoolCounters {
   // Writes and allocations that returned ENOSPC to a client. Because passthrough does not report its errors
   // to the daemon, there the counter counts writers that have met the end of the memory.
   std::atomic<uint64_t> no_space_errors{0};
-  std::atomic<uint64_t> evict_orders{0};  // writes to .pool/evict
+  std::atomic<uint64_t> evict_orders{0};    // writes to .pool/evict
+  std::atomic<uint64_t> gave_way_bytes{0};  // what the pool was to evict because the host was short of memory
   // Counters of the disk tier: all stay 0 without one.
   std::atomic<uint64_t> spills{0};  // entries written to disk
   std::atomic<uint64_t> spilled_bytes{0};

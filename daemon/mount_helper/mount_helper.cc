@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/host_memory.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
 #include "tier/blocks.h"
@@ -199,7 +200,7 @@ bool is_bound(const std::vector<MountPoint>& mounts, const MountArguments& argum
 }
 
 int run_mount_helper(int argc, const char* const* argv) {
-  const uint64_t memory_bytes = sys::memory_bytes();
+  const uint64_t memory_bytes = usable_memory_bytes();
   Result<MountArguments> arguments = parse_mount_arguments(argc, argv, memory_bytes);
   const auto failed = [](const Error& error, int exit_code) {
     say(error.message);

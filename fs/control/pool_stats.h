@@ -45,6 +45,8 @@ struct PoolStat {
 
 inline constexpr PoolStat kPoolStats[] = {
     {&PoolUsage::size_bytes, "size_bytes", "Memory the pool may use."},
+    {&PoolUsage::limit_bytes, "limit_bytes",
+     "Memory the pool may use now: less than its size while the host is short of memory."},
     {&PoolUsage::used_bytes, "used_bytes", "Memory in use."},
     {&PoolUsage::free_bytes, "free_bytes", "Memory not in use."},
     {&PoolUsage::evictable_bytes, "evictable_bytes", "Memory that eviction could free."},
@@ -70,6 +72,8 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolCounters::no_space_errors, "no_space_errors",
      "Times that a client was told ENOSPC, or met the end of the memory."},
     {&PoolCounters::evict_orders, "evict_orders", "Evictions ordered by hand."},
+    {&PoolCounters::gave_way_bytes, "gave_way_bytes",
+     "Bytes that the pool was to evict because the host was short of memory."},
     {&PoolReading::expected_entry_bytes, "entry_size_bytes", "Expected size of a new entry."},
     {&PoolReading::huge_bytes, "huge_bytes", "Memory in huge pages."},
 

@@ -36,6 +36,7 @@ struct ServerInfo {
   unsigned threads = 0;
   unsigned poll_us = 0;
   uint64_t memory_bytes = 0;
+  uint64_t memory_reserve_bytes = 0;
   uint64_t started_ns = 0;  // on the clock of base/clock.h
   pid_t pid = 0;
   pid_t supervisor_pid = 0;  // 0: none

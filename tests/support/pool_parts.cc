@@ -186,7 +186,7 @@ void PoolPartsTest::close_entry(uint64_t ino, OpenMode mode) {
     const auto file = arena_->open(handle_of(its), O_PATH);
     const auto attributes = file ? sys::stat_of(file->get()) : fail(ESTALE);
     EXPECT_TRUE(attributes);
-    if (attributes) entries_.stored(its, bytes_of(*attributes), capacity_->pinned_max_bytes());
+    if (attributes) entries_.stored(its, bytes_of(*attributes), capacity_->limit().pinned_max_bytes());
   }
   (void)entries_.closed(its, mode.from_disk);
 }
@@ -194,7 +194,7 @@ void PoolPartsTest::close_entry(uint64_t ino, OpenMode mode) {
 void PoolPartsTest::close_with_holes(uint64_t ino) {
   Entry& its = entry(ino);
   EXPECT_TRUE(entries_.writer_closed(its));
-  entries_.stored(its, reservations_->settle(its), capacity_->pinned_max_bytes());
+  entries_.stored(its, reservations_->settle(its), capacity_->limit().pinned_max_bytes());
   (void)entries_.closed(its, false);
 }
 

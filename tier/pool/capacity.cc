@@ -52,14 +52,16 @@ uint64_t Capacity::learned_entry_bytes() const {
   return std::min({learner_.expected_bytes(), size_bytes() / kLearnedShare, kLearnedMaxBytes});
 }
 
-uint64_t Capacity::pinned_max_bytes() const {
-  return percent_of(size_bytes_, pinned_max_percent_);
+uint64_t Capacity::reservation_bytes() const {
+  const uint64_t expected = expected_entry_bytes();
+  return expected > 0 ? expected : std::min(size_bytes() / kLearnedShare, kLearnedMaxBytes);
 }
 
 uint64_t Capacity::promise_bytes() const {
   const uint64_t expected = expected_entry_bytes();
-  if (size_bytes_ >= kSmallPoolBytes && expected > 0 && learner_.largest_bytes() <= expected) return expected;
-  return std::min<uint64_t>(size_bytes_ / 2, kUnknownBytes);
+  if (size_bytes() >= kSmallPoolBytes && expected > 0 && learner_.largest_bytes() <= expected)
+    return expected;
+  return std::min(limit_.bytes() / 2, kUnknownBytes);
 }
 
 bool Capacity::admit_writer(uint64_t ino, uint64_t charged_bytes) {
@@ -69,18 +71,18 @@ bool Capacity::admit_writer(uint64_t ino, uint64_t charged_bytes) {
   else
     // Promises take at most half of the pool, because what writers through the daemon must leave free for
     // them is no reason to evict from a pool that is nearly empty.
-    admitted = writers_.open(ino, charged_bytes, promise_bytes(),
-                             std::min<uint64_t>(arena_.usage().free_bytes, size_bytes_ / 2));
+    admitted =
+        writers_.open(ino, charged_bytes, promise_bytes(), std::min(free_bytes(true), limit_.bytes() / 2));
   surroundings_.evictor->wake_if_idle();
   return admitted;
 }
 
 bool Capacity::has_room(uint64_t bytes, uint64_t own_promise_bytes) const {
-  return arena_.usage().free_bytes + own_promise_bytes >= writers_.promised_bytes() + bytes;
+  return free_bytes(true) + own_promise_bytes >= writers_.promised_bytes() + bytes;
 }
 
 uint64_t Capacity::free_bytes(bool even_promised) const {
-  const uint64_t free_bytes = arena_.usage().free_bytes;
+  const uint64_t free_bytes = limit_.free_bytes(arena_.usage());
   return free_bytes - (even_promised ? 0 : std::min(free_bytes, writers_.promised_bytes()));
 }
 
@@ -92,7 +94,7 @@ Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_p
   if (has_room(bytes + others_bytes, own_promise_bytes)) return Waited::kRoom;
   if (closed() || waiting_.waits_ended())
     return arena_.usage().free_bytes >= bytes ? Waited::kRoom : Waited::kNoRoom;
-  if (bytes > size_bytes_) return Waited::kNoRoom;
+  if (bytes > size_bytes()) return Waited::kNoRoom;
   if (!patience.may_wait) return Waited::kWouldWait;
   const uint64_t begun_ns = now_ns();
   const uint64_t patience_ns = loses_nothing_ ? kSpillWaitNs : kRoomWaitNs;
@@ -104,7 +106,7 @@ Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_p
     if (found || closed() || waiting_.waits_ended() || now_ns() - patience.begun_ns > patience_ns) break;
     // This wait may be longer than a request may take before it counts as hung (hang_after).
     surroundings_.still_at_it();
-    const uint64_t free_bytes = arena_.usage().free_bytes;
+    const uint64_t free_bytes = this->free_bytes(true);
     if (now_ns() - begun_ns < kClosingNs && free_bytes >= bytes) {
       (void)room_.wait(Room::Whose::kWriter, ticket, kClosingPause);
       continue;
@@ -132,7 +134,7 @@ Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_p
 
 uint64_t Capacity::pressure_bytes() {
   const ArenaUsage now = arena_.usage();
-  const Watermarks marks = watermarks_;
+  const Watermarks marks = limit_.watermarks();
   // Because free space must be there before writers need it, room for a few entries is kept beyond the
   // watermarks.
   const uint64_t expected = expected_entry_bytes();
@@ -148,17 +150,36 @@ uint64_t Capacity::pressure_bytes() {
   const uint64_t used = now.used_bytes();
   if (used > high) evicting_ = true;
   if (used <= low) evicting_ = false;
-  uint64_t pressure = evicting_ ? used - low : 0;
+  uint64_t pressure = std::max(evicting_ ? used - low : 0, pressure_of_host(used));
   // Room for one waiting writer is not taken from what another writer was promised.
   if (uint64_t wanted = room_.wanted_bytes(); wanted > 0) {
     wanted += writers_.promised_bytes();
-    if (wanted > now.free_bytes) pressure = std::max(pressure, wanted - now.free_bytes);
+    const uint64_t free_bytes = limit_.free_bytes(now);
+    if (wanted > free_bytes) pressure = std::max(pressure, wanted - free_bytes);
   }
   return pressure;
 }
 
+uint64_t Capacity::pressure_of_host(uint64_t used_bytes) {
+  const uint64_t above = limit_.is_lowered() ? limit_.above_ceiling_bytes(used_bytes) : 0;
+  if (above == 0) giving_way_ = false;
+  if (above > limit_.slack_bytes() / 2) giving_way_ = true;
+  return giving_way_ ? above : 0;
+}
+
+void Capacity::give_way(uint64_t bytes) {
+  const uint64_t now = std::min(arena_.usage().used_bytes(), limit_.ceiling_bytes());
+  limit_.set_ceiling(now - std::min(now, bytes));
+  giving_way_ = true;
+  surroundings_.evictor->wake();
+}
+
+uint64_t Capacity::leaving_bytes() const {
+  return limit_.is_lowered() ? limit_.above_ceiling_bytes(arena_.usage().used_bytes()) : 0;
+}
+
 bool Capacity::writer_outruns() const {
-  return arena_.usage().free_bytes < growth_bytes_.load(std::memory_order_relaxed);
+  return free_bytes(true) < growth_bytes_.load(std::memory_order_relaxed);
 }
 
 uint64_t Capacity::activity() const {

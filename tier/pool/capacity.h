@@ -9,6 +9,7 @@
 #include "alloc/memory_arena.h"
 #include "tier/counters.h"
 #include "tier/pool/entry_size.h"
+#include "tier/pool/pool_limit.h"
 #include "tier/pool/surroundings.h"
 #include "tier/pool/waiting_lane.h"
 #include "tier/pool/writers.h"
@@ -32,18 +33,13 @@ class Capacity {
       : surroundings_(surroundings),
         arena_(arena),
         counters_(counters),
-        size_bytes_(options.size_bytes),
-        entry_size_bytes_(options.entry_size_bytes),
-        watermarks_(options.watermarks),
-        pinned_max_percent_(options.pinned_max_percent) {}
+        limit_(options),
+        entry_size_bytes_(options.entry_size_bytes) {}
 
   // --- settings ---
-  uint64_t size_bytes() const { return size_bytes_; }
-  void set_size(uint64_t bytes) { size_bytes_ = bytes; }
+  PoolLimit& limit() { return limit_; }
+  uint64_t size_bytes() const { return limit_.size_bytes(); }
   void set_entry_size(uint64_t bytes) { entry_size_bytes_ = bytes; }  // 0: it is learned
-  void set_watermarks(Watermarks marks) { watermarks_ = marks; }
-  void set_pinned_max(unsigned percent) { pinned_max_percent_ = percent; }
-  uint64_t pinned_max_bytes() const;
   // While nothing is lost for room, because the disk gets it first, a caller waits longer for it.
   void set_durability(Durability durability) { loses_nothing_ = durability != Durability::kNone; }
   void close() { closed_.store(true, std::memory_order_release); }  // no entry will be evicted any more
@@ -53,6 +49,8 @@ class Capacity {
   void stored(uint64_t entry_bytes) { learner_.closed(entry_bytes); }
   uint64_t expected_entry_bytes() const;
   uint64_t learned_entry_bytes() const;  // limited to what a wrong guess may cost; 0: nothing learned
+  // What is reserved for an entry before its first write: the expected size, or the most that may be learned.
+  uint64_t reservation_bytes() const;
   bool promises_expected_size() const { return promise_bytes() == expected_entry_bytes(); }
   // A writer opens a file that takes `charged_bytes`. False: it was promised no memory, and its writes come
   // to the daemon.
@@ -76,9 +74,13 @@ class Capacity {
   Waited wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes = 0);
   WaitingLane& waiting() { return waiting_; }
   uint64_t pressure_bytes();  // bytes that must leave now; 0: none
-  bool wants_eviction() const { return evicting_ || room_.wanted_bytes() > 0; }
+  // The pool gives way to the host: so much more leaves than it was asked for before.
+  void give_way(uint64_t bytes);
+  uint64_t leaving_bytes() const;  // what has not left yet of that
+  bool wants_eviction() const { return evicting_ || giving_way_ || room_.wanted_bytes() > 0; }
 
  private:
+  uint64_t pressure_of_host(uint64_t used_bytes);
   uint64_t promise_bytes() const;  // what a writer must be promised for passthrough
 
   const PoolSurroundings& surroundings_;
@@ -88,14 +90,13 @@ class Capacity {
   WaitingLane waiting_;
   Writers writers_;
   EntrySizeLearner learner_;
-  std::atomic<uint64_t> size_bytes_;
+  PoolLimit limit_;
   std::atomic<uint64_t> entry_size_bytes_;
-  std::atomic<Watermarks> watermarks_;
-  std::atomic<unsigned> pinned_max_percent_;
   std::atomic<uint64_t> growth_bytes_{0};
   std::atomic<bool> loses_nothing_{false};
   std::atomic<bool> closed_{false};
   std::atomic<bool> evicting_{false};  // between the high and the low watermark
+  std::atomic<bool> giving_way_{false};
 };
 
 }  // namespace kvcachefs

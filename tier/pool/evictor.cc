@@ -80,8 +80,10 @@ bool Evictor::make_room() {
     const bool writer_waits =
         capacity_.room().wanted_bytes(Room::Whose::kWriter) > 0 || capacity_.writer_outruns();
     effort.disk_is_busy = disk_.is_busy(pressure);
-    // A waiting writer is worth more than entries that the disk cannot take, if those may be lost.
-    if (effort.disk_is_busy && disk_.durability() == Durability::kNone && writer_waits)
+    // A waiting writer, or a host that is short of memory, is worth more than entries that the disk cannot
+    // take, if those may be lost.
+    if (effort.disk_is_busy && disk_.durability() == Durability::kNone &&
+        (writer_waits || capacity_.leaving_bytes() > 0))
       effort.even_unspilled = true;
     // A victim in use is tried again for up to 85 ms. That is too long while a writer with passthrough may
     // meet the end of the memory.

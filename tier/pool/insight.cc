@@ -25,11 +25,12 @@ PoolUsage Insight::usage() const {
   else if (disk_.tier() != nullptr && !disk_.takes_more() && is_promised)
     most_evictable = entries_.sums().stored_bytes(Entry::Tier::kClean);
   return {.size_bytes = capacity_.size_bytes(),
+          .limit_bytes = capacity_.limit().bytes(),
           .used_bytes = arena.used_bytes(),
           .free_bytes = arena.free_bytes,
           .evictable_bytes = std::min(entries_.sums().evictable_bytes(), most_evictable),
           .pinned_bytes = entries_.sums().pinned_bytes(),
-          .pinned_max_bytes = capacity_.pinned_max_bytes(),
+          .pinned_max_bytes = capacity_.limit().pinned_max_bytes(),
           .entries = entries_.sums().files(),
           .open_entries = entries_.sums().open_files()};
 }

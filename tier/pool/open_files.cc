@@ -156,7 +156,7 @@ void OpenFiles::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
   const Entries::FileBytes bytes = reservations_.settle(entry);
-  if (!entries_.stored(entry, bytes, capacity_.pinned_max_bytes())) tree_.lost_its_pin(entry);
+  if (!entries_.stored(entry, bytes, capacity_.limit().pinned_max_bytes())) tree_.lost_its_pin(entry);
   if (capacity_.writers().close(ino, bytes.charged) && arena_.usage().free_bytes < kBlockBytes)
     insight_.report_full(false);
   if (was_stored || entry.stage == Entry::Stage::kCandidate) disk_.spill_by_itself(entry);

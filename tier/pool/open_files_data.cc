@@ -77,7 +77,9 @@ Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> 
       io_done(ino);
       return Written{total, Tried::kWouldWait};
     }
-    auto count = sys::write_at(*fd, bytes.subspan(total), offset + total);
+    // While the host is short of memory, a writer gets no more than can be evicted for it.
+    const bool refused = room == Waited::kNoRoom && capacity_.limit().is_lowered() && !capacity_.closed();
+    auto count = refused ? fail(ENOSPC) : sys::write_at(*fd, bytes.subspan(total), offset + total);
     if (count) total += *count;
     const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
     if (!full || room == Waited::kNoRoom || attempt == kRoomAttempts) {
@@ -129,7 +131,7 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
     if (auto done = sys::truncate(fd->get(), size_bytes); !done) return pass(done);
   if (entry->writer_count == 0) {
     const auto attributes = sys::stat_of(fd->get());
-    if (attributes && !entries_.resized(*entry, bytes_of(*attributes), capacity_.pinned_max_bytes()))
+    if (attributes && !entries_.resized(*entry, bytes_of(*attributes), capacity_.limit().pinned_max_bytes()))
       tree_.lost_its_pin(*entry);
     disk_.spill_by_itself(*entry);
   } else if (size_bytes == 0) {

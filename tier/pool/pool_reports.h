@@ -10,6 +10,7 @@ namespace kvcachefs {
 
 struct PoolUsage {
   uint64_t size_bytes = 0;
+  uint64_t limit_bytes = 0;  // what it may use now
   uint64_t used_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t evictable_bytes = 0;

@@ -51,13 +51,15 @@ uint64_t Pools::assigned_bytes() const {
 }
 
 uint64_t Pools::left_beside(uint64_t assigned_bytes) const {
-  return surroundings_.memory_bytes - std::min(assigned_bytes, surroundings_.memory_bytes);
+  return most_bytes() - std::min(assigned_bytes, most_bytes());
 }
 
 std::string Pools::more_than_memory(std::string_view name, uint64_t size_bytes, uint64_t others_bytes) const {
-  return fmt::format("pool {}: {} and the other pools' {} are more than the memory, {}", name,
-                     format_size(size_bytes), format_size(others_bytes),
-                     format_size(surroundings_.memory_bytes));
+  return fmt::format(
+      "pool {}: {} and the other pools' {} are more than the memory, {}, without the "
+      "memory_reserve of {}",
+      name, format_size(size_bytes), format_size(others_bytes), format_size(surroundings_.memory_bytes),
+      format_size(surroundings_.reserve_bytes));
 }
 
 Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
@@ -181,7 +183,8 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority)
   const uint64_t others = assigned_bytes() - present.size_bytes;
   if (size_bytes < kMinimumPoolBytes || size_bytes % 4096 != 0)
     return fail(EINVAL, fmt::format("pool {}: {} is no size for a pool", pool.name(), size_bytes));
-  if (size_bytes > left_beside(others))
+  // To shrink a pool is the way out where a cgroup's limit has come down below the sizes.
+  if (size_bytes > present.size_bytes && size_bytes > left_beside(others))
     return fail(EINVAL, more_than_memory(pool.name(), size_bytes, others));
   if (authority == Authority::kAdministrator) {
     auto resized = pool.settings().set_size(size_bytes);
@@ -197,9 +200,12 @@ Result<void> Pools::resize(Pool& pool, uint64_t size_bytes, Authority authority)
 
 Result<void> Pools::set_size_max(Pool& pool, uint64_t size_max_bytes) {
   MutexLock change(change_mutex_);
-  if (size_max_bytes > surroundings_.memory_bytes)
-    return fail(EINVAL, fmt::format("pool {}: size_max {} is more than the memory, {}", pool.name(),
-                                    format_size(size_max_bytes), format_size(surroundings_.memory_bytes)));
+  if (size_max_bytes > most_bytes())
+    return fail(EINVAL,
+                fmt::format("pool {}: size_max {} is more than the memory, {}, without the "
+                            "memory_reserve of {}",
+                            pool.name(), format_size(size_max_bytes), format_size(surroundings_.memory_bytes),
+                            format_size(surroundings_.reserve_bytes)));
   return pool.settings().set_size_max(size_max_bytes);
 }
 

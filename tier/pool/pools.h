@@ -24,7 +24,8 @@ class Pools {
 
   struct Surroundings {
     std::string directory;       // where the pools' tmpfs are mounted, one directory each
-    uint64_t memory_bytes = 0;   // what the sizes of all pools together may not exceed
+    uint64_t memory_bytes = 0;   // to which a size in percent refers
+    uint64_t reserve_bytes = 0;  // of it, which the sizes of all pools together have to leave
     bool opens_may_wait = true;  // false: no pool may have a disk tier
     Pool::Surroundings pool;     // each pool's, but for its path
   };
@@ -63,6 +64,7 @@ class Pools {
 
  private:
   uint64_t assigned_bytes() const;
+  uint64_t most_bytes() const { return surroundings_.memory_bytes - surroundings_.reserve_bytes; }
   uint64_t left_beside(uint64_t assigned_bytes) const;
   std::string more_than_memory(std::string_view name, uint64_t size_bytes, uint64_t others_bytes) const;
   Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;

@@ -50,7 +50,10 @@ Waited Reservations::claim(uint64_t ino, int fd, uint64_t bytes, Patience patien
 }
 
 Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
-  const uint64_t bytes = capacity_.expected_entry_bytes();
+  // What a client writes beyond its reservation is charged to the client's memory cgroup, which may have a
+  // low limit (docs/facts.md). So of a pool that has learned nothing yet a writer gets much, if that is free.
+  const uint64_t bytes = capacity_.reservation_bytes();
+  const bool is_known = capacity_.expected_entry_bytes() > 0;
   UniqueFd fd;
   {
     const LockedEntry entry(entries_.shard(ino), ino);
@@ -60,8 +63,8 @@ Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
     entry->memory.gets_reservation = std::exchange(entry->memory.wants_reservation, false);
     if (!entry->memory.gets_reservation) return Tried::kDone;
     const uint64_t reserved = capacity_.writers().reserved_bytes();
-    if (bytes == 0 || (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare))
-      return Tried::kDone;
+    if (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare) return Tried::kDone;
+    if (!is_known && !capacity_.has_room(bytes, capacity_.writers().promised_to(ino))) return Tried::kDone;
     auto opened = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK);
     if (!opened) return Tried::kDone;
     fd = std::move(*opened);

@@ -22,17 +22,17 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
   const uint64_t before = capacity_.size_bytes();
   if (size_bytes > before) {
     if (auto resized = arena_.resize(size_bytes); !resized) return resized;
-    capacity_.set_size(size_bytes);
+    capacity_.limit().set_size(size_bytes);
   } else {
     // New bytes may arrive while old ones leave: evict and try, until it fits or nothing more will go.
-    capacity_.set_size(size_bytes);
+    capacity_.limit().set_size(size_bytes);
     const uint64_t deadline_ns = now_ns() + kResizeWaitNs;
     for (;;) {
       const EvictResult evicted = evictor_.shrink_to(size_bytes, deadline_ns);
       auto resized = arena_.resize(size_bytes);
       if (resized) break;
       if (resized.error().code != EINVAL || evicted.entries == 0 || now_ns() > deadline_ns) {
-        capacity_.set_size(before);
+        capacity_.limit().set_size(before);
         return fail(EBUSY,
                     fmt::format("pool {}: {} are pinned or in use, more than the size {} asked for", name_,
                                 format_size(arena_.usage().used_bytes()), format_size(size_bytes)));
@@ -58,7 +58,7 @@ Result<void> Settings::set_watermarks(Watermarks watermarks) {
     MutexLock lock(mutex_);
     options_.watermarks = watermarks;
   }
-  capacity_.set_watermarks(watermarks);
+  capacity_.limit().set_watermarks(watermarks);
   surroundings_.evictor->wake();
   return {};
 }
@@ -90,7 +90,7 @@ Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
                                    "raises (.kvcachefs/pools/{}/pinned_max)",
                                    name_, percent, options_.pinned_max_percent, name_));
   options_.pinned_max_percent = percent;
-  capacity_.set_pinned_max(percent);
+  capacity_.limit().set_pinned_max(percent);
   return {};
 }
 

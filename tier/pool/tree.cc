@@ -222,7 +222,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
   const bool gets_its_first_name = entry->removed;  // an O_TMPFILE
   if (gets_its_first_name) {
     shard.kept.erase(ino);
-    if (!entries_.named(*entry, capacity_.pinned_max_bytes())) lost_its_pin(*entry);
+    if (!entries_.named(*entry, capacity_.limit().pinned_max_bytes())) lost_its_pin(*entry);
   }
   tell_attributes(*entry);
   if (gets_its_first_name && entry->stage == Entry::Stage::kCandidate) disk_.spill_by_itself(*entry);

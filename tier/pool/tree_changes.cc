@@ -106,7 +106,7 @@ void Tree::look_again(uint64_t directory_ino, std::string name) {
 }
 
 Result<void> Tree::set_pinned(uint64_t ino, bool pinned) {
-  const uint64_t limit = capacity_.pinned_max_bytes();
+  const uint64_t limit = capacity_.limit().pinned_max_bytes();
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return fail(ESTALE);
   if (!entry->is_file()) return fail(EPERM, "only regular files can be pinned");

@@ -25,7 +25,9 @@ class CommandLineTest : public ::testing::Test {
   Result<CommandLine> parse(std::vector<std::string> arguments) {
     std::vector<const char*> argv{"kvcachefsd"};
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    return parse_command_line(static_cast<int>(argv.size()), argv.data(), kMemory);
+    auto line = parse_command_line(static_cast<int>(argv.size()), argv.data(), kMemory);
+    if (line && !line->pools_fit) return std::unexpected(line->pools_fit.error());  // of a first start
+    return line;
   }
   Result<CommandLine> parse_file(std::string_view text) {
     write(text);
@@ -119,7 +121,14 @@ TEST_F(CommandLineTest, NamesTheOptionThatIsWrong) {
       {{"--pool", "a:policy=best", "/a"}, "--pool: pool a: policy: 'best'"},
       {{"--pool", "a/b", "/a"}, "--pool: 'a/b' is not a pool name"},
       {{"--pool", "a:size=40G", "--pool", "b:size=40G", "/a"},
-       "--pool: pool b: size 40G is beyond the memory: 24G"},
+       "--pool: pool b: size 40G is beyond the memory: 20.8G of 64G are left, without the memory_reserve of "
+       "3.2G"},
+      {{"-o", "memory_reserve=some", "/a"}, "-o memory_reserve: 'some' is not a size, nor a percentage"},
+      {{"-o", "memory_reserve=101%", "/a"}, "-o memory_reserve: '101%' is not a size, nor a percentage"},
+      {{"-o", "memory_reserve=-1", "/a"}, "-o memory_reserve: '-1' is not a size, nor a percentage"},
+      {{"-o", "memory_reserve=5", "/a"}, "-o memory_reserve: '5' is less than 1M and not 0"},
+      {{"-o", "shrink_floor=1G", "/a"}, "-o shrink_floor: '1G' is not a percentage from 0 to 100"},
+      {{"-o", "shrink_floor", "/a"}, "-o shrink_floor: needs a value"},
       {{"--pool", "a:size=1G,entry_size=2G", "/a"}, "--pool: pool a: entry_size 2G is beyond"},
       {{"--pool", "a:spill=x", "/a"}, "--pool: pool a: spill: 'x' is not an absolute path"},
       {{"--pool", "a:size=1G,spill_size=2G", "/a"}, "--pool: pool a: spill_size=2G needs a disk tier"},
@@ -251,6 +260,40 @@ TEST_F(CommandLineTest, WinsOverTheFile) {
   line = parse({"--config", file_});
   ASSERT_TRUE(line) << line.error().message;
   EXPECT_EQ(line->config.mountpoint, "/mnt/file");
+}
+
+// A daemon that goes on with what another has left serves that, though a cgroup has less memory by now.
+TEST_F(CommandLineTest, WhatDoesNotFitIsRefusedToAFirstStartAlone) {
+  const char* const checks[] = {"kvcachefsd", "--pool", "a:size=65G", "--check-config", "/a"};
+  expect_error(parse_command_line(5, checks, kMemory), "size 65G is beyond the memory");
+  const char* const succeeds[] = {"kvcachefsd", "--pool", "a:size=65G", "--can-succeed=x", "/a"};
+  EXPECT_TRUE(parse_command_line(5, succeeds, kMemory));
+  const char* const argv[] = {"kvcachefsd", "--pool", "a:size=65G", "/a"};
+  const auto line = parse_command_line(4, argv, kMemory);
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_FALSE(line->pools_fit);
+  EXPECT_EQ(line->config.pools[0].size_bytes, 65 * kG);
+}
+
+TEST_F(CommandLineTest, ReadsWhatIsLeftToTheHost) {
+  Result<CommandLine> line = parse({"/a"});
+  EXPECT_FALSE(line->config.memory_reserve_bytes);
+  EXPECT_EQ(line->config.shrink_floor.value, 10u);
+  line = parse({"-o", "memory_reserve=2%,shrink_floor=0%", "/a"});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->config.memory_reserve_bytes, kMemory / 100 * 2);
+  EXPECT_EQ(line->config.shrink_floor.value, 0u);
+  write("memory_reserve = \"2G\"\nshrink_floor = 30\n");
+  line = parse({"--config", file_, "/a"});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->config.memory_reserve_bytes, 2 * kG);
+  EXPECT_EQ(line->config.shrink_floor.value, 30u);
+  const std::string printed = parse({"--config", file_, "--print-config"})->output;
+  EXPECT_NE(printed.find("memory_reserve = \"2G\"\nshrink_floor = \"30%\"\n"), std::string::npos) << printed;
+  write(printed);
+  EXPECT_EQ(parse({"--config", file_, "--print-config"})->output, printed);
+  expect_error(parse_file("memory_reserve = true\n"), ":1: memory_reserve is not a size, nor a percentage");
+  expect_error(parse_file("shrink_floor = \"x\"\n"), ":1: shrink_floor is not a percentage from 0 to 100");
 }
 
 TEST_F(CommandLineTest, BlamesThePoolThatTheLineChanged) {

@@ -24,10 +24,17 @@ PoolOptions spilling(const std::string& name, const std::string& path) {
   return options;
 }
 
+Config config_of(const std::vector<PoolOptions>& pools, std::optional<uint64_t> reserve_bytes) {
+  Config config;
+  config.pools = pools;
+  config.memory_reserve_bytes = reserve_bytes;
+  return config;
+}
+
 // Why the pools cannot be; empty if they can.
 std::string refusal(const std::vector<PoolOptions>& pools, uint64_t memory_bytes = 10 * kMiB,
                     const PoolOrigins& origins = {}) {
-  const Result<void> good = check_pools(pools, origins, memory_bytes);
+  const Result<void> good = check_pools(config_of(pools, 0), origins, memory_bytes);
   if (good) return "";
   EXPECT_EQ(good.error().code, EINVAL);
   return good.error().message;
@@ -36,10 +43,35 @@ std::string refusal(const std::vector<PoolOptions>& pools, uint64_t memory_bytes
 TEST(CheckPools, TogetherTheyFitInTheMemory) {
   EXPECT_EQ(refusal({}, 0), "");
   EXPECT_EQ(refusal({pool("a", 6 * kMiB), pool("b", 4 * kMiB)}), "");
-  EXPECT_EQ(refusal({pool("a", 6 * kMiB), pool("b", 4 * kMiB + 4096)}),
-            "--pool: pool b: size 4100K is beyond the memory: 4M of 10M are left");
+  EXPECT_EQ(
+      refusal({pool("a", 6 * kMiB), pool("b", 4 * kMiB + 4096)}),
+      "--pool: pool b: size 4100K is beyond the memory: 4M of 10M are left, without the memory_reserve of 0");
   EXPECT_NE(refusal({pool("a", UINT64_MAX), pool("b", 2)}), "");
   EXPECT_NE(refusal({pool("a", 10 * kMiB), pool("b", 1)}), "");
+}
+
+TEST(CheckPools, TogetherTheyLeaveTheReserve) {
+  Config config = config_of({pool("a", 6 * kMiB), pool("b", 2 * kMiB)}, 2 * kMiB);
+  EXPECT_TRUE(check_pools(config, {}, 10 * kMiB));
+  config.pools.push_back(pool("c", 4096));
+  const Result<void> good = check_pools(config, {}, 10 * kMiB);
+  ASSERT_FALSE(good);
+  EXPECT_EQ(
+      good.error().message,
+      "--pool: pool c: size 4K is beyond the memory: 0 of 10M are left, without the memory_reserve of 2M");
+  config.memory_reserve_bytes = 11 * kMiB;
+  EXPECT_FALSE(check_pools(config, {}, 10 * kMiB));
+  config.memory_reserve_bytes.reset();
+  EXPECT_FALSE(check_pools(config, {}, 10 * kMiB)) << "half of a small memory";
+}
+
+TEST(Reserve, IsATwentiethOfTheMemory) {
+  constexpr uint64_t kGiB = 1024 * kMiB;
+  EXPECT_EQ(default_memory_reserve(100 * kGiB), 5 * kGiB);
+  EXPECT_EQ(default_memory_reserve(8 * kGiB), 512 * kMiB);
+  EXPECT_EQ(default_memory_reserve(512 * kMiB), 256 * kMiB);
+  EXPECT_EQ(default_memory_reserve(0), 0u);
+  EXPECT_EQ(memory_reserve_of(config_of({}, kGiB), 8 * kGiB), kGiB);
 }
 
 TEST(CheckPools, AnEntryFitsInItsPool) {

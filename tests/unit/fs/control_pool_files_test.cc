@@ -248,7 +248,9 @@ TEST_F(PoolFiles, ASettersRefusalIsHandedOn) {
   const Result<void> done = write("size", "128M");
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code, EINVAL);
-  EXPECT_EQ(done.error().message, "pool p: 128M and the other pools' 0 are more than the memory, 64M");
+  EXPECT_EQ(
+      done.error().message,
+      "pool p: 128M and the other pools' 0 are more than the memory, 64M, without the memory_reserve of 0");
   EXPECT_EQ(shown("size"), "16M\n");
 }
 

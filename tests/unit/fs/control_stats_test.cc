@@ -161,7 +161,8 @@ TEST(ControlStats, ServerTextAndVersion) {
   EXPECT_EQ(shown(server, "version"), "kvcachefs 0.1.0\n");
   EXPECT_EQ(render_text(make_server_stats(server.info, 2, 62'999'999'999)),
             "version 0.1.0\nio_mode daemon\ntransport io_uring\nthreads 4\npoll_us 20\npools 2\n"
-            "memory_bytes 1073741824\nuptime_s 61\npid 77\nsupervisor_pid 76\ngeneration 3\n");
+            "memory_bytes 1073741824\nmemory_reserve_bytes 0\nuptime_s 61\npid 77\nsupervisor_pid "
+            "76\ngeneration 3\n");
   EXPECT_TRUE(shown(server, "stats").starts_with("version 0.1.0\nio_mode daemon\n"));
 }
 

@@ -8,71 +8,17 @@
 #include <thread>
 #include <utility>
 
-#include "tests/support/arena_test.h"
-#include "tests/support/no_kernel.h"
+#include "tests/support/capacity_test.h"
 
 namespace kvcachefs::capacity_test {
 
 constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
+using test::CapacityTest;
+using Evictor = test::AnsweringEvictor;
 constexpr auto kLong = std::chrono::minutes(10);
 constexpr uint64_t kIno = 7;
-
-class CapacityTest : public test::ArenaTest {
- protected:
-  // The tmpfs has as much memory as the pool; only what is allocated takes any.
-  Capacity& make(uint64_t size_bytes, Watermarks marks = {50, 80}, uint64_t entry_size_bytes = 0) {
-    EXPECT_TRUE(arena_->resize(size_bytes));
-    PoolOptions options;
-    options.size_bytes = size_bytes;
-    options.watermarks = marks;
-    options.entry_size_bytes = entry_size_bytes;
-    capacity_.emplace(options, surroundings_, *arena_, counters_);
-    return *capacity_;
-  }
-  uint64_t free_bytes() const { return arena_->usage().free_bytes; }
-  void use(uint64_t bytes) {
-    const UniqueFd file = open("used", O_CREAT | O_RDWR);
-    ASSERT_TRUE(sys::truncate(file.get(), 0));
-    if (bytes > 0) {
-      ASSERT_TRUE(sys::allocate(file.get(), 0, 0, bytes));
-    }
-    ASSERT_EQ(arena_->usage().used_bytes(), bytes);
-  }
-
-  test::NoBacking backing_;
-  Wakeup evictor_;
-  PoolSurroundings surroundings_{.arena_path = {}, .backing_store = &backing_, .evictor = &evictor_};
-  PoolCounters counters_;
-  std::optional<Capacity> capacity_;
-};
-
-// An evictor's thread that answers each wake-up.
-class Evictor {
- public:
-  Evictor(Wakeup& wakeup, std::function<void()> answer)
-      : wakeup_(wakeup), thread_([this, its = std::move(answer)] {
-          for (;;) {
-            wakeup_.wait(kLong);
-            if (ended_) return;
-            ++rounds_;
-            its();
-          }
-        }) {}
-  ~Evictor() {
-    ended_ = true;
-    wakeup_.wake();
-    thread_.join();
-  }
-  int rounds() const { return rounds_; }
-
- private:
-  Wakeup& wakeup_;
-  std::atomic<bool> ended_{false};
-  std::atomic<int> rounds_{0};
-  std::thread thread_;
-};
 
 TEST_F(CapacityTest, AWrongGuessCostsAnEighthOfThePoolAtMost) {
   Capacity& capacity = make(8 * kMiB);
@@ -299,7 +245,7 @@ TEST_F(CapacityTest, TheMarksThemselvesAreInclusive) {
   use(50 * kBlock);
   EXPECT_EQ(capacity.pressure_bytes(), 0u);
   EXPECT_FALSE(capacity.wants_eviction());
-  capacity.set_watermarks({10, 20});
+  capacity.limit().set_watermarks({10, 20});
   EXPECT_EQ(capacity.pressure_bytes(), 40 * kBlock);
 }
 

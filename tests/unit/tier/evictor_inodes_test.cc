@@ -48,7 +48,7 @@ class EvictorInodesTest : public test::PoolPartsTest {
     PoolPartsTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     ASSERT_TRUE(arena_->resize(kMiB));
-    capacity_->set_size(kMiB);
+    capacity_->limit().set_size(kMiB);
     // Of a directory with the sticky bit some stay.
     ASSERT_EQ(::fchmod(root(), 0770), 0);
   }

@@ -207,7 +207,7 @@ TEST_F(EvictorTest, WithRoomEnoughNothingLeaves) {
 }
 
 TEST_F(EvictorTest, BeyondTheHighWatermarkEntriesLeaveDownToTheLowOne) {
-  capacity_->set_watermarks({.low_percent = 25, .high_percent = 50});
+  capacity_->limit().set_watermarks({.low_percent = 25, .high_percent = 50});
   const auto store_half_a_mib = [&](int i) { (void)store(std::to_string(i), std::string(kMiB / 2, 'x')); };
   for (int i = 0; i < 15; ++i) store_half_a_mib(i);
   EXPECT_FALSE(tidy());
@@ -280,7 +280,7 @@ TEST_F(EvictorTest, APoolThatShrinksWaitsForItsEntriesUntilTheDeadline) {
 // that waits can be told to wait for that; one with passthrough would meet the end of the memory.
 TEST_F(EvictorTest, AWriterBeyondItsPromiseHasRoomAfterEachRound) {
   ASSERT_TRUE(arena_->resize(64 * kMiB));
-  capacity_->set_size(64 * kMiB);
+  capacity_->limit().set_size(64 * kMiB);
   const auto store_and_hold = [&](const std::string& name) {
     const uint64_t its = create(name);
     UniqueFd holder = open(name);

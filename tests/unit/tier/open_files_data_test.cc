@@ -98,6 +98,7 @@ TEST_F(OpenFilesDataTest, TheFirstWriteReservesAnEntrysMemory) {
 }
 
 TEST_F(OpenFilesDataTest, AWriteWaitsForRoom) {
+  capacity_->set_entry_size(kBlock);
   const uint64_t f = make_open("f");
   ASSERT_EQ(write(f, std::string(kBlock, 'a')), static_cast<int64_t>(kBlock));
   (void)fill_up();
@@ -339,7 +340,7 @@ TEST_F(OpenFilesDataTest, ANewFileIsPlacedWhereThereIsRoom) {
 
 // Only where the writer will be promised that much, and something can go.
 TEST_F(OpenFilesDataTest, RoomForANewEntryIsMadeBefore) {
-  capacity_->set_size(uint64_t{1} << 30);
+  capacity_->limit().set_size(uint64_t{1} << 30);
   capacity_->set_entry_size(kMiB);
   (void)fill_up();
   EXPECT_EQ(files_->make_way({}), Tried::kDone);

@@ -204,7 +204,7 @@ TEST_F(PoolDiskTest, ABacklogAsLargeAsThePressureIsEnough) {
   add(1);
   EXPECT_EQ(disk_->backlog_bytes(), kPoolBytes / 2);
   EXPECT_TRUE(disk_->is_busy(UINT64_MAX)) << "half of the pool is the most";
-  capacity_->set_size(1024 * kMiB);
+  capacity_->limit().set_size(1024 * kMiB);
   EXPECT_FALSE(disk_->is_busy(0));
   add(64 * kMiB - kPoolBytes / 2);
   EXPECT_TRUE(disk_->is_busy(0)) << "the least";

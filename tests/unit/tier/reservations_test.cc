@@ -43,7 +43,7 @@ class ReservationsTest : public test::ArenaTest {
   }
   void resize(uint64_t bytes) {
     ASSERT_TRUE(arena_->resize(bytes));
-    capacity_->set_size(bytes);
+    capacity_->limit().set_size(bytes);
   }
   // A file that a client has created and writes past the daemon.
   Entry& create(const std::string& name) {
@@ -96,12 +96,23 @@ class ReservationsTest : public test::ArenaTest {
   uint64_t ino_ = 0;
 };
 
+TEST_F(ReservationsTest, AFirstWriteOfUnknownSizeGetsWhatIsFree) {
+  Entry& entry = create("entry");
+  const UniqueFd other = make("other");
+  ASSERT_TRUE(sys::allocate(other.get(), 0, 0, 29 * kMiB));
+  EXPECT_EQ(reservations_->begin_writing(ino_, {.may_wait = false}), Tried::kDone);
+  EXPECT_EQ(taken(), 0u) << "nothing leaves for a guess";
+  entry.memory.wants_reservation = true;
+  ASSERT_TRUE(sys::truncate(other.get(), 0));
+  EXPECT_EQ(reservations_->begin_writing(ino_, {.may_wait = false}), Tried::kDone);
+  EXPECT_EQ(taken(), 4 * kMiB);
+}
+
 TEST_F(ReservationsTest, AFirstWriteGetsTheMemoryOfAnEntry) {
   Entry& entry = create("entry");
   const struct stat before = status();
-  reservations_->begin_writing(ino_);
-  EXPECT_EQ(taken(), 0u) << "no size is known";
   capacity_->set_entry_size(kMiB);
+  entry.memory.wants_reservation = false;
   reservations_->begin_writing(ino_);
   EXPECT_EQ(taken(), 0u) << "its first write may be under way";
   entry.memory.wants_reservation = true;

@@ -103,7 +103,7 @@ TEST_F(SettingsTest, AnEntryFitsIntoThePool) {
 
 TEST_F(SettingsTest, TheAdministratorAloneRaisesWhatMayBePinned) {
   ASSERT_TRUE(settings_->set_pinned_max(20, Authority::kOwner));
-  EXPECT_EQ(capacity_->pinned_max_bytes(), kPoolBytes / 100 * 20 + kPoolBytes % 100 * 20 / 100);
+  EXPECT_EQ(capacity_->limit().pinned_max_bytes(), kPoolBytes / 100 * 20 + kPoolBytes % 100 * 20 / 100);
   const auto refused = settings_->set_pinned_max(21, Authority::kOwner);
   ASSERT_EQ(code_of(refused), EPERM);
   EXPECT_EQ(refused.error().message,

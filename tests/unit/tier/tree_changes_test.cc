@@ -191,7 +191,7 @@ TEST_F(TreeChangesTest, WhatCannotBePinned) {
   const uint64_t f = store("f", std::string(3 * kBlock, 'x'));
   const uint64_t g = store("g");
   EXPECT_EQ(set_pinned(g, true), 0);
-  capacity_->set_size(6 * kBlock);  // half of it may be pinned
+  capacity_->limit().set_size(6 * kBlock);  // half of it may be pinned
   const auto refused = tree_->set_pinned(f, true);
   ASSERT_EQ(code_of(refused), ENOSPC);
   EXPECT_EQ(refused.error().message, "pool p: 4K are pinned and pinned_max is 12K: no room to pin 12K more");
