@@ -15,10 +15,9 @@
 namespace kvcachefs {
 namespace {
 
-// The inodes of a pool are limited because inodes and xattrs are kernel memory that size= does not count. One
-// inode of 1 KiB for every 2 KiB of the pool lets a pool be filled with 4 KiB entries and their directories.
+// At most half of a pool is names, whatever its users make.
 uint64_t inode_budget(uint64_t size_bytes) {
-  return size_bytes / 2048 + 4096;
+  return size_bytes / 2 / kInodeBytes + kFreeInodes;
 }
 
 std::string size_options(uint64_t size_bytes) {
@@ -160,15 +159,9 @@ ArenaUsage MemoryArena::usage() const {
 Result<void> MemoryArena::resize(uint64_t size_bytes) {
   // A smaller pool may keep more inodes than its limit, because only size= has to hold exactly.
   const ArenaUsage now = usage();
-  const uint64_t inodes =
-      std::max(inode_budget(size_bytes) + extra_inodes_, now.inodes - now.free_inodes + 1);
+  const uint64_t inodes = std::max(inode_budget(size_bytes), now.inodes - now.free_inodes + 1);
   const std::string data = fmt::format("size={},nr_inodes={}", size_bytes, inodes);
   return sys::mount("kvcachefs", path_.c_str(), "tmpfs", kMountFlags | MS_REMOUNT, data.c_str());
-}
-
-Result<void> MemoryArena::allow_inodes(uint64_t count) {
-  extra_inodes_ = count;
-  return resize(usage().size_bytes);
 }
 
 Result<void> MemoryArena::remove_tree() {

@@ -1,9 +1,10 @@
 // A pool's memory: one tmpfs whose `tree` directory is the pool's name tree. Because of the mount's size=,
 // the pool cannot exceed its size even if all else fails. Any thread; the object is immutable except for
-// resize() and allow_inodes(), which one thread at a time may call. Failure: errno and a message that names
+// resize(), which one thread at a time may call. Failure: errno and a message that names
 // the path. The destructor unmounts lazily: open files keep their bytes until they close.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -16,13 +17,33 @@
 
 namespace kvcachefs {
 
+// What the kernel and the daemon take for one inode of a pool as a tmpfs counts them, which its size= does
+// not count. Measured with the kernel's caches dropped (docs/facts.md "What an inode takes"): a directory
+// takes 1,584 bytes, an entry 1,440, a symbolic link 1,310. An entry on the disk takes 2,226 and counts
+// as 1.8 inodes, because each 1,024 bytes of xattrs count as one (Linux 6.6).
+inline constexpr uint64_t kInodeBytes = 1280;
+// So many are not counted: 7 MiB, which a small pool needs to be of use.
+inline constexpr uint64_t kFreeInodes = 4096;
+
+// The size of a pool that so many inodes fit in: half of it is theirs at most.
+constexpr uint64_t least_size_for_inodes(uint64_t inodes) {
+  return (inodes - std::min(inodes, kFreeInodes)) * kInodeBytes * 2;
+}
+
 struct ArenaUsage {
   uint64_t size_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t inodes = 0;
   uint64_t free_inodes = 0;
 
-  uint64_t used_bytes() const { return size_bytes - free_bytes; }
+  uint64_t used_inodes() const { return inodes - free_inodes; }
+  // Of the kernel and of the daemon, for what has a name. Half of the pool is counted at most, which may be
+  // less than there is where a former version of the daemon allowed more inodes.
+  uint64_t inode_bytes() const {
+    return std::min((used_inodes() - std::min(used_inodes(), kFreeInodes)) * kInodeBytes, size_bytes / 2);
+  }
+  uint64_t data_bytes() const { return size_bytes - free_bytes; }
+  uint64_t used_bytes() const { return data_bytes() + inode_bytes(); }
 };
 
 class MemoryArena {
@@ -69,10 +90,7 @@ class MemoryArena {
 
   ArenaUsage usage() const;
   Result<void> resize(uint64_t size_bytes);  // EINVAL when more is in use
-  // allow_inodes() allows this many inodes beside those that the pool's size allows; they take no memory of
-  // the pool.
-  Result<void> allow_inodes(uint64_t count);
-  Result<void> remove_tree();  // ENOTEMPTY when the tree holds anything
+  Result<void> remove_tree();                // ENOTEMPTY when the tree holds anything
 
  private:
   MemoryArena() = default;
@@ -82,7 +100,6 @@ class MemoryArena {
   std::string path_;
   std::unique_ptr<DeepNames> deep_names_ = std::make_unique<DeepNames>();
   bool removed_ = false;
-  uint64_t extra_inodes_ = 0;
   UniqueFd mount_;
   UniqueFd tree_;
   sys::Handle tree_handle_;

@@ -138,19 +138,19 @@ uint64_t Capacity::pressure_bytes() {
   // Because free space must be there before writers need it, room for a few entries is kept beyond the
   // watermarks.
   const uint64_t expected = expected_entry_bytes();
-  const bool outgrows =
-      now.size_bytes >= kSmallPoolBytes && !surroundings_.backing_store->needs_write_access();
-  const uint64_t headroom = std::max(
-      std::min(now.size_bytes / kHeadroomShare, 4 * expected) +
-          std::min(now.size_bytes / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed)),
-      outgrows ? std::min(now.size_bytes / kUnpromisedShare, kUnpromisedBytes) : 0);
-  const uint64_t high = std::min(now.size_bytes / 100 * marks.high_percent, now.size_bytes - headroom);
-  const uint64_t low =
-      std::min(now.size_bytes / 100 * marks.low_percent, high - std::min(high / 8, expected));
-  const uint64_t used = now.used_bytes();
+  // Names do not leave with data: the marks are of what is beside them.
+  const uint64_t size = now.size_bytes - now.inode_bytes();
+  const bool outgrows = size >= kSmallPoolBytes && !surroundings_.backing_store->needs_write_access();
+  const uint64_t headroom =
+      std::max(std::min(size / kHeadroomShare, 4 * expected) +
+                   std::min(size / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed)),
+               outgrows ? std::min(size / kUnpromisedShare, kUnpromisedBytes) : 0);
+  const uint64_t high = std::min(size / 100 * marks.high_percent, size - headroom);
+  const uint64_t low = std::min(size / 100 * marks.low_percent, high - std::min(high / 8, expected));
+  const uint64_t used = now.data_bytes();
   if (used > high) evicting_ = true;
   if (used <= low) evicting_ = false;
-  uint64_t pressure = std::max(evicting_ ? used - low : 0, pressure_of_host(used));
+  uint64_t pressure = std::max(evicting_ ? used - low : 0, pressure_of_host(now.used_bytes()));
   // Room for one waiting writer is not taken from what another writer was promised.
   if (uint64_t wanted = room_.wanted_bytes(); wanted > 0) {
     wanted += writers_.promised_bytes();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
@@ -20,6 +21,9 @@ PoolOptions Settings::options() const {
 
 Result<void> Settings::set_size(uint64_t size_bytes) {
   const uint64_t before = capacity_.size_bytes();
+  if (size_bytes == before) return {};
+  if (const uint64_t least = least_size(); size_bytes < std::min(least, before))
+    return fail(EBUSY, fmt::format("pool {}: its names need a size of {}", name_, format_size_exact(least)));
   if (size_bytes > before) {
     if (auto resized = arena_.resize(size_bytes); !resized) return resized;
     capacity_.limit().set_size(size_bytes);
@@ -43,6 +47,13 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
   MutexLock lock(mutex_);
   options_.size_bytes = size_bytes;
   return {};
+}
+
+// Without a disk the names of entries leave with their memory.
+uint64_t Settings::least_size() const {
+  const uint64_t names = arena_.usage().used_inodes();
+  const uint64_t leaving = disk_.exists() ? 0 : std::min(names, entries_.sums().files());
+  return least_size_for_inodes(names - leaving);
 }
 
 Result<void> Settings::set_policy(std::string_view name) {

@@ -46,6 +46,8 @@ class Settings : DiskPart {
   void use_disk(const PoolOptions& spill) EXCLUDES(mutex_);
 
  private:
+  uint64_t least_size() const;  // that the pool's names need
+
   Prefetcher& prefetcher_;
   DiskRequests& disk_requests_;
   Evictor& evictor_;

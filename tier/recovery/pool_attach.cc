@@ -23,7 +23,6 @@ Result<void> Recovery::make_disk(std::unique_ptr<BlockDevice> device, std::uniqu
   auto scrub_channel = device->channel(Scrubber::kDepth);
   if (!scrub_channel) return pass(scrub_channel);
   auto store = std::make_unique<SpillStore>(std::move(device), std::move(catalog), unit_bytes, counters_);
-  const uint64_t store_units = store->space().units();
   auto tier = std::make_unique<DiskTier>(std::move(store), std::move(*channel), std::move(*scrub_channel),
                                          parts_.residency, arena_, spill, is_supervised());
   for (unsigned lane = 0; lane < std::clamp(surroundings_.cores / 2, 1u, kMaxLanes); ++lane) {
@@ -32,9 +31,6 @@ Result<void> Recovery::make_disk(std::unique_ptr<BlockDevice> device, std::uniqu
     tier->lanes.push_back(std::make_unique<PromoterLane>(tier->promoter, std::move(*lane_channel)));
     tier->promoter.add(*tier->lanes.back());
   }
-  // A cold entry's inode takes 1 KiB of kernel memory (docs/facts.md "An empty inode takes 1 KiB"), and the
-  // entry takes at least one unit of the disk.
-  if (auto allowed = arena_.allow_inodes(store_units); !allowed) return allowed;
   disk_.own(std::move(tier));
   return {};
 }

@@ -6,6 +6,7 @@
 #include "base/fault_point.h"
 #include "base/log_limit.h"
 #include "base/progress.h"
+#include "base/size.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/pool/recovery.h"
 
@@ -61,6 +62,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       // What there is no room for stays on the disk, for a pool that has it.
       if (const int code = made.error().code; is_for_want_of_room(code)) {
         if (!lacks_) lacks_ = made.error();
+        ++lacking_;
         return;
       }
       static LogLimit limit(kMostNamed);
@@ -81,9 +83,12 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     Catalog& catalog = tier_.store->catalog();
     auto done = catalog.load(*this);
     if (done && lacks_)
-      done = fail(lacks_->code, fmt::format("errno {}: the size that the pool has now is not enough for its "
-                                            "entries' names",
-                                            lacks_->code));
+      done = fail(
+          lacks_->code,
+          fmt::format("errno {}: the size that the pool has now is not enough for its entries' names, "
+                      "which need {}",
+                      lacks_->code,
+                      format_size_exact(least_size_for_inodes(arena_.usage().used_inodes() + lacking_))));
     // The dropped names go straight to the catalog, and the extents that it answers with are not freed: they
     // were never claimed, belong to another content, or were given back. If the names stayed, they would one
     // day take what is stored there next with them.
@@ -315,6 +320,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   uint64_t damaged_ = 0;
   uint64_t losses_ = 0;
   std::optional<Error> lacks_;  // the first error for want of room
+  uint64_t lacking_ = 0;
 };
 
 Result<void> Recovery::restore(DiskTier& tier, const KnownNodes& there) {

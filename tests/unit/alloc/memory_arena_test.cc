@@ -37,13 +37,23 @@ TEST_F(MemoryArenaTest, ItsSizeCannotBeExceededAndCanBeChanged) {
   EXPECT_EQ(::posix_fallocate(file.get(), 0, kSizeBytes + 4096), 0);
 }
 
-TEST_F(MemoryArenaTest, InodesAreLimitedAndMoreCanBeAllowed) {
+TEST_F(MemoryArenaTest, InodesTakeHalfOfThePoolAtMost) {
   const ArenaUsage before = arena_->usage();
-  EXPECT_EQ(before.inodes, kSizeBytes / 2048 + 4096);
-  ASSERT_TRUE(arena_->allow_inodes(100));
-  EXPECT_EQ(arena_->usage().inodes, before.inodes + 100);
+  EXPECT_EQ(before.inodes, kSizeBytes / 2 / kInodeBytes + kFreeInodes);
   ASSERT_TRUE(arena_->resize(2 * kSizeBytes));
-  EXPECT_EQ(arena_->usage().inodes, 2 * kSizeBytes / 2048 + 4096 + 100) << "the others stay allowed";
+  EXPECT_EQ(arena_->usage().inodes, kSizeBytes / kInodeBytes + kFreeInodes);
+  EXPECT_LE((ArenaUsage{.inodes = before.inodes}).inode_bytes(), kSizeBytes / 2);
+}
+
+TEST_F(MemoryArenaTest, InodesCountAgainstTheSize) {
+  uint64_t made = arena_->usage().inodes - arena_->usage().free_inodes;
+  for (; made < kFreeInodes; ++made) make(std::to_string(made));
+  EXPECT_EQ(arena_->usage().used_bytes(), 0u);
+  const std::string name(200, 'n');
+  for (int more = 1; more <= 10; ++more) {
+    make(name + std::to_string(more));
+    EXPECT_EQ(arena_->usage().used_bytes(), static_cast<uint64_t>(more) * kInodeBytes);
+  }
 }
 
 TEST_F(MemoryArenaTest, DroppedPagesAreFreeAndTheSizeStays) {
