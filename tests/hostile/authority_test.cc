@@ -196,6 +196,7 @@ class TableTest : public AuthorityTest, public ::testing::WithParamInterface<Col
 
 TEST_P(TableTest, MayDoWhatTheManualSays) {
   const Column& column = GetParam();
+  KVCACHEFS_SKIP_IF(lacking(column.who));
   for (const Line& line : kLines) {
     const int error = attack_as(column.who, mount().path(column.pool), line.attempt);
     EXPECT_EQ(error_name(error), line.*column.expected) << attacker_name(column.who) << ": " << line.what;
@@ -246,7 +247,9 @@ TEST_F(AuthorityTest, ADescriptorHandedOnIsNoAuthority) {
   const auto write = [&](const std::string& = {}) { return error_of(::write(handed_on.fd(), "128M", 4)); };
   EXPECT_EQ(error_name(attack_as(Attacker::kUser, mount().path("roots"), write)), "EPERM");
   EXPECT_EQ(error_name(attack_as(Attacker::kContainerRoot, mount().path("roots"), write)), "EPERM");
-  EXPECT_EQ(error_name(attack_as(Attacker::kUserNamespaceRoot, mount().path("roots"), write)), "EPERM");
+  if (lacking(Attacker::kUserNamespaceRoot).empty()) {
+    EXPECT_EQ(error_name(attack_as(Attacker::kUserNamespaceRoot, mount().path("roots"), write)), "EPERM");
+  }
   // A program with all rights that is made to write a given text to a given descriptor.
   EXPECT_EQ(error_name(in_child([&] { return write(); })), "EPERM");
   EXPECT_EQ(read_file(administrators("size_max")), "64M\n");

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <string>
 
+#include "tests/support/attacker.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
@@ -26,7 +27,8 @@ class IdmapTest : public SharedMount<IdmapTest> {
     EXPECT_EQ(::pipe(ready), 0);
     const pid_t child = ::fork();
     if (child == 0) {
-      if (::unshare(CLONE_NEWUSER) == 0) (void)!::write(ready[1], "", 1);
+      if (::unshare(CLONE_NEWUSER) != 0) ::_exit(1);
+      (void)!::write(ready[1], "", 1);
       ::pause();
       ::_exit(0);
     }
@@ -46,6 +48,7 @@ class IdmapTest : public SharedMount<IdmapTest> {
 
   void SetUp() override {
     SharedMount::SetUp();
+    KVCACHEFS_SKIP_IF(lacking(Attacker::kUserNamespaceRoot));
     if (IsSkipped() || HasFatalFailure()) return;
     ASSERT_EQ(::chmod(path("").c_str(), 01777), 0);
     ::snprintf(place_, sizeof place_, "/tmp/kv-test-idmap-XXXXXX");

@@ -138,6 +138,15 @@ int run(Attacker attacker, const std::string& directory, const Attack& attack) {
 
 }  // namespace
 
+std::string lacking([[maybe_unused]] Attacker attacker) {
+#ifdef __SANITIZE_THREAD__
+  // ThreadSanitizer has a thread in each process, and unshare(2) makes a user namespace for one with none.
+  if (attacker == Attacker::kUserNamespaceRoot || attacker == Attacker::kUsersNamespaceRoot)
+    return "a process of one thread";
+#endif
+  return "";
+}
+
 std::string_view attacker_name(Attacker attacker) {
   switch (attacker) {
     case Attacker::kUser:

@@ -30,6 +30,8 @@ enum class Attacker {
 };
 
 std::string_view attacker_name(Attacker attacker);
+// Why there is no such attacker here; empty if there is.
+std::string lacking(Attacker attacker);
 
 // `attack` gets the place at which the attacker sees `directory` (a pool or another directory of a mount):
 // /pool in a container, `directory` itself elsewhere.
