@@ -160,9 +160,9 @@ TEST_F(MemoryPressureTest, WhatIsInUseOrPinnedStays) {
   std::vector<File> held;
   for (int i = 0; i < 40; ++i) held.emplace_back(path(i), O_RDONLY);
   for (int i = 40; i < 80; ++i) ASSERT_EQ(set_xattr(path(i), "user.kvcachefs.pinned", "1"), 0) << i;
-  ASSERT_TRUE(cgroup_->set_limit(230 * kMiB));
+  ASSERT_TRUE(cgroup_->set_limit(cgroup_->used_bytes() + 50 * kMiB));
   EXPECT_TRUE(eventually([&] { return used_mib() <= 135; })) << used_mib();
-  ASSERT_TRUE(cgroup_->set_limit(190 * kMiB));
+  ASSERT_TRUE(cgroup_->set_limit(cgroup_->used_bytes() + 60 * kMiB));
   EXPECT_TRUE(eventually([&] { return used_mib() <= 95; })) << used_mib();
   for (int i = 0; i < 80; ++i) {
     std::string content;
@@ -177,7 +177,7 @@ TEST_F(MemoryPressureTest, WithADiskNothingIsLost) {
         ",spill=" + (disk / "spill") + ",spill_size=1G,catalog=" + (disk / "catalog") +
             ",durability=writeback");
   fill();
-  ASSERT_TRUE(cgroup_->set_limit(230 * kMiB));
+  ASSERT_TRUE(cgroup_->set_limit(cgroup_->used_bytes() + 50 * kMiB));
   EXPECT_TRUE(eventually([&] { return used_mib() <= 140; })) << used_mib();
   EXPECT_EQ(whole_entries(), kEntries);
   EXPECT_EQ(stat("discards"), 0);
