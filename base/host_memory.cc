@@ -96,26 +96,22 @@ HostMemoryReader::HostMemoryReader(std::string proc) : proc_(std::move(proc)) {
   }
 }
 
+uint64_t HostMemoryReader::limit_of(const Group& group) {
+  const auto number = [&](const char* name) { return number_in_file(group.directory + name, kNoLimit); };
+  if (!group.unified) return number("/memory.limit_in_bytes");
+  return std::min(number("/memory.max"), number("/memory.high"));
+}
+
 // Pages of files can be taken back; those of a tmpfs are counted with anonymous memory there.
-HostMemory HostMemoryReader::memory_of(const Group& group) {
-  const auto file = [&](const char* name) { return group.directory + "/" + name; };
-  HostMemory memory{kNoLimit, kNoLimit};
-  uint64_t used = 0;
-  if (group.unified) {
-    memory.total_bytes =
-        std::min(number_in_file(file("memory.max"), kNoLimit), number_in_file(file("memory.high"), kNoLimit));
-    used = number_in_file(file("memory.current"), 0);
-  } else {
-    memory.total_bytes = number_in_file(file("memory.limit_in_bytes"), kNoLimit);
-    used = number_in_file(file("memory.usage_in_bytes"), 0);
-  }
-  const auto stat = sys::read_text(file("memory.stat").c_str());
+uint64_t HostMemoryReader::used_of(const Group& group) {
+  uint64_t used =
+      number_in_file(group.directory + (group.unified ? "/memory.current" : "/memory.usage_in_bytes"), 0);
+  const auto stat = sys::read_text((group.directory + "/memory.stat").c_str());
   for (const char* name : {"inactive_file", "active_file", "slab_reclaimable"}) {
     if (!stat) break;
     used -= std::min(used, statistic(*stat, group.unified ? name : std::string("total_") + name));
   }
-  memory.available_bytes = memory.total_bytes - std::min(used, memory.total_bytes);
-  return memory;
+  return used;
 }
 
 HostMemory HostMemoryReader::read() const {
@@ -127,10 +123,10 @@ HostMemory HostMemoryReader::read() const {
   }
   HostMemory least = machine;
   for (const Group& group : groups_) {
-    const HostMemory its = memory_of(group);
-    if (its.total_bytes >= machine.total_bytes) continue;
-    least.total_bytes = std::min(least.total_bytes, its.total_bytes);
-    least.available_bytes = std::min(least.available_bytes, its.available_bytes);
+    const uint64_t limit = limit_of(group);
+    if (limit >= machine.total_bytes) continue;
+    least.total_bytes = std::min(least.total_bytes, limit);
+    least.available_bytes = std::min(least.available_bytes, limit - std::min(limit, used_of(group)));
   }
   return least;
 }

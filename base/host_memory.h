@@ -28,7 +28,8 @@ class HostMemoryReader {
     std::string directory;
     bool unified = false;  // cgroups v2
   };
-  static HostMemory memory_of(const Group& group);
+  static uint64_t limit_of(const Group& group);
+  static uint64_t used_of(const Group& group);  // without what can be taken back
 
   const std::string proc_;
   std::vector<Group> groups_;  // the process's own, and those above it

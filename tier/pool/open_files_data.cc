@@ -78,7 +78,8 @@ Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> 
       return Written{total, Tried::kWouldWait};
     }
     // While the host is short of memory, a writer gets no more than can be evicted for it.
-    const bool refused = room == Waited::kNoRoom && capacity_.limit().is_lowered() && !capacity_.closed();
+    const bool ends = capacity_.closed() || capacity_.waiting().waits_ended();
+    const bool refused = room == Waited::kNoRoom && capacity_.limit().is_lowered() && !ends;
     auto count = refused ? fail(ENOSPC) : sys::write_at(*fd, bytes.subspan(total), offset + total);
     if (count) total += *count;
     const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;

@@ -30,26 +30,31 @@ class PoolLimit {
   uint64_t above_ceiling_bytes(uint64_t used_bytes) const {
     return used_bytes - std::min<uint64_t>(used_bytes, ceiling_bytes_);
   }
-  uint64_t slack_bytes() const { return std::min(ceiling_bytes_ / kSlackShare, kMostSlackBytes); }
+  uint64_t slack_bytes() const { return slack_above(ceiling_bytes_); }
   void set_watermarks(Watermarks marks) { watermarks_ = marks; }
   Watermarks watermarks() const { return watermarks_; }
   void set_pinned_max(unsigned percent) { pinned_max_percent_ = percent; }
   uint64_t pinned_max_bytes() const { return percent_of(size_bytes_, pinned_max_percent_); }
 
   bool is_lowered() const { return ceiling_bytes_ < size_bytes_; }
+  // Each value is read once: another thread may change it meanwhile.
   uint64_t bytes() const {
-    return is_lowered() ? std::min<uint64_t>(size_bytes_, ceiling_bytes_ + slack_bytes())
-                        : size_bytes_.load();
+    const uint64_t size = size_bytes_, ceiling = ceiling_bytes_;
+    return ceiling < size ? std::min(size, ceiling + slack_above(ceiling)) : size;
   }
   // What is free in the arena and not above the limit. A writer with passthrough can take more: the arena has
   // the pool's size.
   uint64_t free_bytes(const ArenaUsage& usage) const {
-    return std::min(usage.free_bytes, bytes() - std::min(bytes(), usage.used_bytes()));
+    const uint64_t limit = bytes();
+    return std::min(usage.free_bytes, limit - std::min(limit, usage.used_bytes()));
   }
 
  private:
   static constexpr uint64_t kSlackShare = 8;
   static constexpr uint64_t kMostSlackBytes = uint64_t{128} << 20;  // as a large pool keeps free for writers
+  static uint64_t slack_above(uint64_t ceiling_bytes) {
+    return std::min(ceiling_bytes / kSlackShare, kMostSlackBytes);
+  }
 
   std::atomic<uint64_t> size_bytes_;
   std::atomic<uint64_t> ceiling_bytes_{kNone};
