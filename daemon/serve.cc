@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "alloc/numa_topology.h"
@@ -58,14 +59,26 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
   log_info("unmounted from outside");
 }
 
-Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& runtime) {
+// The list of pools that the process that died has left. Those that were removed, and their memory given
+// back, are left out of the result.
+Result<std::vector<ListedPool>> begin_adopting(Pools& pools, const Survivors& survivors) {
   auto listed = parse_pool_list(survivors.pools(), pools.memory_bytes());
-  if (!listed) return pass(listed);
-  for (const ListedPool& pool : *listed) {
-    auto adopted = pools.adopt(pool.number, pool.options);
-    // The error means that the pool was removed and its memory given back.
-    if (!adopted && adopted.error().code != ENOENT) return adopted;
+  if (!listed) return listed;
+  std::vector<ListedPool> there;
+  for (ListedPool& pool : *listed) {
+    auto begun = pools.begin_adopting(pool.number, pool.options);
+    if (begun)
+      there.push_back(std::move(pool));
+    else if (begun.error().code != ENOENT)
+      return pass(begun);
   }
+  return there;
+}
+
+Result<void> adopt_pools(Pools& pools, const std::vector<ListedPool>& there, Survivors& survivors,
+                         const RuntimeDir& runtime) {
+  for (const ListedPool& pool : there)
+    if (auto adopted = pools.adopt(pool.number, pool.options); !adopted) return adopted;
   runtime.note_pools_without_disk(names_without_disk(pools));
   // These kept inodes belong to pools that are gone, or that were about to be created.
   for (const auto& [place, kept] : survivors.kept_inodes().list())
@@ -79,7 +92,7 @@ Result<void> adopt_pools(Pools& pools, Survivors& survivors, const RuntimeDir& r
   return survivors.set_pools(format_pool_list(pools));
 }
 
-// All clients wait for a takeover, so it runs with a higher priority.
+// Clients wait for a takeover, so it runs with a higher priority.
 class Haste {
  public:
   Haste() : nice_(getpriority(PRIO_PROCESS, 0)) { (void)setpriority(PRIO_PROCESS, 0, kHastyNice); }
@@ -91,24 +104,6 @@ class Haste {
   const int nice_;
 };
 
-Result<void> begin(const Config& config, const RuntimeDir& runtime, Pools& pools, Session& session,
-                   Survivors& survivors, bool successor) {
-  if (successor) {
-    const Haste haste;
-    if (auto taken = session.take_over(); !taken) return taken;
-    fault_point("taken over");
-    if (auto adopted = adopt_pools(pools, survivors, runtime); !adopted) return adopted;
-    fault_point("pools adopted");
-    session.resume();
-    fault_point("resumed");
-    return {};
-  }
-  for (const PoolOptions& options : config.pools)
-    if (auto pool = pools.create(options); !pool) return pass(pool);
-  if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
-  return session.mount();
-}
-
 // Over io_uring libfuse's own threads wait for requests, so none polls.
 unsigned poll_us_of(const Config& config) {
   return config.io_uring ? 0 : config.poll_us.value_or(default_poll_us(std::thread::hardware_concurrency()));
@@ -117,6 +112,39 @@ unsigned poll_us_of(const Config& config) {
 unsigned server_threads_of(const Config& config) {
   if (config.io_uring) return 1;
   return config.threads > 0 ? config.threads : Workers::default_server_threads();
+}
+
+// From resume() on clients that read what is in memory are served, while the pools are walked.
+Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& pools, Session& session,
+                       Workers& workers, Survivors& survivors) {
+  std::optional<Haste> haste(std::in_place);
+  if (auto taken = session.take_over(); !taken) return taken;
+  fault_point("taken over");
+  auto there = begin_adopting(pools, survivors);
+  if (!there) return pass(there);
+  const auto serve = [&] {
+    session.resume();
+    fault_point("resumed");
+    haste.reset();  // what threads start with
+    workers.start_servers(server_threads_of(config));
+    haste.emplace();
+  };
+  if (!config.io_uring) serve();
+  if (auto adopted = adopt_pools(pools, *there, survivors, runtime); !adopted) return adopted;
+  fault_point("pools adopted");
+  if (config.io_uring) serve();
+  session.all_found();
+  return {};
+}
+
+Result<void> begin(const Config& config, Pools& pools, Session& session, Workers& workers,
+                   Survivors& survivors) {
+  for (const PoolOptions& options : config.pools)
+    if (auto pool = pools.create(options); !pool) return pass(pool);
+  if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
+  if (auto mounted = session.mount(); !mounted) return mounted;
+  workers.start_servers(server_threads_of(config));
+  return {};
 }
 
 ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation,
@@ -193,7 +221,10 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    .pools_changed = [&] {
                      if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
                    }});
-  if (auto begun = begin(config, runtime, pools, session, survivors, generation > 0); !begun) {
+  Workers workers(session, pools, evictor_wakeup);
+  const auto begun = generation > 0 ? take_over(config, runtime, pools, session, workers, survivors)
+                                    : begin(config, pools, session, workers, survivors);
+  if (!begun) {
     log_error("{}", begun.error().message);
     // A successor leaves memory, mounts and descriptors to the next process, so no destructor may run.
     if (generation > 0) std::_Exit(kExitFailure);
@@ -201,7 +232,6 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   }
   AwayDisks away_disks(pools, audience.handovers);
   MemoryWatch memory_watch(pools, memory_rules, host_memory);
-  Workers workers(session, pools, evictor_wakeup);
   workers.start(server_threads_of(config));
   workers.watch(away_disks);
   if (memory_rules.exist()) workers.watch(memory_watch);

@@ -83,21 +83,30 @@ unsigned Workers::default_server_threads() {
   return std::clamp(std::thread::hardware_concurrency(), 8u, 16u);
 }
 
-void Workers::start(unsigned server_threads) {
+template <class Serve>
+void Workers::start_server(Serve serve) {
+  ++serving_;
+  servers_.emplace_back([this, serve] {
+    pthread_setname_np(pthread_self(), "server");
+    const sigset_t wakes_it = sys::signal_set({kEndSignal});
+    pthread_sigmask(SIG_UNBLOCK, &wakes_it, nullptr);
+    serve();
+    --serving_;
+  });
+}
+
+void Workers::start_servers(unsigned server_threads) {
   struct sigaction wakes {};
   wakes.sa_handler = [](int) {};
   (void)sigaction(kEndSignal, &wakes, nullptr);
   session_.help_with([this](const auto& pool, WaitingLane& lane) { return start_helper(pool, lane); });
-  serving_ = server_threads;
   const OthersSignals others;
-  for (unsigned i = 0; i < server_threads; ++i)
-    servers_.emplace_back([this] {
-      pthread_setname_np(pthread_self(), "server");
-      const sigset_t wakes_it = sys::signal_set({kEndSignal});
-      pthread_sigmask(SIG_UNBLOCK, &wakes_it, nullptr);
-      session_.serve();
-      --serving_;
-    });
+  for (unsigned i = 0; i < server_threads; ++i) start_server([this] { session_.serve(); });
+}
+
+void Workers::start(unsigned server_threads) {
+  const OthersSignals others;
+  for (unsigned i = 0; i < server_threads; ++i) start_server([this] { session_.serve_what_was_put_aside(); });
   for (int i = 0; i < kInvalidators; ++i)
     threads_.emplace_back([this] {
       become_helper("invalidator");

@@ -32,6 +32,9 @@ class Workers {
   // only contend for the one queue of the device.
   static unsigned default_server_threads();
 
+  // The call starts the threads that take requests. They need no other where Session serves in part.
+  void start_servers(unsigned server_threads);
+  // The call starts all others, and those that carry out what was put aside.
   void start(unsigned server_threads);
   // The call looks regularly whether the disk of a pool without its disk can be had again, if there is such a
   // pool. It comes after start().
@@ -51,6 +54,8 @@ class Workers {
   bool start_helper(const std::shared_ptr<Pool>& pool, WaitingLane& lane) EXCLUDES(mutex_);
   void join_ended_helpers() EXCLUDES(mutex_);
   void end_helpers() EXCLUDES(mutex_);
+  template <class Serve>
+  void start_server(Serve serve);
   void start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds));
   // The call starts the threads of a pool that has got a disk tier: one spills, one commits, one to four
   // promote, and one scrubs.

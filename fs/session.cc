@@ -122,6 +122,7 @@ Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, In
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
               .pools_changed = options_.pools_changed,
               .start_helper = {}},
+      in_part_(pools),
       invalidator_(invalidator),
       poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
@@ -192,6 +193,7 @@ Result<void> Session::take_over() {
 }
 
 void Session::resume() {
+  if (!options_.io_uring) in_part_.begin();
   // The notifications are from include/uapi/linux/fuse.h of Linux 6.9 and 6.16. After the second one
   // (kNotifyIncreaseEpoch) the kernel looks up again the names that the earlier process removed or restored
   // without having told it. A kernel without it does so only when a use of such a name fails.
@@ -315,15 +317,11 @@ void Session::serve_device() {
       break;
     }
     if (poll_time_.is_on()) poll_time_.arrived(now_ns());
+    if (!in_part_.takes(memory->bytes().first(*received))) continue;
     fuse_buf buffer{};
     buffer.mem = memory->bytes().data();
     buffer.size = *received;
-    const Request request = begin_request(server_.survivors, buffer);
-    if (server_.survivors.supervised() && !server_.survivors.connection().device_fd()) save_init(buffer);
-    fuse_session_process_buf(session_, &buffer);
-    if (request.opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
-    fault_point("request answered", request.opcode);
-    server_.survivors.requests().end();
+    handle(buffer);
     // Most of an open's cost is waking up this thread, so one thread at a time looks for the next request
     // while the others sleep. If one of those takes the request that is seen here, the next receive of this
     // thread sleeps as usual.
@@ -338,6 +336,24 @@ void Session::serve_device() {
   }
   // The session ends as libfuse's own loop would end it.
   fuse_session_exit(session_);
+}
+
+void Session::handle(fuse_buf& received) {
+  const Request request = begin_request(server_.survivors, received);
+  if (server_.survivors.supervised() && !server_.survivors.connection().device_fd()) save_init(received);
+  fuse_session_process_buf(session_, &received);
+  if (request.opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
+  fault_point("request answered", request.opcode);
+  server_.survivors.requests().end();
+}
+
+void Session::serve_what_was_put_aside() {
+  while (auto request = in_part_.next()) {
+    fuse_buf buffer{};
+    buffer.mem = request->data();
+    buffer.size = request->size();
+    handle(buffer);
+  }
 }
 
 void Session::notify() {

@@ -14,6 +14,7 @@
 #include "fs/fuse.h"
 #include "fs/invalidator.h"
 #include "fs/poll_time.h"
+#include "fs/served_in_part.h"
 #include "fs/server.h"
 
 namespace kvcachefs {
@@ -65,10 +66,15 @@ class Session {
   void unmount();
 
   // A successor calls this instead of mount(): it goes on with the connection of a process that died. The
-  // pools are adopted after this call; then come resume() and serve().
+  // adoption of the pools begins after this call; then comes resume().
   Result<void> take_over();
-  // The call makes the kernel send again the requests that the process that died had in hand.
+  // The call makes the kernel send again the requests that the process that died had in hand. Until
+  // all_found() serve() serves in part only (fs/served_in_part.h), but for io_uring, where it comes after the
+  // adoption.
   void resume();
+  void all_found() { in_part_.end(); }
+  // After all_found(): carries out what was put aside, on each of several threads until nothing is left.
+  void serve_what_was_put_aside();
 
  private:
   void negotiate(fuse_conn_info* connection);
@@ -76,10 +82,12 @@ class Session {
   Result<void> give_device(int fd);
   void save_init(const fuse_buf& request);
   void serve_device();
+  void handle(fuse_buf& received);
 
   const Options options_;
   ControlFiles control_;
   Server server_;
+  ServedInPart in_part_;
   Invalidator& invalidator_;
   UniqueFd device_;
   std::string mounted_device_;  // MAJOR:MINOR, known once it is mounted

@@ -182,8 +182,9 @@ bool World::take_over() {
   auto adopted = Pool::adopt(1, pool_options(), surroundings());
   if (!adopted) throw Violation("the pool cannot be taken over: " + adopted.error().message);
   pool_ = std::move(*adopted);
-  if (auto found = Pool::adopt_files(pool_); !found)
-    throw Violation("its files cannot be found: " + found.error().message);
+  auto found = pool_->recovery().begin_adopting();
+  if (found) found = Pool::adopt_files(pool_);
+  if (!found) throw Violation("its files cannot be found: " + found.error().message);
   disk_.set_odds({});  // an error now would leave the pool without its disk
   auto attached = pool_->recovery().attach_adopted_disk(
       std::make_unique<Device>(disk_), std::make_unique<CuttableCatalog>(*this), kUnitBytes, pool_options());

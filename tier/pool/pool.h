@@ -34,8 +34,9 @@ class Pool {
 
   static Result<std::shared_ptr<Pool>> create(uint16_t number, const PoolOptions& options,
                                               const Surroundings& surroundings);
-  // Takes over the memory that a process that died has left, as its Survivors tell of it. adopt_files() finds
-  // what is in it (tier/pool/recovery.h); a disk tier is attached afterwards (attach_adopted_disk).
+  // Takes over the memory that a process that died has left, as its Survivors tell of it. After
+  // Recovery::begin_adopting(), adopt_files() finds what is in it; a disk tier is attached afterwards
+  // (attach_adopted_disk).
   static Result<std::shared_ptr<Pool>> adopt(uint16_t number, const PoolOptions& options,
                                              const Surroundings& surroundings);
   // EIO if not all of its files could be looked at: then the pool must not serve, nor end but with the

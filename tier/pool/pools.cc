@@ -101,21 +101,35 @@ void Pools::put(uint16_t number, std::shared_ptr<Pool> pool) {
   pools_[number] = std::move(pool);
 }
 
-Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
+namespace {
+
+Result<void> not_taken_over(std::string_view name, const Error& why) {
+  return fail(why.code, fmt::format("pool {} cannot be taken over: {} ({})", name, why.message,
+                                    sys::error_text(why.code)));
+}
+
+}  // namespace
+
+Result<void> Pools::begin_adopting(uint16_t number, const PoolOptions& options) {
   MutexLock change(change_mutex_);
   auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
+  if (!pool) return not_taken_over(options.name, pool.error());
   // A pool of which not all is found is not given back: what is in it is for the next process.
-  if (pool) put(number, *pool);
-  auto found = pool ? Pool::adopt_files(*pool) : pass(pool);
-  // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
-  if (found && !options.spill_path.empty() && !(*pool)->retired())
-    if (auto attached = open_disk_tier(**pool, options, Attaching::kAdopted); !attached)
-      found = (*pool)->recovery().go_on_without_disk(options, attached.error());
-  if (!found)
-    return fail(found.error().code, fmt::format("pool {} cannot be taken over: {} ({})", options.name,
-                                                found.error().message, sys::error_text(found.error().code)));
+  put(number, *pool);
   last_number_ = std::max(last_number_, number);
-  return {};
+  auto begun = (*pool)->recovery().begin_adopting();
+  return begun ? begun : not_taken_over(options.name, begun.error());
+}
+
+Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
+  MutexLock change(change_mutex_);
+  const auto pool = find(number);
+  auto found = Pool::adopt_files(pool);
+  // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
+  if (found && !options.spill_path.empty() && !pool->retired())
+    if (auto attached = open_disk_tier(*pool, options, Attaching::kAdopted); !attached)
+      found = pool->recovery().go_on_without_disk(options, attached.error());
+  return found ? found : not_taken_over(options.name, found.error());
 }
 
 Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,

@@ -28,11 +28,19 @@ class Recovery : DiskPart {
     OpenFiles& open_files;
     Settings& settings;
   };
-  Recovery(const DiskPart& part, const Parts& parts) : DiskPart(part), parts_(parts) {}
+  Recovery(const DiskPart& part, const Parts& parts);
+  ~Recovery();
 
-  // Finds out again what the process that died knew of the files (tier/survivors/survivors.h). Answers the
-  // inodes that have no name and no content. EIO if not all of the files could be looked at.
+  // Finds out again what the process that died knew of the files (tier/survivors/survivors.h):
+  // begin_adopting() what only it can tell of, which takes no time, and then adopt() all of the rest. Answers
+  // the inodes that have no name and no content. EIO if not all of the files could be looked at.
+  Result<void> begin_adopting();
   Result<std::vector<uint64_t>> adopt();
+  // In between, while nothing is evicted or changed, any thread may ask (fs/served_in_part.h). find() finds
+  // what has the name in a directory that was found, at once; false: it cannot.
+  bool find(uint64_t directory_ino, const char* name);
+  bool has_found(uint64_t ino);
+  bool has_found_to_read(uint64_t ino);  // a closed entry in memory
   // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
   // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
@@ -60,6 +68,7 @@ class Recovery : DiskPart {
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
 
   const Parts parts_;
+  std::unique_ptr<Adopter> adopter_;  // stays, because a late find() may use it
 };
 
 }  // namespace kvcachefs

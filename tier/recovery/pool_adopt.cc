@@ -1,6 +1,6 @@
 // A pool taken over from a process that died. Its files are where they were. What that process knew of them
 // besides is found out again, by a walk of the tree and from what the process wrote down
-// (tier/survivors/survivors.h).
+// (tier/survivors/survivors.h). A file that a client asks for during the walk is found at once.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -76,28 +76,61 @@ class Recovery::Adopter : DiskPart {
       : DiskPart(its), parts_(its.parts_), survivors_(*surroundings_.survivors) {}
 
   // What could not be looked at would count as gone.
-  Result<void> run() {
-    survivors_.handles().for_each([this](const OpenHandle& handle) {
-      if (handle.inode.pool != number_) return;
-      Entries::Found& its = opens_[handle.inode.ino];
-      ++its.open_count;
-      if (handle.writer) ++its.writer_count;
-      if (handle.from_disk) ++its.direct_count;
-    });
-    survivors_.backing_ids().for_each([this](const HeldBacking& backing, bool) {
-      if (backing.inode.pool == number_) backings_[backing.inode.ino] = backing.id;
-    });
+  Result<void> begin() {
+    {
+      MutexLock lock(mutex_);
+      survivors_.handles().for_each([this](const OpenHandle& handle) REQUIRES(mutex_) {
+        if (handle.inode.pool != number_) return;
+        Entries::Found& its = opens_[handle.inode.ino];
+        ++its.open_count;
+        if (handle.writer) ++its.writer_count;
+        if (handle.from_disk) ++its.direct_count;
+      });
+      survivors_.backing_ids().for_each([this](const HeldBacking& backing, bool) REQUIRES(mutex_) {
+        if (backing.inode.pool == number_) backings_[backing.inode.ino] = backing.id;
+      });
+    }
     adopt_nameless();
     fault_point("adopted nameless");
     if (!capacity_.closed()) adopt_other(root_ino(), 0);
+    return whole_;
+  }
+
+  Result<void> walk() {
+    fault_point("walk begun");
     adopt_tree();
     fault_point("adopted the tree");
     if (!whole_) return whole_;
     publish();
     // The remaining backing ids are of files that are gone: a client that has the file open goes on without
     // it.
+    MutexLock lock(mutex_);
     for (const auto& [ino, backing] : backings_) surroundings_.backing_store->give_back(backing);
+    backings_.clear();
+    opens_.clear();
     return {};
+  }
+
+  // Any thread, between begin() and the end of walk(): false if what has the name cannot be looked at.
+  bool find(int directory, const char* name) {
+    const auto handle = sys::handle_at(directory, name);
+    if (!handle) return true;  // there is nothing, as the caller will see
+    if (!knows(handle->ino)) {
+      const auto attributes = sys::stat_at(directory, name);
+      if (!attributes) return false;
+      if (!S_ISREG(attributes->st_mode)) {
+        adopt_other(handle->ino, handle->generation);
+        return true;
+      }
+      const auto fd = sys::open_at(directory, name, kReadForFacts);
+      if (!fd || !adopt_open_file(fd->get())) return false;
+    }
+    const LockedEntry entry(entries_.shard(handle->ino), handle->ino);
+    if (entry == nullptr || entry->stage != Entry::Stage::kWritten || entry->writer_count > 0) return true;
+    entries_.found_stored(*entry);
+    MutexLock lock(mutex_);
+    asked_for_.push_back(handle->ino);
+    return true;
   }
 
   std::vector<uint64_t> nameless_directories;  // and nameless links and other inodes without content
@@ -107,6 +140,8 @@ class Recovery::Adopter : DiskPart {
     int64_t used_ns;
     uint64_t ino;
   };
+
+  bool knows(uint64_t ino) { return LockedEntry(entries_.shard(ino), ino) != nullptr; }
 
   void adopt_nameless() {
     for (const auto& [place, kept] : survivors_.kept_inodes().list()) {
@@ -119,13 +154,12 @@ class Recovery::Adopter : DiskPart {
       // The process died before the last name went, or after a new one came.
       if (!attributes || attributes->st_ino != kept.inode.ino || attributes->st_nlink > 0) continue;
       const bool is_file = S_ISREG(attributes->st_mode);
-      if (is_file && !opens_.contains(kept.inode.ino)) continue;
+      if (is_file && !is_open(kept.inode.ino)) continue;
       const sys::Handle handle{kept.inode.ino, kept.generation};
       if (is_file) {
-        if (const auto fd = arena_.open(handle, kReadForFacts))
-          adopt_file(handle, *attributes, fd->get(), true);
-        else
-          note_failure(fd.error());
+        auto fd = arena_.open(handle, kReadForFacts);
+        if (auto adopted = fd ? adopt_file(handle, *attributes, fd->get(), true) : pass(fd); !adopted)
+          note_failure(adopted.error());
       } else {
         adopt_other(handle.ino, handle.generation, false);
         nameless_directories.push_back(handle.ino);
@@ -136,11 +170,16 @@ class Recovery::Adopter : DiskPart {
     }
   }
 
+  bool is_open(uint64_t ino) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return opens_.contains(ino);
+  }
+
   void adopt_tree() {
     auto whole = walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
-      if (child.is_regular)
-        adopt_named(child, directory);
-      else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
+      if (child.is_regular) {
+        if (auto adopted = adopt_named(child, directory); !adopted) note_failure(adopted.error());
+      } else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
         parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
@@ -152,29 +191,32 @@ class Recovery::Adopter : DiskPart {
     if (whole_) whole_ = fail(EIO, "not all of its files can be looked at: " + sys::error_text(error.code));
   }
 
-  void adopt_named(const Child& child, int directory) {
-    if (const LockedEntry known{entries_.shard(child.ino), child.ino}) return;  // by another name
+  Result<void> adopt_named(const Child& child, int directory) {
+    if (knows(child.ino)) return {};  // by another name, or a client has asked for it
     const int refused = injected_error("look at a file");
-    const auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), kReadForFacts);
-    if (!fd) return note_failure(fd.error());
-    const auto handle = sys::handle_of(fd->get());
-    const auto attributes = sys::stat_of(fd->get());
-    if (!handle || !attributes) return note_failure(handle ? attributes.error() : handle.error());
-    adopt_file(*handle, *attributes, fd->get(), false);
+    auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), kReadForFacts);
+    return fd ? adopt_open_file(fd->get()) : pass(fd);
   }
 
-  void adopt_file(sys::Handle handle, struct stat attributes, int fd, bool nameless) {
-    const auto found = opens_.find(handle.ino);
-    Entries::Found facts = found == opens_.end() ? Entries::Found{} : found->second;
+  Result<void> adopt_open_file(int fd) {
+    auto handle = sys::handle_of(fd);
+    auto attributes = sys::stat_of(fd);
+    if (!handle) return pass(handle);
+    return attributes ? adopt_file(*handle, *attributes, fd, false) : pass(attributes);
+  }
+
+  Result<void> adopt_file(sys::Handle handle, struct stat attributes, int fd, bool nameless) {
     const uint64_t size = size_of(attributes);
     const uint64_t allocated = allocated_bytes_of(attributes);
     EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
+    if (shard.find(handle.ino) != nullptr) return {};
+    const auto mark = copy_mark_of(fd);
+    if (mark && mark->error != 0) return fail(mark->error);
+    auto [facts, backing] = take_opens(handle.ino);
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     entry.kernel.may_be_known = true;
     entry.kept = adopt_ctime(fd, attributes, facts.writer_count > 0);
-    const auto mark = copy_mark_of(fd);
-    if (mark && mark->error != 0) note_failure({mark->error, {}});
     const bool cold = facts.cold = is_cold(mark, attributes, facts);
     entry.disk.synced_nameless = mark && mark->synced_nameless;  // the name may have come since
     if (mark && mark->state == CopyMark::State::kNone)
@@ -198,7 +240,7 @@ class Recovery::Adopter : DiskPart {
     facts.whole_bytes = whole;
     facts.named = !nameless;
     entries_.found(entry, facts);
-    if (const auto backing = backings_.extract(handle.ino)) entry.kernel.backing = backing.mapped();
+    entry.kernel.backing = backing;
     if (entry.kernel.backing < 0 && facts.open_count > facts.direct_count)
       (void)parts_.open_files.back(entry);
     if (facts.writer_count > 0)
@@ -206,24 +248,35 @@ class Recovery::Adopter : DiskPart {
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
       entry.memory.reserved_end = size + allocated;
-      if (facts.writer_count == 0)
-        if (auto file = arena_.open(handle, O_RDWR | O_NONBLOCK)) {
-          (void)parts_.reservations.trim(entry, file->get());
-          if (auto now = sys::stat_of(file->get()))
-            entries_.contents().charged(entry, allocated_bytes_of(*now));
-        }
+      if (facts.writer_count == 0) trim(entry, handle);
     }
-    if (nameless) return;
-    if (size > 0 && facts.writer_count == 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size))
-      capacity_.stored(size);
-    if (facts.writer_count == 0)
-      closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
+    if (nameless || facts.writer_count > 0) return {};
+    if (size > 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size)) capacity_.stored(size);
+    MutexLock closed(mutex_);
+    closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
+    return {};
+  }
+
+  void trim(Entry& entry, sys::Handle handle) {
+    auto file = arena_.open(handle, O_RDWR | O_NONBLOCK);
+    if (!file) return;
+    (void)parts_.reservations.trim(entry, file->get());
+    if (auto now = sys::stat_of(file->get())) entries_.contents().charged(entry, allocated_bytes_of(*now));
+  }
+
+  // How often the file is open, and the backing id that its opens rest on, or -1.
+  std::pair<Entries::Found, int32_t> take_opens(uint64_t ino) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    const auto opens = opens_.extract(ino);
+    const auto backing = backings_.extract(ino);
+    return {opens ? opens.mapped() : Entries::Found{}, backing ? backing.mapped() : -1};
   }
 
   // The kernel may know the inode; nothing tells how many lookups it was told.
   void adopt_other(uint64_t ino, uint32_t generation, bool named = true) {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
+    if (shard.find(ino) != nullptr) return;
     Entry& entry = shard.find_or_make(ino, generation);
     entry.kernel.lookup_count = 1;
     entry.kernel.lookups_unknown = true;
@@ -232,28 +285,64 @@ class Recovery::Adopter : DiskPart {
   }
 
   // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not
-  // renamed yet is among the last, and so leaves late, too.
+  // renamed yet is among the last, and so leaves late, too; what clients asked for meanwhile leaves last.
   void publish() {
-    std::ranges::sort(closed_, {}, &Closed::used_ns);
-    for (const Closed& closed : closed_) {
+    std::vector<Closed> closed;
+    std::vector<uint64_t> asked_for;
+    {
+      MutexLock lock(mutex_);
+      closed.swap(closed_);
+      asked_for.swap(asked_for_);
+    }
+    std::ranges::sort(closed, {}, &Closed::used_ns);
+    for (const Closed& each : closed) {
       count_step();
-      const LockedEntry entry(entries_.shard(closed.ino), closed.ino);
-      entries_.found_stored(*entry);
+      const LockedEntry entry(entries_.shard(each.ino), each.ino);
+      if (entry->stage == Entry::Stage::kWritten) entries_.found_stored(*entry);
+    }
+    for (const uint64_t ino : asked_for) {
+      const LockedEntry entry(entries_.shard(ino), ino);
+      entries_.candidates().opened(*entry);
     }
   }
 
   const Parts& parts_;
   Survivors& survivors_;
-  std::unordered_map<uint64_t, Entries::Found> opens_;  // what is known of them at first: the counts
-  std::unordered_map<uint64_t, int32_t> backings_;
-  std::vector<Closed> closed_;
   Result<void> whole_;
+  Mutex mutex_;
+  // What is known of files at first: the counts.
+  std::unordered_map<uint64_t, Entries::Found> opens_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, int32_t> backings_ GUARDED_BY(mutex_);
+  std::vector<Closed> closed_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> asked_for_ GUARDED_BY(mutex_);  // by clients, during the walk
 };
 
+Recovery::Recovery(const DiskPart& part, const Parts& parts) : DiskPart(part), parts_(parts) {}
+
+Recovery::~Recovery() = default;
+
+Result<void> Recovery::begin_adopting() {
+  adopter_ = std::make_unique<Adopter>(*this);
+  return adopter_->begin();
+}
+
 Result<std::vector<uint64_t>> Recovery::adopt() {
-  Adopter adopter(*this);
-  if (auto whole = adopter.run(); !whole) return pass(whole);
-  return std::move(adopter.nameless_directories);
+  if (auto whole = adopter_->walk(); !whole) return pass(whole);
+  return std::move(adopter_->nameless_directories);
+}
+
+bool Recovery::find(uint64_t directory_ino, const char* name) {
+  const auto directory = parts_.inodes.directory(directory_ino);
+  return directory && adopter_->find(directory->fd, name);
+}
+
+bool Recovery::has_found(uint64_t ino) {
+  return LockedEntry(entries_.shard(ino), ino) != nullptr;
+}
+
+bool Recovery::has_found_to_read(uint64_t ino) {
+  const LockedEntry entry(entries_.shard(ino), ino);
+  return entry != nullptr && entry->stage == Entry::Stage::kCandidate && entry->tier != Entry::Tier::kCold;
 }
 
 }  // namespace kvcachefs

@@ -46,7 +46,8 @@ class AwayDisksTest : public test::PoolsTest {
   // The next process, with the pool of that name as the one before left it.
   std::shared_ptr<Pool> adopt() {
     before_ = make(options("p"));
-    EXPECT_TRUE(next_.emplace(surroundings()).adopt(before_->number(), spilling("p")));
+    EXPECT_TRUE(next_.emplace(surroundings()).begin_adopting(before_->number(), spilling("p")));
+    EXPECT_TRUE(next_->adopt(before_->number(), spilling("p")));
     return next_->find("p");
   }
   bool finds(AwayDisks& disks) {

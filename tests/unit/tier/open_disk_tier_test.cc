@@ -57,7 +57,8 @@ class OpenDiskTierTest : public test::PoolsTest {
   // As the next process has it, which opens its disk afterwards.
   Pool& adopted() {
     const uint16_t number = pool().number();
-    EXPECT_TRUE(next_.emplace(surroundings()).adopt(number, options("p")));
+    EXPECT_TRUE(next_.emplace(surroundings()).begin_adopting(number, options("p")));
+    EXPECT_TRUE(next_->adopt(number, options("p")));
     return *next_->find("p");
   }
   bool is_in(Pool& its, const char* name) {

@@ -199,8 +199,9 @@ TEST_F(PoolsTest, ADiskComesOnceAndIsToldOf) {
 TEST_F(PoolsTest, AnAdoptedPoolKeepsItsNumber) {
   const auto before = make(options("a"));
   Pools next(surroundings());
-  EXPECT_EQ(code_of(next.adopt(2, options("a"))), ENOENT) << "its tmpfs has the number in its name";
+  EXPECT_EQ(code_of(next.begin_adopting(2, options("a"))), ENOENT) << "its tmpfs has the number in its name";
   EXPECT_TRUE(next.list().empty());
+  ASSERT_EQ(code_of(next.begin_adopting(before->number(), options("a"))), 0);
   ASSERT_EQ(code_of(next.adopt(before->number(), options("a"))), 0);
   ASSERT_NE(next.find("a"), nullptr);
   EXPECT_EQ(next.find("a")->number(), before->number());
@@ -214,7 +215,7 @@ TEST_F(PoolsTest, AfterTheLastNumberComesTheFirst) {
     const auto arena = MemoryArena::create(
         {.path = pools_directory_ + "/last.32767", .size_bytes = 4 * kMiB, .mode = 0700, .uid = 0, .gid = 0});
     ASSERT_TRUE(arena) << arena.error().message;
-    ASSERT_EQ(code_of(pools_->adopt(Pools::kMaxPools, options("last"))), 0);
+    ASSERT_EQ(code_of(pools_->begin_adopting(Pools::kMaxPools, options("last"))), 0);
   }
   EXPECT_EQ(make(options("a"))->number(), 1);
   EXPECT_EQ(make(options("b"))->number(), 2);
@@ -223,6 +224,7 @@ TEST_F(PoolsTest, AfterTheLastNumberComesTheFirst) {
 TEST_F(PoolsTest, WithoutItsDiskAnAdoptedPoolServesAndStays) {
   make(options("a"));
   Pools next(surroundings());
+  ASSERT_EQ(code_of(next.begin_adopting(1, spilling("a"))), 0);
   ASSERT_EQ(code_of(next.adopt(1, spilling("a"))), 0);
   const auto pool = next.find("a");
   ASSERT_NE(pool, nullptr);

@@ -1,0 +1,176 @@
+// What a process that takes over serves while it still walks its pools (fs/served_in_part.h).
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "tests/support/faults.h"
+#include "tests/support/files.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr int kEntries = 8;
+using namespace std::chrono_literals;
+
+class ServedInPartTest : public FaultedTierTest {
+ protected:
+  // `act` is called while a successor waits in the midst of its takeover, and after it that goes on.
+  template <class Act>
+  void while_it_walks(const std::string& place, Act act) {
+    SCOPED_TRACE(place);
+    const pid_t before = mount().serving_pid();
+    arm("pause " + place);
+    kill_server();
+    ASSERT_TRUE(eventually([&] { return exists(paused()); }));
+    EXPECT_NE(mount().serving_pid(), before);
+    act();
+    go_on();
+  }
+  void go_on() { (void)::unlink(paused().c_str()); }
+  std::vector<std::string> names(const std::string& group) {
+    std::vector<std::string> result;
+    for (int i = 0; i < kEntries; ++i) result.push_back(path(group + "-" + std::to_string(i)));
+    return result;
+  }
+  std::string paused() const { return fault_file() + ".paused"; }
+  void TearDown() override {
+    (void)::unlink(paused().c_str());
+    FaultedTierTest::TearDown();
+  }
+};
+
+// A request that is put aside is known by what waits for it: it has not ended although others have.
+template <class T>
+bool waits(const std::future<T>& call) {
+  return call.wait_for(0s) == std::future_status::timeout;
+}
+
+TEST_F(ServedInPartTest, WhatIsInMemoryIsRead) {
+  start();
+  add("e", kEntries);
+  ASSERT_EQ(::mkdir(path("d").c_str(), 0755), 0);
+  ASSERT_EQ(store(path("d/inside"), pattern(3, 1000)), 0);
+  ASSERT_EQ(::symlink("e-0", path("link").c_str()), 0);
+  for (const char* place : {"walk begun", "adopted the tree", "claimed what the disk has"})
+    while_it_walks(place, [&] {
+      EXPECT_EQ(check_whole(names("e")), kEntries);
+      EXPECT_EQ(difference(3, read_file(path("d/inside"))), "");
+      EXPECT_EQ(difference(0, read_file(path("link"))), "");
+      struct stat status {};
+      EXPECT_EQ(::stat(path("e-1").c_str(), &status), 0);
+      EXPECT_EQ(status.st_size, static_cast<off_t>(kMiB));
+      EXPECT_FALSE(exists(path("nothing")));
+    });
+  EXPECT_EQ(stat("entries"), kEntries + 1);
+  EXPECT_TRUE(becomes("open_entries", 0));
+  check_all();
+}
+
+TEST_F(ServedInPartTest, WhateverElseWaits) {
+  start();
+  add("e", kEntries);
+  make_all_cold();
+  add("warm", kEntries);
+  ASSERT_EQ(::mkdir(path("d").c_str(), 0755), 0);
+  ASSERT_EQ(store(path("d/read"), pattern(2, kMiB)), 0);
+  std::vector<std::future<int>> calls;
+  while_it_walks("walk begun", [&] {
+    EXPECT_EQ(difference(2, read_file(path("d/read"))), "");
+    const auto begin = [&](auto call) { calls.push_back(std::async(std::launch::async, call)); };
+    begin([&] { return difference(1, read_file(path("e-1"))).empty() ? 0 : EIO; });
+    begin([&] { return store(path("new"), pattern(1, kMiB)); });
+    begin([&] { return ::rename(path("warm-7").c_str(), path("renamed").c_str()) == 0 ? 0 : errno; });
+    begin([&] { return ::unlink(path("warm-6").c_str()) == 0 ? 0 : errno; });
+    begin([&] { return ::chmod(path("warm-5").c_str(), 0600) == 0 ? 0 : errno; });
+    begin([&] { return static_cast<int>(list(mount().path()).size()) > kEntries ? 0 : EIO; });
+    begin([&] { return read_file(mount().path() + "/.pool/stats").empty() ? EIO : 0; });
+    // Opened for writing, and closed again.
+    begin([&] { return UniqueFd(::open(path("warm-4").c_str(), O_RDWR | O_CLOEXEC)) ? 0 : errno; });
+    // The kernel holds the directory in which a name is to be made or to go: only in others names are found.
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(difference(2, read_file(path("d/read"))), "");
+    for (auto& call : calls) EXPECT_TRUE(waits(call));
+  });
+  for (auto& call : calls) EXPECT_EQ(error_name(call.get()), "ok");
+  EXPECT_EQ(difference(7, read_file(path("renamed"))), "");
+  EXPECT_FALSE(exists(path("warm-6")));
+  EXPECT_TRUE(becomes("open_entries", 0));
+  stop_and_check();
+}
+
+// The counts of what was open before, and of what was opened and closed meanwhile, are right in the end.
+TEST_F(ServedInPartTest, CountsOfOpensStayTrue) {
+  start();
+  add("e", kEntries);
+  for (const char* place : {"walk begun", "adopted the tree", "claimed what the disk has"}) {
+    std::vector<File> before;
+    for (const std::string& name : names("e")) before.emplace_back(name, O_RDONLY);
+    File writer(path("written"), O_RDWR | O_CREAT);
+    ASSERT_EQ(::write(writer.fd(), "part", 4), 4);
+    std::vector<File> meanwhile;
+    while_it_walks(place, [&] {
+      for (const std::string& name : names("e")) meanwhile.emplace_back(name, O_RDONLY);
+      while (before.size() > kEntries / 2) before.pop_back();
+      for (int i = 0; i < kEntries / 2; ++i) EXPECT_EQ(difference(i, read_at(before[i].fd(), 0, kMiB)), "");
+    });
+    EXPECT_TRUE(becomes("open_entries", kEntries + 1)) << stat("open_entries");
+    before.clear();
+    meanwhile.clear();
+    EXPECT_EQ(::write(writer.fd(), "s", 1), 1);
+    writer.close();
+    EXPECT_TRUE(becomes("open_entries", 0));
+    EXPECT_EQ(read_file(path("written")), "parts");
+    EXPECT_EQ(::unlink(path("written").c_str()), 0);
+  }
+  EXPECT_EQ(stat("entries"), kEntries);
+  check_all();
+}
+
+TEST_F(ServedInPartTest, ADeathMeanwhileIsADeathAsAnyOther) {
+  start();
+  add("e", kEntries);
+  int round = 0;
+  for (const char* place : {"walk begun", "adopted the tree", "claimed what the disk has", "resumed"}) {
+    SCOPED_TRACE(place);
+    std::future<int> stored;
+    std::vector<File> meanwhile;
+    while_it_walks("walk begun", [&] {
+      for (const std::string& name : names("e")) meanwhile.emplace_back(name, O_RDONLY);
+      stored = std::async(std::launch::async,
+                          [&] { return store(path("new-" + std::to_string(round)), pattern(round, kMiB)); });
+      arm(place);
+      kill_server();
+      (void)::unlink(paused().c_str());
+      EXPECT_TRUE(fired(place));
+      for (const File& file : meanwhile) EXPECT_EQ(read_at(file.fd(), 0, 1).size(), 1u);
+    });
+    EXPECT_EQ(error_name(stored.get()), "ok");
+    EXPECT_EQ(difference(round, read_file(path("new-" + std::to_string(round)))), "");
+    EXPECT_TRUE(becomes("open_entries", kEntries));
+    meanwhile.clear();
+    EXPECT_TRUE(becomes("open_entries", 0));
+    ++round;
+    serve_for_a_moment();
+  }
+  check_all();
+}
+
+// What was asked for meanwhile has been used last, and leaves last.
+TEST_F(ServedInPartTest, WhatIsReadMeanwhileLeavesLast) {
+  start_pool("p:size=64M");
+  const auto all = fill_pool("e", 20);
+  ASSERT_TRUE(all_closed(mount()));
+  while_it_walks("walk begun", [&] { EXPECT_EQ(check_whole({all[0], all[1]}), 2); });
+  ASSERT_TRUE(all_closed(mount()));
+  order(mount(), "18M");
+  EXPECT_EQ(survivors(all), (std::vector<int>{0, 1}));
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
