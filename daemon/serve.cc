@@ -122,18 +122,20 @@ Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& p
   fault_point("taken over");
   auto there = begin_adopting(pools, survivors);
   if (!there) return pass(there);
+  // Over io_uring libfuse takes the requests, and hands over each.
+  const bool in_part = !config.io_uring;
   const auto serve = [&] {
-    session.resume();
+    session.resume(in_part);
     fault_point("resumed");
     haste.reset();  // what threads start with
     workers.start_servers(server_threads_of(config));
     haste.emplace();
   };
-  if (!config.io_uring) serve();
+  if (in_part) serve();
   if (auto adopted = adopt_pools(pools, *there, survivors, runtime); !adopted) return adopted;
   fault_point("pools adopted");
-  if (config.io_uring) serve();
   session.all_found();
+  if (!in_part) serve();
   return {};
 }
 

@@ -42,7 +42,10 @@ bool is_closed_by_a_reader(uint64_t handle) {
 
 // A file in memory that is not written is looked up, asked for its attributes, opened for reading, read and
 // closed. The release of an open from before, of an entry that is not published yet, would publish it as new.
-bool ServedInPart::is_served(std::span<const std::byte> request) const {
+// A nodeid that was not found yet says nothing of its inode's generation, without which it cannot be opened;
+// but an open by it that gets ESTALE, as the handlers answer it, is tried once more by the kernel with a look
+// at each name of its path. Only where that has been tried the request is put aside.
+bool ServedInPart::is_served(std::span<const std::byte> request) {
   fuse_in_header header{};
   if (request.size() < sizeof header) return true;
   std::memcpy(&header, request.data(), sizeof header);
@@ -53,15 +56,16 @@ bool ServedInPart::is_served(std::span<const std::byte> request) const {
   const auto pool = id.is_inode() ? pools_.find(id.pool_number()) : nullptr;
   if (pool == nullptr) return false;
   Recovery& its = pool->recovery();
+  const auto may_look_again = [&] { return !stale_callers_.told(static_cast<pid_t>(header.pid)); };
   switch (header.opcode) {
     case FUSE_LOOKUP:
-      return its.has_found(id.ino()) && its.find(id.ino(), name_in(request).c_str());
+      return its.has_found(id.ino()) ? its.find(id.ino(), name_in(request).c_str()) : may_look_again();
     case FUSE_GETATTR:
     case FUSE_READLINK:
       return its.has_found(id.ino());
     case FUSE_OPEN:
-      return (arguments_of<fuse_open_in>(request).flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY &&
-             its.has_found_to_read(id.ino());
+      if ((arguments_of<fuse_open_in>(request).flags & (O_ACCMODE | O_TRUNC)) != O_RDONLY) return false;
+      return its.has_found(id.ino()) ? its.has_found_to_read(id.ino()) : may_look_again();
     case FUSE_READ:
       return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0 && its.has_found(id.ino());
     case FUSE_RELEASE:

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "fs/stale_callers.h"
 #include "tier/pool/pools.h"
 
 namespace kvcachefs {
@@ -24,7 +25,8 @@ class ServedInPart {
   // largest.
   static constexpr size_t kMostBytes = size_t{64} << 20;
 
-  explicit ServedInPart(const Pools& pools) : pools_(pools) {}
+  ServedInPart(const Pools& pools, StaleCallers& stale_callers)
+      : pools_(pools), stale_callers_(stale_callers) {}
 
   void begin() { in_part_ = true; }
   // True: the caller is to carry the request out, as the device gave it. False: a copy of it is put aside.
@@ -36,10 +38,11 @@ class ServedInPart {
   std::optional<std::vector<std::byte>> next() EXCLUDES(mutex_);
 
  private:
-  bool is_served(std::span<const std::byte> request) const;
+  bool is_served(std::span<const std::byte> request);
   bool put_aside(std::span<const std::byte> request) EXCLUDES(mutex_);  // false: all is found by now
 
   const Pools& pools_;
+  StaleCallers& stale_callers_;
   std::atomic<bool> in_part_{false};
   Mutex mutex_;
   Condition found_;

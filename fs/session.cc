@@ -44,6 +44,13 @@ constexpr unsigned kBackground = 256;
 constexpr uint32_t kInitExtended = 1u << 30;
 constexpr uint32_t kHasResend = 1u << (39 - 32);  // in flags2
 
+// Notifications, from the same file of Linux 6.9 and 6.16. After the second one the kernel looks up again the
+// names that the earlier process removed or restored without having told it. A kernel without it does so only
+// when a use of such a name fails. It comes when all is found: the next use of a directory then drops all
+// that the kernel knows in it, 5 us for each name.
+constexpr int32_t kNotifyResend = 7;
+constexpr int32_t kNotifyIncreaseEpoch = 8;
+
 constexpr auto kNoticeWait = std::chrono::milliseconds(100);
 
 fuse_lowlevel_ops operation_table() {
@@ -122,7 +129,7 @@ Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, In
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
               .pools_changed = options_.pools_changed,
               .start_helper = {}},
-      in_part_(pools),
+      in_part_(pools, server_.stale_callers),
       invalidator_(invalidator),
       poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
@@ -192,17 +199,20 @@ Result<void> Session::take_over() {
   return {};
 }
 
-void Session::resume() {
-  if (!options_.io_uring) in_part_.begin();
-  // The notifications are from include/uapi/linux/fuse.h of Linux 6.9 and 6.16. After the second one
-  // (kNotifyIncreaseEpoch) the kernel looks up again the names that the earlier process removed or restored
-  // without having told it. A kernel without it does so only when a use of such a name fails.
-  constexpr int32_t kNotifyResend = 7, kNotifyIncreaseEpoch = 8;
-  for (const int32_t code : {kNotifyIncreaseEpoch, kNotifyResend}) {
-    const fuse_out_header notice{.len = sizeof notice, .error = code, .unique = 0};
-    if (write(fuse_session_fd(session_), &notice, sizeof notice) < 0 && code == kNotifyResend)
-      log_error("the kernel refuses to send the earlier process's unanswered requests again");
-  }
+void Session::resume(bool in_part) {
+  if (in_part) in_part_.begin();
+  if (!notify_kernel(kNotifyResend))
+    log_error("the kernel refuses to send the earlier process's unanswered requests again");
+}
+
+void Session::all_found() {
+  (void)notify_kernel(kNotifyIncreaseEpoch);
+  in_part_.end();
+}
+
+bool Session::notify_kernel(int32_t code) const {
+  const fuse_out_header notice{.len = sizeof notice, .error = code, .unique = 0};
+  return write(fuse_session_fd(session_), &notice, sizeof notice) == sizeof notice;
 }
 
 void Session::negotiate(fuse_conn_info* connection) {

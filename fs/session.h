@@ -68,11 +68,10 @@ class Session {
   // A successor calls this instead of mount(): it goes on with the connection of a process that died. The
   // adoption of the pools begins after this call; then comes resume().
   Result<void> take_over();
-  // The call makes the kernel send again the requests that the process that died had in hand. Until
-  // all_found() serve() serves in part only (fs/served_in_part.h), but for io_uring, where it comes after the
-  // adoption.
-  void resume();
-  void all_found() { in_part_.end(); }
+  // The call makes the kernel send again the requests that the process that died had in hand. `in_part`:
+  // until all_found() serve() serves in part only (fs/served_in_part.h).
+  void resume(bool in_part);
+  void all_found();
   // After all_found(): carries out what was put aside, on each of several threads until nothing is left.
   void serve_what_was_put_aside();
 
@@ -83,6 +82,7 @@ class Session {
   void save_init(const fuse_buf& request);
   void serve_device();
   void handle(fuse_buf& received);
+  bool notify_kernel(int32_t code) const;
 
   const Options options_;
   ControlFiles control_;
