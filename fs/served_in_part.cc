@@ -41,7 +41,7 @@ bool is_closed_by_a_reader(uint64_t handle) {
 }  // namespace
 
 // A file in memory that is not written is looked up, asked for its attributes, opened for reading, read and
-// closed. The release of an open from before, of an entry that is not published yet, would publish it as new.
+// closed.
 // A nodeid that was not found yet says nothing of its inode's generation, without which it cannot be opened;
 // but an open by it that gets ESTALE, as the handlers answer it, is tried once more by the kernel with a look
 // at each name of its path. Only where that has been tried the request is put aside.
@@ -65,12 +65,12 @@ bool ServedInPart::is_served(std::span<const std::byte> request) {
       return its.has_found(id.ino());
     case FUSE_OPEN:
       if ((arguments_of<fuse_open_in>(request).flags & (O_ACCMODE | O_TRUNC)) != O_RDONLY) return false;
-      return its.has_found(id.ino()) ? its.has_found_to_read(id.ino()) : may_look_again();
+      return its.has_found(id.ino()) ? its.find_to_read(id.ino()) : may_look_again();
     case FUSE_READ:
       return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0 && its.has_found(id.ino());
     case FUSE_RELEASE:
       return is_closed_by_a_reader(arguments_of<fuse_release_in>(request).fh) &&
-             its.has_found_to_read(id.ino());
+             its.find_to_read(id.ino());
     default:
       return false;
   }

@@ -48,7 +48,7 @@ Result<void> for_each_child(UniqueFd directory, const std::function<void(const C
 
 Result<void> walk_tree(
     const MemoryArena& arena,
-    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit) {
+    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit, Walk walk) {
   std::vector<sys::Handle> pending{arena.tree()};
   Result<void> whole;
   while (!pending.empty()) {
@@ -64,10 +64,15 @@ Result<void> walk_tree(
       }
       continue;
     }
+    // A directory's links are its name, its `.` and the `..` of each directory in it.
+    if (walk == Walk::kNotFiles)
+      if (const auto attributes = sys::stat_of(directory->get()); attributes && attributes->st_nlink <= 2)
+        continue;
     const sys::DirectoryStream stream = sys::stream_of(std::move(*directory));
     KVCACHEFS_CHECK(stream != nullptr);
     const int fd = ::dirfd(stream.get());
     auto read = read_children(stream, [&](const Child& child) {
+      if (walk == Walk::kNotFiles && child.is_regular) return;
       visit(fd, next.ino, child);
       if (child.is_regular) return;
       if (const auto handle = sys::handle_at(fd, child.name.c_str()))

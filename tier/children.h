@@ -27,9 +27,13 @@ Result<void> for_each_child(UniqueFd directory, const std::function<void(const C
 // Each name of the tree, a directory before its children. However wide or deep the tree is, the walk has one
 // descriptor open at a time and does not recurse; a directory that waits for its turn takes 16 bytes.
 // After an error, which is the answer, it goes on with what it can read.
+// kNotFiles: only what is no regular file, and nothing in a directory without others in it, which is not
+// read.
+enum class Walk { kAll, kNotFiles };
 Result<void> walk_tree(
     const MemoryArena& arena,
-    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit);
+    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit,
+    Walk walk = Walk::kAll);
 
 // Flags to open a regular file with, in order to ask for its facts. Because a takeover may ask a million
 // files, each call counts: five calls on such a descriptor take 5 us; by name or by O_PATH they are seven

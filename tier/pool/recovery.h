@@ -40,7 +40,7 @@ class Recovery : DiskPart {
   // what has the name in a directory that was found, at once; false: it cannot.
   bool find(uint64_t directory_ino, const char* name);
   bool has_found(uint64_t ino);
-  bool has_found_to_read(uint64_t ino);  // a closed entry in memory
+  bool find_to_read(uint64_t ino);  // false also for what is not in memory, or being written
   // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
   // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,

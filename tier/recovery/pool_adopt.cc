@@ -92,7 +92,16 @@ class Recovery::Adopter : DiskPart {
     }
     adopt_nameless();
     fault_point("adopted nameless");
-    if (!capacity_.closed()) adopt_other(root_ino(), 0);
+    if (capacity_.closed()) return whole_;
+    adopt_other(root_ino(), 0);
+    // Clients cannot find what is in a directory that was not found. What fails here does so again in walk().
+    (void)walk_tree(
+        arena_,
+        [this](int directory, uint64_t, const Child& child) {
+          if (const auto handle = sys::handle_at(directory, child.name.c_str()))
+            adopt_other(handle->ino, handle->generation);
+        },
+        Walk::kNotFiles);
     return whole_;
   }
 
@@ -125,12 +134,20 @@ class Recovery::Adopter : DiskPart {
       const auto fd = sys::open_at(directory, name, kReadForFacts);
       if (!fd || !adopt_open_file(fd->get())) return false;
     }
-    const LockedEntry entry(entries_.shard(handle->ino), handle->ino);
-    if (entry == nullptr || entry->stage != Entry::Stage::kWritten || entry->writer_count > 0) return true;
-    entries_.found_stored(*entry);
-    MutexLock lock(mutex_);
-    asked_for_.push_back(handle->ino);
+    (void)publish(handle->ino);
     return true;
+  }
+
+  // The same: true if it is a closed entry in memory, which is published, because it is about to be used.
+  bool publish(uint64_t ino) {
+    const LockedEntry entry(entries_.shard(ino), ino);
+    if (entry == nullptr || !entry->is_file() || entry->removed || entry->writer_count > 0) return false;
+    if (entry->stage == Entry::Stage::kWritten) {
+      entries_.found_stored(*entry);
+      MutexLock lock(mutex_);
+      asked_for_.push_back(ino);
+    }
+    return entry->stage == Entry::Stage::kCandidate && entry->tier != Entry::Tier::kCold;
   }
 
   std::vector<uint64_t> nameless_directories;  // and nameless links and other inodes without content
@@ -340,9 +357,8 @@ bool Recovery::has_found(uint64_t ino) {
   return LockedEntry(entries_.shard(ino), ino) != nullptr;
 }
 
-bool Recovery::has_found_to_read(uint64_t ino) {
-  const LockedEntry entry(entries_.shard(ino), ino);
-  return entry != nullptr && entry->stage == Entry::Stage::kCandidate && entry->tier != Entry::Tier::kCold;
+bool Recovery::find_to_read(uint64_t ino) {
+  return adopter_->publish(ino);
 }
 
 }  // namespace kvcachefs
