@@ -143,7 +143,8 @@ TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
   make_all_cold();
   // The successor has to write what this process has not written.
   arm("disk flushed\npause claimed what the disk has");
-  make_directory(path("directory"));
+  // It may be answered only after the takeover: an earlier commit is flushed at any moment.
+  auto made = std::async(std::launch::async, [&] { make_directory(path("directory")); });
   EXPECT_TRUE(eventually([&] { return exists(paused()); }));
   auto stored = std::async(std::launch::async, [&] { add("e", 4); });
   slow.freeze();
@@ -155,6 +156,7 @@ TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
   while (std::chrono::steady_clock::now() < end && mount().serving_pid() == waiting) continue;
   EXPECT_EQ(mount().serving_pid(), waiting);
   slow.thaw();
+  made.get();
   stored.get();
   expect_whole();
   EXPECT_EQ(generation(), 1);
