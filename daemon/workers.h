@@ -51,7 +51,6 @@ class Workers {
   bool start_helper(const std::shared_ptr<Pool>& pool, WaitingLane& lane) EXCLUDES(mutex_);
   void join_ended_helpers() EXCLUDES(mutex_);
   void end_helpers() EXCLUDES(mutex_);
-  void start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds));
   // The call starts the threads of a pool that has got a disk tier: one spills, one commits, one to four
   // promote, and one scrubs.
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);

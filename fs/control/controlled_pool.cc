@@ -10,7 +10,7 @@ PoolReport ControlledPool::report() const {
   const PoolUsage usage = pool->insight().usage();
   return make_pool_report(
       pool->settings().options(), usage, pool->counters(), pool->capacity().expected_entry_bytes(),
-      pool->insight().numa_survey().known(usage.entries), pool->insight().spill_usage(), io_mode);
+      pool->insight().numa_survey().recent(usage.entries), pool->insight().spill_usage(), io_mode);
 }
 
 Result<void> ControlledPool::apply(std::string_view key, const PoolOptions& wanted) const {
