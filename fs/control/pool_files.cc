@@ -197,6 +197,11 @@ constexpr std::array kFiles = {
              .write = write<"size_max">,
              .of_administrator = true,
              .owner_only_reads = true},
+    PoolFile{.name = "max_entries", .number = 18, .text = show<"max_entries">, .write = write<"max_entries">},
+    PoolFile{.name = "max_directories",
+             .number = 19,
+             .text = show<"max_directories">,
+             .write = write<"max_directories">},
 };
 static_assert(has_own_numbers(kFiles));
 

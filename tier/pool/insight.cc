@@ -31,8 +31,11 @@ PoolUsage Insight::usage() const {
           .evictable_bytes = std::min(entries_.sums().evictable_bytes(), most_evictable),
           .pinned_bytes = entries_.sums().pinned_bytes(),
           .pinned_max_bytes = capacity_.limit().pinned_max_bytes(),
-          .entries = entries_.sums().files(),
-          .open_entries = entries_.sums().open_files()};
+          .entries = limits_.entries.count(),
+          .max_entries = limits_.entries.most(),
+          .open_entries = entries_.sums().open_files(),
+          .directories = limits_.directories.count(),
+          .max_directories = limits_.directories.most()};
 }
 
 // Some of the files are found by buckets spread over the table, because a walk of a million takes 0.1 s. In a

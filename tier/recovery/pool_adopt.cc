@@ -142,6 +142,7 @@ class Recovery::Adopter : DiskPart {
         adopt_named(child, directory);
       else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
+        if (child.is_directory) limits_.made_directory();
         parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });
