@@ -17,9 +17,8 @@ constexpr uint64_t kHugeBytes = uint64_t{2} << 20;
 constexpr uint64_t kPageBytes = 4096;
 // A larger file is looked at in windows of this size.
 constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
-// What a sparse file has behind this is left out: mincore(2) takes 0.4 s for so much of a file.
-constexpr uint64_t kLookedAtMost = uint64_t{64} << 30;
-constexpr uint64_t kStatBlockBytes = 512;  // the unit of st_blocks, stat(2)
+constexpr uint64_t kLookedAtMost = uint64_t{64} << 30;  // mincore(2) takes 0.4 s for so much of a file
+constexpr uint64_t kStatBlockBytes = 512;               // the unit of st_blocks, stat(2)
 
 // Debian 12's linux/fs.h lacks these; the values are from the kernel's include/uapi/linux/fs.h.
 struct PageRegion {
@@ -81,19 +80,22 @@ int node_at(char* address) {
 
 }  // namespace
 
-std::vector<PlacedBytes> measure_placement(int fd) {
+std::vector<PlacedBytes> measure_placement(int fd, uint64_t most_bytes) {
   std::map<int, PlacedBytes> nodes;
   auto attributes = sys::stat_of(fd);
   auto pagemap = sys::open_at(AT_FDCWD, "/proc/self/pagemap", O_RDONLY);
   if (!attributes || !pagemap || !S_ISREG(attributes->st_mode)) return {};
-  const uint64_t size = std::min(static_cast<uint64_t>(attributes->st_size), kLookedAtMost);
+  const uint64_t size = std::min({static_cast<uint64_t>(attributes->st_size), kLookedAtMost, most_bytes});
   const uint64_t allocated = static_cast<uint64_t>(attributes->st_blocks) * kStatBlockBytes;
   std::vector<unsigned char> resident(kWindowBytes / kPageBytes);
   uint64_t seen = 0;
-  for (uint64_t offset = 0; offset < size && seen < allocated; offset += kWindowBytes) {
+  uint64_t hole = 0;
+  for (uint64_t offset = 0; offset < size && seen < allocated && hole < kLongHoleBytes;
+       offset += kWindowBytes) {
     const uint64_t length = std::min(size - offset, kWindowBytes);
     const Window window(fd, offset, length);
     if (window.data() == nullptr || mincore(window.data(), length, resident.data()) != 0) break;
+    const uint64_t seen_before = seen;
     for (uint64_t at = 0; at < length; at += kHugeBytes) {
       const uint64_t end = std::min(length, at + kHugeBytes);
       uint64_t bytes = 0;
@@ -113,6 +115,7 @@ std::vector<PlacedBytes> measure_placement(int fd) {
                    bytes);
       seen += bytes;
     }
+    hole = seen > seen_before ? 0 : hole + length;
   }
   std::vector<PlacedBytes> result;
   for (auto& [node, placed] : nodes) {

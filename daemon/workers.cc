@@ -36,6 +36,7 @@ constexpr int kQuietRounds = 256;
 // start one.
 constexpr auto kHelperPause = std::chrono::milliseconds(1000);
 constexpr auto kReadPause = std::chrono::milliseconds(100);
+constexpr auto kSurveyPause = std::chrono::milliseconds(50);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // The limit keeps a stop within systemd's patience of 90 s.
@@ -112,8 +113,15 @@ void Workers::start(unsigned server_threads) {
       become_helper("invalidator");
       session_.notify();
     });
-  start_reader("gatherer", &ControlFiles::gather);
-  start_reader("surveyor", &ControlFiles::survey);
+  threads_.emplace_back([this] {
+    pthread_setname_np(pthread_self(), "gatherer");
+    while (!stopping_) session_.control().gather(kReadPause);
+  });
+  threads_.emplace_back([this] {
+    pthread_setname_np(pthread_self(), "surveyor");
+    for (; !stopping_; std::this_thread::sleep_for(kSurveyPause))
+      for (const auto& pool : pools_.list()) pool->insight().numa_survey().step();
+  });
   threads_.emplace_back([this] {
     become_helper("evictor");
     evict();
@@ -158,13 +166,6 @@ void Workers::end_helpers() {
     helpers.swap(helpers_);
   }
   for (Passing& helper : helpers) helper.thread.join();
-}
-
-void Workers::start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds)) {
-  threads_.emplace_back([this, name, step] {
-    pthread_setname_np(pthread_self(), name);
-    while (!stopping_) (session_.control().*step)(kReadPause);
-  });
 }
 
 void Workers::watch(AwayDisks& disks) {
@@ -316,6 +317,7 @@ void Workers::stop() {
   end_helpers();
   finish_disks();
   stopping_ = true;
+  for (const auto& pool : pools_.all()) pool->insight().numa_survey().end();
   session_.stop_notifying();
   session_.control().end_reads();
   evictor_wakeup_.wake();

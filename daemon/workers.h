@@ -56,7 +56,6 @@ class Workers {
   void end_helpers() EXCLUDES(mutex_);
   template <class Serve>
   void start_server(Serve serve);
-  void start_reader(const char* name, void (ControlFiles::*step)(std::chrono::milliseconds));
   // The call starts the threads of a pool that has got a disk tier: one spills, one commits, one to four
   // promote, and one scrubs.
   void run_disk(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);

@@ -36,10 +36,10 @@ const PoolFile* pool_file(NodeId id) {
   return id.is_mount_control() ? nullptr : file_of_number(pool_files(), id.control_number());
 }
 
-ReadCost cost_of(NodeId id) {
-  if (const ServerFile* file = server_file(id)) return file->cost;
+bool gathers(NodeId id) {
+  if (const ServerFile* file = server_file(id)) return file->gathers;
   const PoolFile* file = pool_file(id);
-  return file == nullptr ? ReadCost::kNone : file->cost;
+  return file != nullptr && file->gathers;
 }
 
 const PoolFile* writable_file(NodeId id) {
@@ -200,34 +200,24 @@ Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
   return process ? administrators_handle(*process, number) : number;
 }
 
-void ControlFiles::run(ReadCost cost, const Request& request, ControlReads::Job job) {
-  if (cost == ReadCost::kNone || over_io_uring_) return job();
-  (cost == ReadCost::kSurveys ? surveying_ : gathering_).run(request, std::move(job));
+void ControlFiles::run(bool elsewhere, const Request& request, ControlReads::Job job) {
+  if (!elsewhere || over_io_uring_) return job();
+  gathering_.run(request, std::move(job));
 }
 
 void ControlFiles::gather(std::chrono::milliseconds at_most) {
   gathering_.step(survivors_, at_most);
 }
 
-void ControlFiles::survey(std::chrono::milliseconds at_most) {
-  surveying_.step(survivors_, at_most);
-  for (const auto& pool : pools_.list()) {
-    survivors_.requests().begin(0, false);
-    pool->insight().numa_survey().step();
-    survivors_.requests().end();
-  }
-}
-
 void ControlFiles::end_reads() {
   gathering_.end();
-  surveying_.end();
 }
 
 void ControlFiles::open(const Request& request, NodeId id, fuse_file_info* file) {
   auto handle = handle_for(request, id);
   if (!handle) return reply_error(request, std::move(handle.error()));
   file->fh = *handle;
-  run(cost_of(id), request, [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
+  run(gathers(id), request, [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
 }
 
 void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* file) {
@@ -291,7 +281,7 @@ void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t of
                         const fuse_file_info* file) {
   const auto known = known_open(file);
   const bool is_gathered = known != nullptr && known->reader != nullptr && known->reader->is_gathered();
-  run(is_gathered ? ReadCost::kNone : cost_of(id), request, [this, request, id, size, offset, copy = *file] {
+  run(!is_gathered && gathers(id), request, [this, request, id, size, offset, copy = *file] {
     const std::shared_ptr<OpenFile> open = find_open(id, &copy);
     if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
     const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);

@@ -54,10 +54,8 @@ class ControlFiles {
   void flush(const Request& request, NodeId id, const fuse_file_info* file);
   void release(const Request& request, const fuse_file_info* file);
 
-  // The work of two workers: gather() does reads that look at many entries, survey() those that look at a
-  // pool's memory, which take longest.
+  // The work of a worker: does the next read that looks at entries.
   void gather(std::chrono::milliseconds at_most);
-  void survey(std::chrono::milliseconds at_most);
   void end_reads();  // called when no request comes any more
 
  private:
@@ -78,8 +76,8 @@ class ControlFiles {
   void open_now(const Request& request, NodeId id, fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> known_open(const fuse_file_info* file) EXCLUDES(mutex_);
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
-  // The job runs at once or on a worker, so that it keeps no other caller waiting.
-  void run(ReadCost cost, const Request& request, ControlReads::Job job);
+  // The job runs at once or, `elsewhere`, on a worker, so that it keeps no other caller waiting.
+  void run(bool elsewhere, const Request& request, ControlReads::Job job);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                      OpenFile& open);
 
@@ -87,7 +85,6 @@ class ControlFiles {
   Survivors& survivors_;
   const bool over_io_uring_;
   ControlReads gathering_;
-  ControlReads surveying_;
 
   std::shared_ptr<const ControlledServer> server() const EXCLUDES(mutex_);
 

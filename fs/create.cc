@@ -19,17 +19,18 @@ NewInode of_caller(const Request& request, mode_t mode) {
 
 struct NewFile : MadeInode {
   int node = 0;
+  std::optional<NameLimit::Claim> place = {};
 };
 
-struct FileToMake {
-  int directory;
-  const char* name;  // empty: the file has none
-  mode_t mode;
-  bool ever_linked = true;
-};
-Result<Tried> make_file(Pool& pool, Patience patience, const FileToMake& wanted, UniqueFd& file) {
-  return with_inode(pool, patience, [&]() -> Result<Tried> {
-    auto made = pool.tree().make_file(wanted.directory, wanted.name, wanted.mode, wanted.ever_linked);
+NameLimit* limit_of(Pool& pool, mode_t mode) {
+  if (S_ISREG(mode)) return &pool.limits().entries;
+  return S_ISDIR(mode) ? &pool.limits().directories : nullptr;
+}
+
+Result<Tried> make_file(Pool& pool, Patience patience, NewName& wanted, mode_t mode, bool ever_linked,
+                        UniqueFd& file) {
+  return with_inode(pool, patience, wanted, [&]() -> Result<Tried> {
+    auto made = pool.tree().make_file(wanted.directory, wanted.name, mode, ever_linked);
     if (!made) return pass(made);
     file = std::move(*made);
     return Tried::kDone;
@@ -76,13 +77,15 @@ Tried make_in(const Request& request, const Node& parent, Patience patience, con
   const bool there = sys::stat_at(directory->fd, name).has_value();
   if (there && (!request.attempted || is_file)) return refuse(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt(request.unique);
+  NewName wanted{directory->fd, name, limit_of(pool, inode.mode)};
   if (!there) {
-    auto made =
-        with_inode(pool, patience, [&] { return pool.tree().make(directory->fd, name, inode, patience); });
+    auto made = with_inode(pool, patience, wanted,
+                           [&] { return pool.tree().make(directory->fd, name, inode, patience); });
     if (!made) return refuse(request, std::move(made.error()));
     if (*made == Tried::kWouldWait) return Tried::kWouldWait;
   }
   auto entry = adopt_new(pool, directory->fd, name, inode);
+  wanted.place.reset();
   if (!entry) {
     pool.tree().unmake(directory->fd, name, S_ISDIR(inode.mode));
     return refuse(request, std::move(entry.error()));
@@ -123,6 +126,7 @@ Result<void> open_new(const Request& request, const std::shared_ptr<Pool>& share
   made.node = pool.open_files().place(made.fd.get(), fuse_req_ctx(request)->pid);
   auto opened = created(pool, made, name, true, writes(file));
   if (!opened) return pass(opened);
+  made.place.reset();
   const Node node{.pool = shared, .ino = made.handle.ino};
   PageCache& page_cache = server_of(request).page_cache;
   if ((file->flags & O_ACCMODE) == O_WRONLY) page_cache.stored(node.nodeid());
@@ -236,12 +240,14 @@ Tried create(const Request& request, const Node& parent, Patience patience, cons
   }
   for (int tries = 0;; ++tries) {
     UniqueFd fd;
-    auto made = make_file(pool, patience, {directory->fd, name, mode}, fd);
+    NewName wanted{directory->fd, name, &pool.limits().entries};
+    auto made = make_file(pool, patience, wanted, mode, true, fd);
     if (made && *made == Tried::kWouldWait) return Tried::kWouldWait;
     if (made) {
       auto given = pool.tree().give(directory->fd, std::move(fd), of_caller(request, S_IFREG | mode));
       const auto answered =
-          given ? open_new(request, parent.pool, {std::move(*given)}, name, file) : pass(given);
+          given ? open_new(request, parent.pool, {std::move(*given), 0, std::move(wanted.place)}, name, file)
+                : pass(given);
       if (!answered) {
         pool.tree().unmake(directory->fd, name, false);
         return refuse(request, answered.error());
@@ -268,7 +274,8 @@ Tried tmpfile(const Request& request, const Node& parent, Patience patience, mod
   if (create_again(request, parent.pool, file)) return Tried::kDone;
   if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
   UniqueFd fd;
-  auto made = make_file(pool, patience, {directory->get(), "", mode, (file->flags & O_EXCL) == 0}, fd);
+  NewName wanted{directory->get(), ""};  // no entry before it gets a name
+  auto made = make_file(pool, patience, wanted, mode, (file->flags & O_EXCL) == 0, fd);
   if (!made) return refuse(request, std::move(made.error()));
   if (*made == Tried::kWouldWait) return Tried::kWouldWait;
   auto given = pool.tree().give(directory->get(), std::move(fd), of_caller(request, S_IFREG | mode));

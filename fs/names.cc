@@ -144,7 +144,11 @@ Tried link(const Request& request, const Node& node, Patience patience, fuse_ino
   if (done) {
     node.pool->tree().attributes_changed(node.ino);
   } else {
-    auto linked = with_inode(*node.pool, patience, [&]() -> Result<Tried> {
+    // A file without a name, of an O_TMPFILE, becomes an entry by its first.
+    const auto before = inodes.attributes(node.ino);
+    const bool makes_entry = before && before->st_nlink == 0;
+    NewName wanted{directory->fd, new_name, makes_entry ? &node.pool->limits().entries : nullptr};
+    auto linked = with_inode(*node.pool, patience, wanted, [&]() -> Result<Tried> {
       auto made = node.pool->tree().link(node.ino, directory->fd, new_name);
       if (!made) return pass(made);
       return Tried::kDone;

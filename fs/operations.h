@@ -85,17 +85,31 @@ void on_node_for_a_name(fuse_req_t handle, fuse_ino_t ino, Arguments... argument
 }
 
 // create.cc
-// The call makes a name, once there is an inode for it: in a pool without a free inode it waits as a write
+// What a request is about to make, and its place within the pool's limit of such names, until it counts
+// itself.
+struct NewName {
+  int directory;
+  const char* name;            // empty: the file has none
+  NameLimit* limit = nullptr;  // none: it is neither an entry nor a directory
+  std::optional<NameLimit::Claim> place = {};
+
+  bool exists() const { return name[0] != '\0' && sys::stat_at(directory, name).has_value(); }
+};
+// The call makes a name, once there is a place and an inode for it: in a pool without one it waits as a write
 // waits for room, if it may wait.
 template <class Make>
-Result<Tried> with_inode(Pool& pool, Patience patience, Make make) {
-  if (pool.evictor().would_overtake(patience)) return Tried::kWouldWait;
+Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make make) {
+  Evictor& evictor = pool.evictor();
+  if (evictor.would_overtake(patience)) return Tried::kWouldWait;
   for (;;) {
-    Result<Tried> made = make();
+    if (wanted.limit != nullptr && !wanted.place) wanted.place = evictor.claim(*wanted.limit, patience);
+    const bool lacks_place = wanted.limit != nullptr && !wanted.place;
+    if (lacks_place && wanted.exists()) return fail(EEXIST);
+    Result<Tried> made = lacks_place ? fail(ENOSPC) : make();
     if (made || made.error().code != ENOSPC) return made;
-    const Waited inode = pool.evictor().wait_to_make(patience);
-    if (inode == Waited::kWouldWait) return Tried::kWouldWait;
-    if (inode == Waited::kNoRoom) return made;
+    const Waited waited = evictor.wait_to_make(patience, lacks_place ? wanted.limit : nullptr);
+    if (waited == Waited::kWouldWait) return Tried::kWouldWait;
+    if (waited == Waited::kNoRoom) return made;
   }
 }
 

@@ -33,6 +33,7 @@ Result<void> read_children(const sys::DirectoryStream& directory,
     fault_point("name read");
     child.ino = record->d_ino;
     child.is_regular = record->d_type == DT_REG;
+    child.is_directory = record->d_type == DT_DIR;
     child.name = name;
     visit(child);
   }

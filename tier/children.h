@@ -16,6 +16,7 @@ namespace kvcachefs {
 struct Child {
   uint64_t ino = 0;
   bool is_regular = false;
+  bool is_directory = false;
   std::string name;
 };
 

@@ -48,6 +48,8 @@ struct PoolOptions {
   Watermarks watermarks;
   uint64_t entry_size_bytes = 0;  // 0: learned
   unsigned pinned_max_percent = 50;
+  uint64_t max_entries = 0;  // 0: no limit but the pool's inodes
+  uint64_t max_directories = 0;
   mode_t mode = 01777;  // of the pool's root directory
   uid_t uid = 0;
   gid_t gid = 0;

@@ -22,6 +22,12 @@ std::string count(const StatsReading& stats, std::string_view name) {
   return std::to_string(stats.number(name));
 }
 
+// A count with its limit, if it has one.
+std::string limited(const StatsReading& stats, const std::string& name) {
+  const uint64_t most = stats.number("max_" + name);
+  return count(stats, name) + (most == 0 ? std::string() : fmt::format(" of at most {}", most));
+}
+
 std::string size(const StatsReading& stats, std::string_view name) {
   return format_size(stats.number(name));
 }
@@ -177,7 +183,8 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
       {"pinned",
        fmt::format("{} of at most {}", size(stats, "pinned_bytes"), size(stats, "pinned_max_bytes"))},
       {"huge pages", size(stats, "huge_bytes")},
-      {"entries", fmt::format("{}, {} open", count(stats, "entries"), count(stats, "open_entries"))},
+      {"entries", fmt::format("{}, {} open", limited(stats, "entries"), count(stats, "open_entries"))},
+      {"directories", limited(stats, "directories")},
       {"entry size", details.at("entry_size")},
       {"opens",
        fmt::format("{} hits, {} misses ({} hits)", count(stats, "opens_hit"), count(stats, "lookups_missed"),

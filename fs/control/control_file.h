@@ -42,9 +42,6 @@ class TextReader final : public ControlReader {
   const std::string text_;
 };
 
-// The cost of showing a file: kGathers looks at many entries, kSurveys at the memory of all entries.
-enum class ReadCost { kNone, kGathers, kSurveys };
-
 template <class Target>
 struct ControlFile {
   std::string_view name;
@@ -63,7 +60,7 @@ struct ControlFile {
   bool of_administrator = false;
   bool owner_only_reads = false;  // only the administrator writes it, in .kvcachefs
   bool only_owner_reads = false;  // only the owner may read it
-  ReadCost cost = ReadCost::kNone;
+  bool gathers = false;           // to show it takes a look at entries
 
   mode_t mode(Authority authority = Authority::kOwner) const {
     if (authority == Authority::kAdministrator) return write != nullptr ? 0600 : 0400;

@@ -10,7 +10,7 @@ PoolReport ControlledPool::report() const {
   const PoolUsage usage = pool->insight().usage();
   return make_pool_report(
       pool->settings().options(), usage, pool->counters(), pool->capacity().expected_entry_bytes(),
-      pool->insight().numa_survey().known(usage.entries), pool->insight().spill_usage(), io_mode);
+      pool->insight().numa_survey().recent(usage.entries), pool->insight().spill_usage(), io_mode);
 }
 
 Result<void> ControlledPool::apply(std::string_view key, const PoolOptions& wanted) const {
@@ -20,6 +20,8 @@ Result<void> ControlledPool::apply(std::string_view key, const PoolOptions& want
   if (key == "watermarks") return pool->settings().set_watermarks(wanted.watermarks);
   if (key == "entry_size") return pool->settings().set_entry_size(wanted.entry_size_bytes);
   if (key == "pinned_max") return pool->settings().set_pinned_max(wanted.pinned_max_percent, authority);
+  if (key == "max_entries") return pool->settings().set_max_entries(wanted.max_entries);
+  if (key == "max_directories") return pool->settings().set_max_directories(wanted.max_directories);
   if (key == "spill") return pools.set_spill(pool, wanted);
   if (key == "durability") return pool->settings().set_durability(durability_of(wanted));
   if (key == "admission") return pool->settings().set_admission(wanted.admission);

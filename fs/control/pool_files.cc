@@ -143,8 +143,9 @@ Result<std::string> show_stats_json(ControlledPool& target) {
 }
 
 Result<std::string> show_numa(ControlledPool& target) {
+  Insight& insight = target.pool->insight();
   std::string text;
-  for (const NodeUsage& node : target.pool->insight().numa_survey().recent()) {
+  for (const NodeUsage& node : insight.numa_survey().recent(insight.usage().entries)) {
     fmt::format_to(std::back_inserter(text), "node {} bytes {} huge {}\n", node.node, node.bytes,
                    node.huge_bytes);
   }
@@ -181,21 +182,26 @@ constexpr std::array kFiles = {
              .takes_lines = true},
     PoolFile{
         .name = "scrub", .number = 12, .text = show_scrub, .write = write_scrub, .of_administrator = true},
-    PoolFile{.name = "stats", .number = 13, .text = show_stats, .cost = ReadCost::kGathers},
-    PoolFile{.name = "stats.json", .number = 14, .text = show_stats_json, .cost = ReadCost::kGathers},
-    PoolFile{.name = "numa", .number = 15, .text = show_numa, .cost = ReadCost::kSurveys},
+    PoolFile{.name = "stats", .number = 13, .text = show_stats, .gathers = true},
+    PoolFile{.name = "stats.json", .number = 14, .text = show_stats_json, .gathers = true},
+    PoolFile{.name = "numa", .number = 15, .text = show_numa, .gathers = true},
     PoolFile{.name = "entries",
              .number = 16,
              .stream = stream_entries,
              .of_administrator = true,
              .only_owner_reads = true,
-             .cost = ReadCost::kGathers},
+             .gathers = true},
     PoolFile{.name = "size_max",
              .number = 17,
              .text = show<"size_max">,
              .write = write<"size_max">,
              .of_administrator = true,
              .owner_only_reads = true},
+    PoolFile{.name = "max_entries", .number = 18, .text = show<"max_entries">, .write = write<"max_entries">},
+    PoolFile{.name = "max_directories",
+             .number = 19,
+             .text = show<"max_directories">,
+             .write = write<"max_directories">},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -36,9 +36,9 @@ Result<std::string> show_upgrades(const ControlledServer& server) {
 constexpr std::array kFiles = {
     ServerFile{.name = "version", .number = 1, .text = show_version},
     ServerFile{.name = "stats", .number = 2, .text = show_stats},
-    ServerFile{.name = "stats.json", .number = 3, .text = show_stats_json, .cost = ReadCost::kGathers},
+    ServerFile{.name = "stats.json", .number = 3, .text = show_stats_json, .gathers = true},
     ServerFile{.name = "upgrades", .number = 4, .text = show_upgrades},
-    ServerFile{.name = "metrics", .number = 5, .text = show_metrics, .cost = ReadCost::kGathers},
+    ServerFile{.name = "metrics", .number = 5, .text = show_metrics, .gathers = true},
 };
 static_assert(has_own_numbers(kFiles));
 

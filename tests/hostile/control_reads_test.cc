@@ -125,14 +125,27 @@ TEST_F(ControlReadsTest, OthersDoNotWaitForThem) {
   EXPECT_EQ(in_child(look_up, kPatience), 0);
   EXPECT_TRUE(can_be_read(mount_->control("size")));
   ASSERT_EQ(::unlink(fault_file_.c_str()), 0);
-  EXPECT_TRUE(can_be_read(mount_->control("stats", "q")));
   ASSERT_EQ(::unlink(paused_.c_str()), 0);
+  EXPECT_TRUE(can_be_read(mount_->control("stats", "q")));
   for (const pid_t reader : readers_) {
     int status = -1;
     EXPECT_EQ(::waitpid(reader, &status, 0), reader);
     EXPECT_EQ(status, 0);
   }
   readers_.clear();
+}
+
+TEST_F(ControlReadsTest, NoReadWaitsForALookAtManyEntries) {
+  start({"p:size=64M"}, "hang_after=30");
+  for (int i = 10; i < 20; ++i) ASSERT_EQ(store(mount_->path() + "/entry" + std::to_string(i), "content"), 0);
+  ASSERT_EQ(store(fault_file_, "pause numa look\n"), 0);
+  EXPECT_TRUE(can_be_read(mount_->control("numa")));
+  ASSERT_TRUE(eventually([&] { return exists(paused_); }));
+  for (const char* file : {"numa", "stats", "entries"}) {
+    std::string content;
+    EXPECT_EQ(load(mount_->control(file), &content), 0);
+    EXPECT_NE(content, "") << file;
+  }
 }
 
 }  // namespace

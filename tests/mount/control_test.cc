@@ -21,9 +21,9 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-const std::vector<std::string> kWritable = {"size",      "policy",        "watermarks", "entry_size",
-                                            "evict",     "pinned_max",    "spill",      "durability",
-                                            "admission", "auto_prefetch", "prefetch",   "scrub"};
+const std::vector<std::string> kWritable = {
+    "size",       "policy",    "watermarks",    "entry_size", "evict", "pinned_max",  "spill",
+    "durability", "admission", "auto_prefetch", "prefetch",   "scrub", "max_entries", "max_directories"};
 const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries", "size_max"};
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -158,6 +158,15 @@ TEST_F(ControlTest, PinnedMax) {
   EXPECT_EQ(mount().stat_value("pinned_max_bytes"), 16 << 20);
   for (const char* wrong : {"101%", "-1%", "x"}) refuses("pinned_max", wrong);
   takes("pinned_max", "50%", "50%");
+}
+
+TEST_F(ControlTest, LimitsOfNames) {
+  for (const char* file : {"max_entries", "max_directories"}) {
+    takes(file, "1000", "1000");
+    EXPECT_EQ(mount().stat_value(file), 1000);
+    for (const char* wrong : {"many", "-1", "1K", "1 2"}) refuses(file, wrong);
+    takes(file, "0", "0");
+  }
 }
 
 TEST_F(ControlTest, ShellWritesWork) {

@@ -51,7 +51,7 @@ void PoolPartsTest::SetUp() {
   options_.size_bytes = kPoolBytes;
   ASSERT_TRUE(arena_->resize(kPoolBytes));
   capacity_.emplace(options_, surroundings_, *arena_, counters_);
-  const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_};
+  const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_, limits_};
   reservations_.emplace(part);
   parked_.emplace(entries_);
   disk_.emplace(part);

@@ -257,6 +257,7 @@ class PoolPartsTest : public ArenaTest {
   PoolCounters counters_;
   CountingObserver counting_{counters_};
   Entries entries_{"lru"};
+  NameLimits limits_{options_, entries_.sums()};
   const std::string name_ = "p";
   FaultyDisk* device_ = nullptr;
 

@@ -29,10 +29,11 @@ bool Evictor::tidy() {
   const bool writing = reservations_.follow_writers();
   const bool more = make_room();
   const bool more_inodes = make_inode_room();
+  const bool more_places = keep_entry_limit();
   make_disk_room();
   look_at_held();
   const bool seeking = arena_.deep_names().step(arena_);
-  return writing || more || more_inodes || seeking;
+  return writing || more || more_inodes || more_places || seeking;
 }
 
 void Evictor::publish_grown() {

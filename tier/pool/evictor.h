@@ -9,10 +9,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "base/mutex.h"
 #include "tier/entries/parked.h"
 #include "tier/pool/copy_marks.h"
+#include "tier/pool/name_limits.h"
 #include "tier/pool/reservations.h"
 #include "tier/pool/tree.h"
 #include "tier/room.h"
@@ -30,11 +33,12 @@ class Evictor : DiskPart {
   EvictResult last_evict() const EXCLUDES(last_mutex_);
   // Evicts until no more than this is used, until nothing more can go, or until the deadline.
   EvictResult shrink_to(uint64_t size_bytes, uint64_t deadline_ns);
-  // Called when a call that makes a name has met ENOSPC. Waits a little for an inode or a page; kRoom says to
-  // try again.
-  Waited wait_to_make(Patience patience);
+  // Called when a call that makes a name has met ENOSPC, or its `limit` of names. Waits a little for an
+  // inode, a page, or a place; kRoom says to try again.
+  Waited wait_to_make(Patience patience, NameLimit* limit = nullptr);
   // True for a caller that would take the inode that a request before it waits for.
   bool would_overtake(Patience patience) const;
+  std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience) const;
 
  private:
   enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
@@ -57,9 +61,19 @@ class Evictor : DiskPart {
   Attempt drop_memory(Entry& entry, EvictResult& result);
   void make_disk_room();
   bool discard_coldest();  // discards a cold entry; false: there is none
-  // Reclaiming inodes (evictor_inodes.cc).
-  bool make_inode_room();  // true: there is more to do
-  bool make_inodes_of_entries(uint64_t free_inodes);
+  // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
+  bool make_inode_room();
+  bool keep_entry_limit();
+  // Who waits in `room` needs one; the evictor goes on until there are enough.
+  struct Goal {
+    const Room& room;
+    std::function<bool()> has_one;
+    std::function<bool()> has_enough;
+  };
+  // kMore: more entries can go; kNone: none can, and there are not enough.
+  enum class Discarded { kEnough, kMore, kNone };
+  Discarded discard_entries(const Goal& goal);
+  void warn_of_limit(const NameLimit& limit) const;
 
   Reservations& reservations_;
   CopyMarks& marks_;
@@ -67,8 +81,9 @@ class Evictor : DiskPart {
   Tree& tree_;
   Room inode_room_;  // counts inodes, not bytes
   // Of the evictor's thread alone:
-  bool reclaiming_ = false;    // true between the two marks of free inodes
-  uint64_t reclaimed_ms_ = 0;  // when a directory left, or no request waited for one to
+  bool reclaiming_ = false;              // true between the two marks of free inodes
+  bool reclaiming_directories_ = false;  // the same for the limit of directories
+  uint64_t reclaimed_ms_ = 0;            // when a directory left, or no request waited for one to
   mutable Mutex last_mutex_;
   EvictResult last_evict_ GUARDED_BY(last_mutex_);
 };

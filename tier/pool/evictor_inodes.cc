@@ -1,6 +1,7 @@
-// Inodes of a pool. A tmpfs has a number of inodes that goes with its size, and directories take them as
-// files do. Engines that spread their entries over a million directories would fill a pool with directories
-// that eviction has emptied. When inodes run short, empty directories leave first, then entries.
+// Inodes of a pool, and its limits of entries and directories (tier/pool/name_limits.h). A tmpfs has a number
+// of inodes that goes with its size, and directories take them as files do. Engines that spread their entries
+// over a million directories would fill a pool with directories that eviction has emptied. When inodes run
+// short, empty directories leave first, then entries.
 //
 // A directory leaves only if it is empty, which its removal proves, and if no process has it open, watched,
 // as its working directory or mounted somewhere: each of these keeps the kernel from forgetting its inode.
@@ -40,6 +41,9 @@ constexpr uint64_t kInVainMs = 50;
 // drop takes microseconds; one that takes longer is done once the request has failed.
 constexpr uint64_t kDropWaitMs = 100;
 constexpr auto kPatience = std::chrono::milliseconds(50);
+// So many entries more than requests wait for leave at a limit of entries, and this share of it at most.
+constexpr uint64_t kMostPlaces = 1024;
+constexpr uint64_t kPlacesShare = 64;
 // A symbolic link's target takes a page, and another may be counted ahead.
 constexpr uint64_t kLinkBytes = 8192;
 
@@ -204,62 +208,98 @@ class DirectoryReclaimer : PoolPart {
   bool drops_ = false;
 };
 
+// Who waits for room hears that there is some, or that none can be made. `made`: there was some, which others
+// may have taken by now.
+void answer(Room& room, bool made, bool more) {
+  if (room.wanted_bytes() == 0) return;
+  if (made)
+    room.room_made();
+  else if (!more)
+    room.nothing_to_evict(Room::Whose::kWriter);
+}
+
 }  // namespace
 
 bool Evictor::make_inode_room() {
+  NameLimit& limit = limits_.directories;
   const uint64_t wanted = inode_room_.wanted_bytes();
+  const uint64_t wanted_directories = limit.room().wanted_bytes();
   const ArenaUsage now = arena_.usage();
   if (now.free_inodes < now.inodes / kShortShare) reclaiming_ = true;
   if (now.free_inodes >= now.inodes / kEnoughShare) reclaiming_ = false;
+  // The limit of directories is kept by the same shares. A small one has a place at least for who waits.
+  const uint64_t most = limit.most(), places = std::max(most / kEnoughShare, wanted_directories);
+  if (limit.lack(std::max(most / kShortShare, wanted_directories)) > 0) reclaiming_directories_ = true;
+  if (limit.lack(places) == 0) reclaiming_directories_ = false;
   const EmptyDirectories::Counts before = tree_.empty_directories()->counts();
   uint64_t removed = 0;
   bool has_more = false;
-  if (reclaiming_ && !disk_.restoring()) {
+  if ((reclaiming_ || reclaiming_directories_) && !disk_.restoring()) {
     DirectoryReclaimer reclaimer(*this, tree_);
-    reclaimer.reclaim(now.inodes / kEnoughShare - now.free_inodes,
-                      wanted == 0 || now_coarse_ms() > reclaimed_ms_ + kInVainMs);
+    reclaimer.reclaim(std::max(reclaiming_ ? now.inodes / kEnoughShare - now.free_inodes : 0,
+                               reclaiming_directories_ ? limit.lack(places) : 0),
+                      wanted + wanted_directories == 0 || now_coarse_ms() > reclaimed_ms_ + kInVainMs);
     removed = reclaimer.removed();
     has_more = reclaimer.has_more();
   } else if (before.resting > 0) {
     DirectoryReclaimer(*this, tree_).settle(kLooksATurn);
   }
-  if (wanted == 0 || removed > 0) reclaimed_ms_ = now_coarse_ms();
-  const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
-  const bool asking = tree_.empty_directories()->counts().asked > 0;
-  if (wanted > 0) {
-    if (arena_.usage().free_inodes > 0)
-      inode_room_.room_made();
-    else if (!more && !has_more && !asking && removed == 0)
-      inode_room_.nothing_to_evict(Room::Whose::kWriter);
-  }
-  return more || has_more || asking || removed > 0;
+  if (wanted + wanted_directories == 0 || removed > 0) reclaimed_ms_ = now_coarse_ms();
+  const uint64_t free_inodes = std::max(now.inodes / kInodeReserve, wanted);
+  const auto has_inodes = [this](uint64_t inodes) { return arena_.usage().free_inodes >= inodes; };
+  const Discarded discarded = discard_entries({.room = inode_room_,
+                                               .has_one = [&] { return has_inodes(1); },
+                                               .has_enough = [&] { return has_inodes(free_inodes); }});
+  const bool more = discarded == Discarded::kMore;
+  const bool reclaims = has_more || removed > 0 || tree_.empty_directories()->counts().asked > 0;
+  answer(inode_room_, discarded == Discarded::kEnough || has_inodes(1), more || reclaims);
+  answer(limit.room(), limit.free() > 0, reclaims);
+  return more || reclaims;
 }
 
-// True: more entries can go.
-bool Evictor::make_inodes_of_entries(uint64_t free_inodes) {
+// Entries leave when a request waits for the place of one, and then some more, so that not each waits.
+bool Evictor::keep_entry_limit() {
+  NameLimit& limit = limits_.entries;
+  const uint64_t wanted = limit.room().wanted_bytes();
+  const uint64_t places = wanted == 0 ? 0 : wanted + std::min(limit.most() / kPlacesShare, kMostPlaces);
+  const Discarded discarded = discard_entries({.room = limit.room(),
+                                               .has_one = [&] { return limit.free() > 0; },
+                                               .has_enough = [&] { return limit.lack(places) == 0; }});
+  const bool more = discarded == Discarded::kMore;
+  answer(limit.room(), discarded == Discarded::kEnough || limit.free() > 0, more);
+  return more;
+}
+
+Evictor::Discarded Evictor::discard_entries(const Goal& goal) {
   const uint64_t begun_ns = now_ns();
   Effort effort;
   EvictResult evicted;
-  while (arena_.usage().free_inodes < free_inodes) {
-    if (now_ns() - begun_ns > kTurnNs) return true;
+  bool discarded = false;  // others may have taken the place, but some can leave
+  // What was closed this second leaves for those alone who wait.
+  while (!(effort.even_fresh ? goal.has_one() : goal.has_enough())) {
+    if (now_ns() - begun_ns > kTurnNs) return Discarded::kMore;
     // Eviction alone frees no inode of an entry with a copy on the disk: cold entries are discarded for it.
-    if (disk_.takes_more() && discard_coldest()) continue;
+    if (disk_.takes_more() && discard_coldest()) {
+      discarded = true;
+      continue;
+    }
     const bool more = more_to_come();
     const Attempt attempt = evict_one(effort, evicted);
-    if (attempt == Attempt::kSpilling) return true;
+    if (attempt == Attempt::kSpilling) return Discarded::kMore;
+    discarded |= attempt == Attempt::kFreed;
     if (attempt != Attempt::kNothing) continue;
     if (!effort.even_recent) {
       effort.even_recent = true;
       parked_.retry(true);
     } else if (more) {
-      return true;
-    } else if (!effort.even_fresh && inode_room_.wanted_bytes() > 0) {
+      return Discarded::kMore;
+    } else if (!effort.even_fresh && goal.room.wanted_bytes() > 0) {
       effort.even_fresh = true;
     } else {
-      return false;
+      return discarded ? Discarded::kMore : Discarded::kNone;
     }
   }
-  return false;
+  return Discarded::kEnough;
 }
 
 bool Evictor::would_overtake(Patience patience) const {
@@ -267,31 +307,52 @@ bool Evictor::would_overtake(Patience patience) const {
   return lane.goes_before(patience) && arena_.usage().free_inodes <= lane.size();
 }
 
-Waited Evictor::wait_to_make(Patience patience) {
-  const bool lacks_inode = arena_.usage().free_inodes == 0;
-  Room& room = lacks_inode ? inode_room_ : capacity_.room();
+std::optional<NameLimit::Claim> Evictor::claim(NameLimit& limit, Patience patience) const {
+  const WaitingLane& lane = capacity_.waiting();
+  return limit.claim(lane.goes_before(patience) ? lane.size() : 0);
+}
+
+Waited Evictor::wait_to_make(Patience patience, NameLimit* limit) {
+  const bool lacks_inode = limit == nullptr && arena_.usage().free_inodes == 0;
+  Room& room = limit != nullptr ? limit->room() : lacks_inode ? inode_room_ : capacity_.room();
   const auto asked = tree_.empty_directories()->counts();
   const uint64_t since_ms = std::max(asked.heard_ms, patience.begun_ns / 1'000'000);
-  const bool for_a_drop = asked.asked_by_name > 0 && now_coarse_ms() > since_ms + kDropWaitMs;
+  const bool for_a_drop =
+      limit != &limits_.entries && asked.asked_by_name > 0 && now_coarse_ms() > since_ms + kDropWaitMs;
   const bool ended = capacity_.closed() || capacity_.waiting().waits_ended();
   if (!ended && !for_a_drop && now_ns() - patience.begun_ns < kWaitNs) {
     if (!patience.may_wait) return Waited::kWouldWait;
     const Room::Ticket ticket = room.ticket();
+    if (limit != nullptr && limit->free() > 0) return Waited::kRoom;
     surroundings_.still_at_it();
-    const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
+    const Room::Demand demand(room, Room::Whose::kWriter, limit != nullptr || lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
     if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return Waited::kRoom;
   }
-  if (lacks_inode) {
+  if (limit != nullptr) {
+    warn_of_limit(*limit);
+  } else if (lacks_inode) {
     const auto counts = tree_.empty_directories()->counts();
-    static LogLimit limit;
-    limit.warning(
+    static LogLimit log_limit;
+    log_limit.warning(
         "pool {}: no inode is left: {} of {} are entries, and of the directories none can go: {} were made "
         "or "
         "looked up within a minute, or are held by a client",
         name_, entries_.sums().files(), arena_.usage().inodes, counts.resting + counts.asked);
   }
   return Waited::kNoRoom;
+}
+
+void Evictor::warn_of_limit(const NameLimit& limit) const {
+  static LogLimit log_limit;
+  if (&limit == &limits_.entries)
+    log_limit.warning("pool {}: max_entries {} is reached and no entry can leave: {} are there, {} open",
+                      name_, limit.most(), limit.count(), entries_.sums().open_files());
+  else
+    log_limit.warning(
+        "pool {}: max_directories {} is reached and none of {} can leave: those that are empty "
+        "were made or looked up within a minute, or are held by a client",
+        name_, limit.most(), limit.count());
 }
 
 }  // namespace kvcachefs

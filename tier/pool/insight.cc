@@ -31,45 +31,76 @@ PoolUsage Insight::usage() const {
           .evictable_bytes = std::min(entries_.sums().evictable_bytes(), most_evictable),
           .pinned_bytes = entries_.sums().pinned_bytes(),
           .pinned_max_bytes = capacity_.limit().pinned_max_bytes(),
-          .entries = entries_.sums().files(),
-          .open_entries = entries_.sums().open_files()};
+          .entries = limits_.entries.count(),
+          .max_entries = limits_.entries.most(),
+          .open_entries = entries_.sums().open_files(),
+          .directories = limits_.directories.count(),
+          .max_directories = limits_.directories.most()};
+}
+
+// Some of the files are found by buckets spread over the table, because a walk of a million takes 0.1 s. In a
+// table that most entries have left these may be fewer than `most`.
+std::vector<sys::Handle> Insight::files_of(EntryTable::Shard& shard, uint64_t most, bool all) {
+  constexpr uint64_t kBucketsAPlace = 8;
+  std::vector<sys::Handle> files;
+  MutexLock lock(shard.mutex);
+  const auto takes = [&](const auto& each) {
+    const auto& [ino, entry] = each;
+    if (!entry.is_file() || entry.removed) return false;
+    files.push_back(handle_of(entry));
+    return true;
+  };
+  const auto& entries = shard.entries;
+  if (all || entries.size() <= most) {
+    for (const auto& each : entries) takes(each);
+    return files;
+  }
+  const uint64_t buckets = entries.bucket_count();
+  const uint64_t places = std::min(most, buckets);
+  const uint64_t first = samples_.fetch_add(1, std::memory_order_relaxed) * 7919 % (buckets / places);
+  for (uint64_t place = 0; place < places; ++place) {
+    const uint64_t from = place * buckets / places;
+    const uint64_t next = (place + 1) * buckets / places;
+    bool found = false;
+    for (uint64_t bucket = from + first; bucket < std::min(next, from + first + kBucketsAPlace) && !found;
+         ++bucket)
+      found = std::any_of(entries.begin(bucket), entries.end(bucket), takes);
+  }
+  return files;
 }
 
 std::vector<NodeUsage> Insight::numa_usage(uint64_t most_entries) {
+  constexpr uint64_t kBeginningBytes = uint64_t{4} << 20;
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
-  const uint64_t stride = entries_.sums().files() / most_entries + 1;
-  uint64_t position = 0, all_bytes = 0, sampled_bytes = 0;
-  for (EntryTable::Shard& shard : entries_.shards()) {
+  const bool all = entries_.sums().files() <= most_entries;
+  const bool glance = !all && most_entries <= NumaSurvey::kGlance;
+  uint64_t left = most_entries;
+  uint64_t seen_bytes = 0;
+  for (size_t index = 0; index < EntryTable::kShards && left > 0; ++index) {
     fault_point("survey");
     surroundings_.still_at_it();
-    std::vector<sys::Handle> handles;
-    {
-      MutexLock lock(shard.mutex);
-      for (const auto& [ino, entry] : shard.entries) {
-        if (!entry.is_file() || entry.removed) continue;
-        all_bytes += entry.memory.charged_bytes;
-        if (position++ % stride != 0) continue;
-        sampled_bytes += entry.memory.charged_bytes;
-        handles.push_back(handle_of(entry));
-      }
-    }
-    for (const sys::Handle handle : handles) {
+    const uint64_t shards_left = EntryTable::kShards - index;
+    for (const sys::Handle handle :
+         files_of(entries_.shards()[index], (left + shards_left - 1) / shards_left, all)) {
+      if (numa_survey_.ended()) return {};
       surroundings_.still_at_it();
+      left -= left > 0 ? 1 : 0;
       // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
       auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
       if (!fd) continue;
-      for (const PlacedBytes& placed : measure_placement(fd->get())) {
+      for (const PlacedBytes& placed : measure_placement(fd->get(), glance ? kBeginningBytes : UINT64_MAX)) {
         NodeUsage& node = nodes[placed.node];
         node.node = placed.node;
         node.bytes += placed.bytes;
         node.huge_bytes += placed.huge_bytes;
+        seen_bytes += placed.bytes;
       }
     }
   }
-  const double scale = stride > 1 && sampled_bytes > 0
-                           ? static_cast<double>(all_bytes) / static_cast<double>(sampled_bytes)
-                           : 1;
+  const double scale = all || seen_bytes == 0 ? 1
+                                              : static_cast<double>(arena_.usage().data_bytes()) /
+                                                    static_cast<double>(seen_bytes);
   const auto of_all = [scale](uint64_t bytes) {
     return static_cast<uint64_t>(static_cast<double>(bytes) * scale);
   };

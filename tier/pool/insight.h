@@ -2,6 +2,7 @@
 // Failure: ESTALE for an inode that is gone.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "tier/disk/spill_orders.h"
@@ -20,8 +21,8 @@ class Insight : DiskPart {
   ArenaUsage inode_usage() const { return arena_.usage(); }
   uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
-  // Looks at this many entries at most, 44 us each. If there are more, the figures are those of a sample, by
-  // the memory that the entries have.
+  // Looks at this many entries at most. If there are more, they stand for all of the pool's memory. A glance,
+  // at NumaSurvey::kGlance of more entries, looks at the beginning of each.
   std::vector<NodeUsage> numa_usage(uint64_t most_entries);
   // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
@@ -30,7 +31,10 @@ class Insight : DiskPart {
   void report_full(bool told) const;  // `told`: the daemon answered ENOSPC; else the tmpfs may have
 
  private:
-  NumaSurvey numa_survey_{[this] { return numa_usage(NumaSurvey::kFewEntries); }};
+  std::vector<sys::Handle> files_of(EntryTable::Shard& shard, uint64_t most, bool all);
+
+  std::atomic<uint64_t> samples_{0};  // each takes other entries
+  NumaSurvey numa_survey_{[this](uint64_t entries) { return numa_usage(entries); }};
 };
 
 }  // namespace kvcachefs

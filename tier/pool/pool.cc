@@ -58,6 +58,7 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       arena_(std::move(arena)),
       entries_(options.policy),
       capacity_(options, surroundings_, arena_, counters_),
+      limits_(options, entries_.sums()),
       settings_(disk_part_, options, prefetcher_, disk_requests_, evictor_) {
   entries_.observe(counting_);
   entries_.observe(kernel_);

@@ -51,6 +51,7 @@ class Pool {
   const std::string& arena_path() const { return arena_.path(); }
   PoolCounters& counters() { return counters_; }
   Capacity& capacity() { return capacity_; }
+  NameLimits& limits() { return limits_; }
   Insight& insight() { return insight_; }
   Inodes& inodes() { return inodes_; }
   Tree& tree() { return tree_; }
@@ -78,7 +79,8 @@ class Pool {
   CountingObserver counting_{counters_};
   KernelObserver kernel_{*surroundings_.listener, number_, *surroundings_.backing_store};
   Capacity capacity_;
-  const PoolPart part_{number_, name_, surroundings_, arena_, capacity_, entries_, counters_};
+  NameLimits limits_;
+  const PoolPart part_{number_, name_, surroundings_, arena_, capacity_, entries_, counters_, limits_};
   Reservations reservations_{part_};
   Parked parked_{entries_};
   PoolDisk disk_{part_};

@@ -9,6 +9,7 @@
 #include "tier/counters.h"
 #include "tier/entries/entries.h"
 #include "tier/pool/capacity.h"
+#include "tier/pool/name_limits.h"
 #include "tier/pool/surroundings.h"
 
 namespace kvcachefs {
@@ -21,6 +22,7 @@ struct PoolPart {
   Capacity& capacity_;
   Entries& entries_;
   PoolCounters& counters_;
+  NameLimits& limits_;
 
   uint64_t root_ino() const { return arena_.tree().ino; }
   bool is_supervised() const { return surroundings_.is_supervised(); }

@@ -17,7 +17,10 @@ struct PoolUsage {
   uint64_t pinned_bytes = 0;
   uint64_t pinned_max_bytes = 0;
   uint64_t entries = 0;
+  uint64_t max_entries = 0;
   uint64_t open_entries = 0;
+  uint64_t directories = 0;
+  uint64_t max_directories = 0;
 };
 
 struct EvictOrder {

@@ -105,6 +105,26 @@ Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
   return {};
 }
 
+Result<void> Settings::set_max_entries(uint64_t most) {
+  {
+    MutexLock lock(mutex_);
+    options_.max_entries = most;
+    limits_.entries.set(most);
+  }
+  surroundings_.evictor->wake();
+  return {};
+}
+
+Result<void> Settings::set_max_directories(uint64_t most) {
+  {
+    MutexLock lock(mutex_);
+    options_.max_directories = most;
+    limits_.directories.set(most);
+  }
+  surroundings_.evictor->wake();
+  return {};
+}
+
 Result<void> Settings::set_durability(Durability durability) {
   if (auto tier = disk_.needed(); !tier) return pass(tier);
   {

@@ -38,6 +38,9 @@ class Settings : DiskPart {
   Result<void> set_entry_size(uint64_t entry_size_bytes) EXCLUDES(mutex_);
   // EPERM for an owner that raises it.
   Result<void> set_pinned_max(unsigned percent, Authority authority) EXCLUDES(mutex_);
+  // A limit below what there is takes effect over time.
+  Result<void> set_max_entries(uint64_t most) EXCLUDES(mutex_);
+  Result<void> set_max_directories(uint64_t most) EXCLUDES(mutex_);
   Result<void> set_durability(Durability durability) EXCLUDES(mutex_);
   Result<void> set_admission(Admission admission) EXCLUDES(mutex_);
   Result<void> set_auto_prefetch(bool on) EXCLUDES(mutex_);

@@ -88,6 +88,7 @@ Result<void> Tree::remove(int directory, const char* name, bool is_directory, ui
   if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt(request);
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
+  if (is_directory) limits_.lost_directory();
   if (tier != nullptr) {
     Entry unknown;
     tier->names.removed(known(shard, handle->ino, unknown), directory, name);
@@ -116,6 +117,7 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
     if (disk_.restoring()) return fail(EBUSY);
     if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
       return fail(removed.error().code);
+    limits_.lost_directory();
     Entry unknown;
     const Entry& it = known(shard, ino, unknown);
     if (tier != nullptr) {
@@ -188,6 +190,7 @@ Result<void> Tree::rename(int from, const char* old_name, int to, const char* ne
     if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
     return renamed;
   }
+  if (replaced && S_ISDIR(replaced->st_mode)) limits_.lost_directory();
   if (victim != nullptr)
     lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
   if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)

@@ -34,6 +34,7 @@ Result<Tried> Tree::make(int directory, const char* name, const NewInode& inode,
   auto made = S_ISDIR(inode.mode) ? sys::make_directory_at(directory, name, inode.mode & 07777)
                                   : sys::make_node_at(directory, name, inode.mode, inode.device);
   if (!made) return pass(made);
+  if (S_ISDIR(inode.mode)) limits_.made_directory();
   return Tried::kDone;
 }
 
@@ -62,8 +63,9 @@ Result<MadeInode> Tree::give(int directory, Result<UniqueFd> fd, const NewInode&
 }
 
 void Tree::unmake(int directory, const char* name, bool is_directory) {
-  if (!remove(directory, name, is_directory))
-    (void)sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0);
+  if (remove(directory, name, is_directory)) return;
+  if (sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0) && is_directory)
+    limits_.lost_directory();
 }
 
 Result<void> Tree::change(uint64_t ino, const AttributeChange& wanted, bool& begun) {

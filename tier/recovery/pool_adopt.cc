@@ -198,6 +198,7 @@ class Recovery::Adopter : DiskPart {
         if (auto adopted = adopt_named(child, directory); !adopted) note_failure(adopted.error());
       } else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
+        if (child.is_directory) limits_.made_directory();
         parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });

@@ -178,7 +178,9 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
 
   bool remove_directory(int fd) {
     auto found = find_name(arena_, fd);
-    return found && sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR);
+    if (!found || !sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR)) return false;
+    limits_.lost_directory();
+    return true;
   }
 
   Result<int> directory(uint64_t id) {
@@ -217,6 +219,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
                         : S_ISLNK(node.mode) ? sys::symlink_at(node.link_target.c_str(), parent, name)
                                              : sys::make_node_at(parent, name, node.mode, node.device);
     made = done.has_value();
+    if (made && S_ISDIR(node.mode)) limits_.made_directory();
     // A pool that serves already may have the directory: then both contents share it. A process that died may
     // have made the inode before.
     const bool may_be_there = S_ISDIR(node.mode) || !there_.empty();
@@ -242,8 +245,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
                                        : dress(node, fd->get());
     if (!handle) {
       // A half-made inode would have a name that no client can look up.
-      if (content == nullptr && is_new)
-        (void)sys::unlink_at(*parent, name.c_str(), S_ISDIR(node.mode) ? AT_REMOVEDIR : 0);
+      const bool is_directory = S_ISDIR(node.mode);
+      if (content == nullptr && is_new &&
+          sys::unlink_at(*parent, name.c_str(), is_directory ? AT_REMOVEDIR : 0) && is_directory)
+        limits_.lost_directory();
       return pass(handle);
     }
     for (const CatalogName& more : names.subspan(1)) {

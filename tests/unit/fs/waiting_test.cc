@@ -260,6 +260,24 @@ TEST_F(WaitingTest, ASuccessorHearsOfItOnlyWhenItIsAttempted) {
   EXPECT_TRUE(test::eventually([&] { return survivors_->requests().oldest_ns() == 0; }));
 }
 
+TEST_F(WaitingTest, WhatWaitsForAPlaceWithinALimitHoldsNobodyUp) {
+  (void)create("f");
+  ASSERT_EQ(make_directory(root_, "d").error, 0);
+  pool_->limits().entries.set(1);
+  pool_->limits().directories.set(1);
+  EXPECT_EQ(make_directory(root_, "d").error, EEXIST);
+  const std::vector<uint64_t> waiting = {
+      tell(FUSE_MKDIR, root_, wire(fuse_mkdir_in{.mode = S_IFDIR | 0755, .umask = 0}) + wire_name("e")),
+      tell(FUSE_MKNOD, root_, made("g", S_IFREG | 0600))};
+  expect_served();
+  EXPECT_EQ(lane().size(), 2u);
+  pool_->limits().entries.set(2);
+  pool_->limits().directories.set(2);
+  expect_carried_out(waiting);
+  EXPECT_EQ(pool_->limits().entries.count(), 2u);
+  EXPECT_EQ(pool_->limits().directories.count(), 2u);
+}
+
 TEST_F(WaitingTest, OrdersToAPoolHoldNobodyUpAndAreCarriedOutInTurn) {
   const uint64_t control = nodeid_of(root_, ".pool");
   WaitingLane& orders = pool_->settings().orders();

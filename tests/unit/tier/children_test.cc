@@ -42,6 +42,7 @@ TEST_F(ChildrenTest, TellsNumberAndKind) {
   ASSERT_EQ(found.size(), 4u);
   for (const auto& [name, child] : found) {
     EXPECT_EQ(child.is_regular, name == "file" || name == "..odd") << name;
+    EXPECT_EQ(child.is_directory, name == "directory") << name;
     EXPECT_EQ(child.ino, sys::stat_at(AT_FDCWD, (directory_ / name).c_str())->st_ino) << name;
   }
 }

@@ -7,65 +7,84 @@
 
 namespace kvcachefs::numa_survey_test {
 
-constexpr uint64_t kMany = NumaSurvey::kFewEntries + 1;
+constexpr uint64_t kMany = NumaSurvey::kGlance + 1;
 
 class NumaSurveyTest : public ::testing::Test {
  protected:
-  // Each look finds how many there were.
-  NumaSurvey::Usage look() {
+  NumaSurvey::Usage look(uint64_t entries) {
+    ++looks_;
     now_ns_ += cost_ns_;
-    if (meanwhile_) meanwhile_();
-    return {{.node = 0, .bytes = ++looks_, .huge_bytes = 0}};
+    if (entries == NumaSurvey::kLook && meanwhile_) meanwhile_();
+    return {{.node = 0, .bytes = entries * 100 + looks_, .huge_bytes = 0}};
   }
-  uint64_t ask(uint64_t cost_ns) {
-    cost_ns_ = cost_ns;
-    return survey_.recent().at(0).bytes;
-  }
+  // What was looked at, and in the how manieth look.
+  uint64_t entries_seen(uint64_t of) { return survey_.recent(of).at(0).bytes / 100; }
+  uint64_t look_seen(uint64_t of) { return survey_.recent(of).at(0).bytes % 100; }
 
   uint64_t looks_ = 0;
   uint64_t now_ns_ = 1000;
   uint64_t cost_ns_ = 0;
   std::function<void()> meanwhile_;
-  NumaSurvey survey_{[this] { return look(); }, [this] { return now_ns_; }};
+  NumaSurvey survey_{[this](uint64_t entries) { return look(entries); }, [this] { return now_ns_; }};
 };
 
-TEST_F(NumaSurveyTest, StatisticsOfFewEntriesAreLookedUp) {
-  EXPECT_EQ(survey_.known(NumaSurvey::kFewEntries).size(), 1u);
-  EXPECT_EQ(looks_, 1u);
+TEST_F(NumaSurveyTest, FewEntriesAreLookedAtByEachRead) {
+  EXPECT_EQ(look_seen(NumaSurvey::kGlance), 1u);
+  EXPECT_EQ(look_seen(NumaSurvey::kGlance), 2u);
+  survey_.step();
+  EXPECT_EQ(looks_, 2u) << "the worker has nothing to add";
 }
 
-TEST_F(NumaSurveyTest, StatisticsOfManyAreWhatTheWorkerHasFound) {
-  cost_ns_ = 100;
+TEST_F(NumaSurveyTest, ManyAreEstimatedUntilTheWorkerHasLooked) {
   survey_.step();
   EXPECT_EQ(looks_, 0u) << "nobody has asked";
-  EXPECT_TRUE(survey_.known(kMany).empty());
-  EXPECT_EQ(looks_, 0u);
+  EXPECT_EQ(entries_seen(kMany), NumaSurvey::kGlance);
+  meanwhile_ = [this] {
+    EXPECT_EQ(entries_seen(kMany), NumaSurvey::kGlance) << "no read waits for the look";
+  };
   survey_.step();
-  EXPECT_EQ(looks_, 1u);
-  ASSERT_EQ(survey_.known(kMany).size(), 1u);
-  EXPECT_EQ(survey_.known(kMany)[0].bytes, 1u);
-  EXPECT_EQ(looks_, 1u);
+  meanwhile_ = {};
+  const uint64_t looks = looks_;
+  EXPECT_EQ(entries_seen(kMany), NumaSurvey::kLook);
+  EXPECT_EQ(entries_seen(kMany), NumaSurvey::kLook);
+  EXPECT_EQ(looks_, looks);
 }
 
-TEST_F(NumaSurveyTest, WhatWasFoundIsKeptForAMultipleOfItsPrice) {
-  EXPECT_EQ(ask(100), 1u);
-  now_ns_ += 100 * NumaSurvey::kRest - 1;
-  EXPECT_EQ(ask(100), 1u);
+TEST_F(NumaSurveyTest, AnOldLookDoesNotAnswer) {
+  (void)look_seen(kMany);
+  survey_.step();
+  now_ns_ += NumaSurvey::kFreshNs - 1;
+  EXPECT_EQ(entries_seen(kMany), NumaSurvey::kLook);
   now_ns_ += 1;
-  EXPECT_EQ(ask(200), 2u);
+  EXPECT_EQ(entries_seen(kMany), NumaSurvey::kGlance);
+  survey_.step();
+  EXPECT_EQ(entries_seen(kMany), NumaSurvey::kLook);
+}
+
+TEST_F(NumaSurveyTest, TheWorkerRestsForAMultipleOfWhatItsLookTook) {
+  cost_ns_ = 100;
+  (void)look_seen(kMany);
+  survey_.step();
+  EXPECT_EQ(looks_, 2u);
+  (void)look_seen(kMany);
+  now_ns_ += 100 * NumaSurvey::kRest - 1;
+  survey_.step();
+  EXPECT_EQ(looks_, 2u);
+  now_ns_ += 1;
+  survey_.step();
+  EXPECT_EQ(looks_, 3u) << "it was asked while it rested";
   now_ns_ += 100 * NumaSurvey::kRest;
-  EXPECT_EQ(ask(200), 2u);
+  survey_.step();
+  EXPECT_EQ(looks_, 3u) << "nobody has asked since";
 }
 
-TEST_F(NumaSurveyTest, WhatIsFreeIsAlwaysFresh) {
-  EXPECT_EQ(ask(0), 1u);
-  EXPECT_EQ(ask(0), 2u);
-}
-
-TEST_F(NumaSurveyTest, WhoComesDuringALookGetsTheLastResult) {
-  EXPECT_EQ(ask(0), 1u);
-  meanwhile_ = [this] { EXPECT_EQ(survey_.recent().at(0).bytes, 1u); };
-  EXPECT_EQ(ask(0), 2u);
+TEST_F(NumaSurveyTest, TheEndIsToldToTheLook) {
+  (void)look_seen(kMany);
+  meanwhile_ = [this] {
+    survey_.end();
+    EXPECT_TRUE(survey_.ended());
+  };
+  survey_.step();
 }
 
 }  // namespace kvcachefs::numa_survey_test

@@ -11,7 +11,8 @@ constexpr uint64_t kMemory = 64 * kG;
 
 TEST(PoolSpec, TakesEveryKey) {
   Result<PoolOptions> pool = parse_pool_spec(
-      "llama:size=16G,policy=lfu,watermarks=80:90,entry_size=2M,pinned_max=25%,mode=0750,uid=1000,gid=100",
+      "llama:size=16G,policy=lfu,watermarks=80:90,entry_size=2M,pinned_max=25%,max_entries=1000,"
+      "max_directories=10,mode=0750,uid=1000,gid=100",
       kMemory);
   ASSERT_TRUE(pool) << pool.error().message;
   EXPECT_EQ(pool->name, "llama");
@@ -21,6 +22,8 @@ TEST(PoolSpec, TakesEveryKey) {
   EXPECT_EQ(pool->watermarks.high_percent, 90u);
   EXPECT_EQ(pool->entry_size_bytes, 2u << 20);
   EXPECT_EQ(pool->pinned_max_percent, 25u);
+  EXPECT_EQ(pool->max_entries, 1000u);
+  EXPECT_EQ(pool->max_directories, 10u);
   EXPECT_EQ(pool->mode, 0750u);
   EXPECT_EQ(pool->uid, 1000u);
   EXPECT_EQ(pool->gid, 100u);

@@ -37,7 +37,8 @@ class ReservationsTest : public test::ArenaTest {
     ArenaTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     capacity_.emplace(PoolOptions{}, surroundings_, *arena_, counters_);
-    reservations_.emplace(PoolPart{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_});
+    reservations_.emplace(
+        PoolPart{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_, limits_});
     resize(32 * kMiB);
     entries_.observe(kernel_);
   }
@@ -63,8 +64,7 @@ class ReservationsTest : public test::ArenaTest {
   }
   void write(uint64_t offset, uint64_t bytes) const {
     const std::string text(bytes, 'x');
-    ASSERT_EQ(::pwrite(file_.get(), text.data(), bytes, static_cast<off_t>(offset)),
-              static_cast<ssize_t>(bytes));
+    ASSERT_EQ(::pwrite(file_.get(), text.data(), bytes, static_cast<off_t>(offset)), ssize_t(bytes));
   }
   struct stat status() const {
     struct stat attributes {};
@@ -88,6 +88,7 @@ class ReservationsTest : public test::ArenaTest {
       .arena_path = {}, .backing_store = &backing_, .listener = &listener_, .evictor = &evictor_};
   PoolCounters counters_;
   Entries entries_{"lru"};
+  NameLimits limits_{{}, entries_.sums()};
   KernelObserver kernel_{listener_, kPool, backing_};
   const std::string name_ = "p";
   std::optional<Capacity> capacity_;

@@ -65,10 +65,19 @@ TEST_F(SettingsTest, TheLargestSizeIsNotBelowTheSize) {
   EXPECT_EQ(options().size_max_bytes, kPoolBytes);
 }
 
+TEST_F(SettingsTest, LimitsOfNamesHoldFromNowOn) {
+  ASSERT_TRUE(settings_->set_max_entries(7));
+  ASSERT_TRUE(settings_->set_max_directories(3));
+  EXPECT_EQ(options().max_entries, 7u);
+  EXPECT_EQ(options().max_directories, 3u);
+  EXPECT_EQ(limits_.entries.most(), 7u);
+  EXPECT_EQ(limits_.directories.most(), 3u);
+}
+
 TEST_F(SettingsTest, OptionsOfAVersionWithoutALargestSize) {
   PoolOptions old;
   old.size_bytes = kPoolBytes;
-  const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_};
+  const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_, limits_};
   const Settings settings({part, *disk_}, old, *prefetcher_, *requests_, *evictor_);
   EXPECT_EQ(settings.options().size_max_bytes, kPoolBytes);
 }
