@@ -69,8 +69,7 @@ bool ServedInPart::is_served(std::span<const std::byte> request) {
     case FUSE_READ:
       return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0 && its.has_found(id.ino());
     case FUSE_RELEASE:
-      return is_closed_by_a_reader(arguments_of<fuse_release_in>(request).fh) &&
-             its.find_to_read(id.ino());
+      return is_closed_by_a_reader(arguments_of<fuse_release_in>(request).fh) && its.find_to_read(id.ino());
     default:
       return false;
   }

@@ -38,12 +38,13 @@ TEST_F(SessionTest, NegotiatesWhatItServes) {
   EXPECT_EQ(session_->refusal(), "");
 }
 
-TEST_F(SessionTest, ASuccessorHasTheKernelLookAndSendAgain) {
-  session_->resume();
+TEST_F(SessionTest, ASuccessorHasTheKernelSendAndLookAgain) {
+  session_->resume(false);
+  session_->all_found();
   const auto notices = kernel_.notices();
   ASSERT_EQ(notices.size(), 2u);
-  EXPECT_EQ(notices[0].code, kNotifyIncreaseEpoch) << "before a request is answered with what it has";
-  EXPECT_EQ(notices[1].code, kNotifyResend);
+  EXPECT_EQ(notices[0].code, kNotifyResend);
+  EXPECT_EQ(notices[1].code, kNotifyIncreaseEpoch) << "what was known of what is not there any more";
 }
 
 TEST_F(SessionTest, AnOperationWithoutAHandlerIsRefused) {
