@@ -27,8 +27,8 @@ struct FileToMake {
   mode_t mode;
   bool ever_linked = true;
 };
-Result<Tried> make_file(Pool& pool, Patience patience, const FileToMake& wanted, UniqueFd& file) {
-  return with_inode(pool, patience, [&]() -> Result<Tried> {
+Result<Tried> make_file(Pool& pool, Patience patience, uid_t uid, const FileToMake& wanted, UniqueFd& file) {
+  return with_inode(pool, patience, uid, [&]() -> Result<Tried> {
     auto made = pool.tree().make_file(wanted.directory, wanted.name, wanted.mode, wanted.ever_linked);
     if (!made) return pass(made);
     file = std::move(*made);
@@ -77,8 +77,8 @@ Tried make_in(const Request& request, const Node& parent, Patience patience, con
   if (there && (!request.attempted || is_file)) return refuse(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt(request.unique);
   if (!there) {
-    auto made =
-        with_inode(pool, patience, [&] { return pool.tree().make(directory->fd, name, inode, patience); });
+    auto made = with_inode(pool, patience, inode.uid,
+                           [&] { return pool.tree().make(directory->fd, name, inode, patience); });
     if (!made) return refuse(request, std::move(made.error()));
     if (*made == Tried::kWouldWait) return Tried::kWouldWait;
   }
@@ -223,6 +223,7 @@ Tried make_symlink(const Request& request, const Node& parent, Patience patience
 Tried create(const Request& request, const Node& parent, Patience patience, const char* name, mode_t mode,
              fuse_file_info* file) {
   if (is_reserved(parent, name)) return refuse(request, {EEXIST, {}});
+  const uid_t uid = fuse_req_ctx(request)->uid;
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().directory(parent.ino);
   if (!directory) return refuse(request, std::move(directory.error()));
@@ -231,12 +232,12 @@ Tried create(const Request& request, const Node& parent, Patience patience, cons
   // that belongs to it.
   if (request.attempted) pool.tree().undo_create(directory->fd, name);
   if (!sys::stat_at(directory->fd, name)) {
-    if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
+    if (pool.open_files().make_way(patience, uid) == Tried::kWouldWait) return Tried::kWouldWait;
     server_of(request).survivors.requests().attempt(request.unique);
   }
   for (int tries = 0;; ++tries) {
     UniqueFd fd;
-    auto made = make_file(pool, patience, {directory->fd, name, mode}, fd);
+    auto made = make_file(pool, patience, uid, {directory->fd, name, mode}, fd);
     if (made && *made == Tried::kWouldWait) return Tried::kWouldWait;
     if (made) {
       auto given = pool.tree().give(directory->fd, std::move(fd), of_caller(request, S_IFREG | mode));
@@ -262,13 +263,14 @@ Tried create(const Request& request, const Node& parent, Patience patience, cons
 
 Tried tmpfile(const Request& request, const Node& parent, Patience patience, mode_t mode,
               fuse_file_info* file) {
+  const uid_t uid = fuse_req_ctx(request)->uid;
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return refuse(request, std::move(directory.error()));
   if (create_again(request, parent.pool, file)) return Tried::kDone;
-  if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
+  if (pool.open_files().make_way(patience, uid) == Tried::kWouldWait) return Tried::kWouldWait;
   UniqueFd fd;
-  auto made = make_file(pool, patience, {directory->get(), "", mode, (file->flags & O_EXCL) == 0}, fd);
+  auto made = make_file(pool, patience, uid, {directory->get(), "", mode, (file->flags & O_EXCL) == 0}, fd);
   if (!made) return refuse(request, std::move(made.error()));
   if (*made == Tried::kWouldWait) return Tried::kWouldWait;
   auto given = pool.tree().give(directory->get(), std::move(fd), of_caller(request, S_IFREG | mode));

@@ -144,7 +144,7 @@ Tried link(const Request& request, const Node& node, Patience patience, fuse_ino
   if (done) {
     node.pool->tree().attributes_changed(node.ino);
   } else {
-    auto linked = with_inode(*node.pool, patience, [&]() -> Result<Tried> {
+    auto linked = with_inode(*node.pool, patience, fuse_req_ctx(request)->uid, [&]() -> Result<Tried> {
       auto made = node.pool->tree().link(node.ino, directory->fd, new_name);
       if (!made) return pass(made);
       return Tried::kDone;

@@ -88,12 +88,12 @@ void on_node_for_a_name(fuse_req_t handle, fuse_ino_t ino, Arguments... argument
 // The call makes a name, once there is an inode for it: in a pool without a free inode it waits as a write
 // waits for room, if it may wait.
 template <class Make>
-Result<Tried> with_inode(Pool& pool, Patience patience, Make make) {
+Result<Tried> with_inode(Pool& pool, Patience patience, uid_t uid, Make make) {
   if (pool.evictor().would_overtake(patience)) return Tried::kWouldWait;
   for (;;) {
-    Result<Tried> made = make();
+    Result<Tried> made = pool.evictor().gives_way(uid) ? fail(ENOSPC) : make();
     if (made || made.error().code != ENOSPC) return made;
-    const Waited inode = pool.evictor().wait_to_make(patience);
+    const Waited inode = pool.evictor().wait_to_make(patience, uid);
     if (inode == Waited::kWouldWait) return Tried::kWouldWait;
     if (inode == Waited::kNoRoom) return made;
   }

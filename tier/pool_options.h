@@ -48,7 +48,8 @@ struct PoolOptions {
   Watermarks watermarks;
   uint64_t entry_size_bytes = 0;  // 0: learned
   unsigned pinned_max_percent = 50;
-  mode_t mode = 01777;  // of the pool's root directory
+  unsigned user_share_percent = 0;  // 0: nobody's entries leave for being his
+  mode_t mode = 01777;              // of the pool's root directory
   uid_t uid = 0;
   gid_t gid = 0;
 

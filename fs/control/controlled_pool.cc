@@ -20,6 +20,7 @@ Result<void> ControlledPool::apply(std::string_view key, const PoolOptions& want
   if (key == "watermarks") return pool->settings().set_watermarks(wanted.watermarks);
   if (key == "entry_size") return pool->settings().set_entry_size(wanted.entry_size_bytes);
   if (key == "pinned_max") return pool->settings().set_pinned_max(wanted.pinned_max_percent, authority);
+  if (key == "user_share") return pool->settings().set_user_share(wanted.user_share_percent);
   if (key == "spill") return pools.set_spill(pool, wanted);
   if (key == "durability") return pool->settings().set_durability(durability_of(wanted));
   if (key == "admission") return pool->settings().set_admission(wanted.admission);

@@ -151,6 +151,16 @@ Result<std::string> show_numa(ControlledPool& target) {
   return text;
 }
 
+Result<std::string> show_users(ControlledPool& target) {
+  std::string text;
+  for (const Shares::User& user : target.pool->insight().users()) {
+    fmt::format_to(std::back_inserter(text), "user {} bytes {} disk {} over {}\n",
+                   user.uid ? std::to_string(*user.uid) : "others", user.memory_bytes, user.disk_bytes,
+                   user.over ? "yes" : "no");
+  }
+  return text;
+}
+
 std::unique_ptr<ControlReader> stream_entries(ControlledPool& target) {
   return std::make_unique<EntriesReader>(
       Insight::kListingShards,
@@ -196,6 +206,8 @@ constexpr std::array kFiles = {
              .write = write<"size_max">,
              .of_administrator = true,
              .owner_only_reads = true},
+    PoolFile{.name = "user_share", .number = 18, .text = show<"user_share">, .write = write<"user_share">},
+    PoolFile{.name = "users", .number = 19, .text = show_users},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -23,10 +23,9 @@ namespace {
 
 constexpr uint64_t kRestMs = 60'000;
 // Directories leave while less than 1/8 of the inodes is free, until 1/4 is free. Entries leave while less
-// than 1/50 is free.
+// than 1/kInodeReserve is free.
 constexpr uint64_t kShortShare = 8;
 constexpr uint64_t kEnoughShare = 4;
-constexpr uint64_t kInodeReserve = 50;
 constexpr uint64_t kTurnNs = 5'000'000;  // other pools have their turn after this
 constexpr size_t kLooksATurn = 256;      // resting directories that settle() looks at in one call
 constexpr size_t kMostAsked = 4096;
@@ -224,40 +223,45 @@ bool Evictor::make_inode_room() {
     DirectoryReclaimer(*this, tree_).settle(kLooksATurn);
   }
   if (wanted == 0 || removed > 0) reclaimed_ms_ = now_coarse_ms();
-  const bool more = make_inodes_of_entries(std::max(now.inodes / kInodeReserve, wanted));
+  const bool more = make_inodes_of_entries();
   const bool asking = tree_.empty_directories()->counts().asked > 0;
   if (wanted > 0) {
-    if (arena_.usage().free_inodes > 0)
+    const uint64_t free_inodes = arena_.usage().free_inodes;
+    const bool even_over = free_inodes >= now.inodes / kInodeReserve;
+    if (free_inodes > 0 && (even_over || inode_room_.wanted_bytes(Room::Whose::kWriter) > 0))
       inode_room_.room_made();
     else if (!more && !has_more && !asking && removed == 0)
-      inode_room_.nothing_to_evict(Room::Whose::kWriter);
+      inode_room_.nothing_to_evict(free_inodes > 0 ? Room::Whose::kOver : Room::Whose::kWriter);
   }
   return more || has_more || asking || removed > 0;
 }
 
+uint64_t Evictor::wanted_inodes(bool even_over) const {
+  const uint64_t reserve = arena_.usage().inodes / kInodeReserve;
+  if (even_over) return std::max(reserve, inode_room_.wanted_bytes());
+  const uint64_t excess = entries_.shares().excess().inodes;
+  return std::max(reserve - std::min(reserve, excess), inode_room_.wanted_bytes(Room::Whose::kWriter));
+}
+
 // True: more entries can go.
-bool Evictor::make_inodes_of_entries(uint64_t free_inodes) {
+bool Evictor::make_inodes_of_entries() {
   const uint64_t begun_ns = now_ns();
-  Effort effort;
+  Effort effort{.over_alone = entries_.shares().over().any()};
+  uint64_t free_inodes = wanted_inodes(true);
   EvictResult evicted;
   while (arena_.usage().free_inodes < free_inodes) {
     if (now_ns() - begun_ns > kTurnNs) return true;
     // Eviction alone frees no inode of an entry with a copy on the disk: cold entries are discarded for it.
-    if (disk_.takes_more() && discard_coldest()) continue;
+    if (disk_.takes_more() && discard_coldest(effort.over_alone)) continue;
     const bool more = more_to_come();
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling) return true;
     if (attempt != Attempt::kNothing) continue;
-    if (!effort.even_recent) {
-      effort.even_recent = true;
-      parked_.retry(true);
-    } else if (more) {
-      return true;
-    } else if (!effort.even_fresh && inode_room_.wanted_bytes() > 0) {
-      effort.even_fresh = true;
-    } else {
-      return false;
-    }
+    const bool was_over = effort.over_alone;
+    const Next next = after_nothing(effort, waits_in(inode_room_, was_over), more);
+    if (next != Next::kHarder) return next == Next::kLater;
+    if (!was_over || effort.over_alone) continue;
+    free_inodes = wanted_inodes(false);
   }
   return false;
 }
@@ -267,8 +271,15 @@ bool Evictor::would_overtake(Patience patience) const {
   return lane.goes_before(patience) && arena_.usage().free_inodes <= lane.size();
 }
 
-Waited Evictor::wait_to_make(Patience patience) {
-  const bool lacks_inode = arena_.usage().free_inodes == 0;
+bool Evictor::gives_way(uid_t uid) const {
+  if (!entries_.shares().is_user_over(uid)) return false;
+  const ArenaUsage now = arena_.usage();
+  return now.free_inodes < now.inodes / kInodeReserve;
+}
+
+Waited Evictor::wait_to_make(Patience patience, uid_t uid) {
+  const auto whose = entries_.shares().is_user_over(uid) ? Room::Whose::kOver : Room::Whose::kWriter;
+  const bool lacks_inode = arena_.usage().free_inodes == 0 || gives_way(uid);
   Room& room = lacks_inode ? inode_room_ : capacity_.room();
   const auto asked = tree_.empty_directories()->counts();
   const uint64_t since_ms = std::max(asked.heard_ms, patience.begun_ns / 1'000'000);
@@ -278,9 +289,11 @@ Waited Evictor::wait_to_make(Patience patience) {
     if (!patience.may_wait) return Waited::kWouldWait;
     const Room::Ticket ticket = room.ticket();
     surroundings_.still_at_it();
-    const Room::Demand demand(room, Room::Whose::kWriter, lacks_inode ? 1 : kLinkBytes);
+    const Room::Demand demand(room, whose, lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
-    if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return Waited::kRoom;
+    const Room::Answer answer = room.wait(whose, ticket, kPatience);
+    const bool is_over_no_more = whose == Room::Whose::kOver && !entries_.shares().is_user_over(uid);
+    if (answer == Room::Answer::kTryAgain || is_over_no_more) return Waited::kRoom;
   }
   if (lacks_inode) {
     const auto counts = tree_.empty_directories()->counts();

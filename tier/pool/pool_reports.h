@@ -18,6 +18,9 @@ struct PoolUsage {
   uint64_t pinned_max_bytes = 0;
   uint64_t entries = 0;
   uint64_t open_entries = 0;
+  uint64_t users = 0;
+  uint64_t users_over = 0;
+  uint64_t user_share_bytes = 0;  // 0: users have no shares
 };
 
 struct EvictOrder {

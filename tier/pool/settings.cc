@@ -43,6 +43,7 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
       }
     }
   }
+  entries_.shares().set_memory(arena_.usage());
   surroundings_.listener->wait_until_told(kTellingTime);
   MutexLock lock(mutex_);
   options_.size_bytes = size_bytes;
@@ -102,6 +103,16 @@ Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
                                    name_, percent, options_.pinned_max_percent, name_));
   options_.pinned_max_percent = percent;
   capacity_.limit().set_pinned_max(percent);
+  return {};
+}
+
+Result<void> Settings::set_user_share(unsigned percent) {
+  {
+    MutexLock lock(mutex_);
+    options_.user_share_percent = percent;
+  }
+  entries_.shares().set_share(percent);
+  surroundings_.evictor->wake();
   return {};
 }
 

@@ -38,6 +38,7 @@ class Settings : DiskPart {
   Result<void> set_entry_size(uint64_t entry_size_bytes) EXCLUDES(mutex_);
   // EPERM for an owner that raises it.
   Result<void> set_pinned_max(unsigned percent, Authority authority) EXCLUDES(mutex_);
+  Result<void> set_user_share(unsigned percent) EXCLUDES(mutex_);
   Result<void> set_durability(Durability durability) EXCLUDES(mutex_);
   Result<void> set_admission(Admission admission) EXCLUDES(mutex_);
   Result<void> set_auto_prefetch(bool on) EXCLUDES(mutex_);
