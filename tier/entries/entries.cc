@@ -148,6 +148,7 @@ void Entries::removed(Entry& entry, RemovalReason reason) {
   }
   if (entry.is_file()) --sums_.files_;
   tell(entry, &EntryObserver::removed, reason);
+  const TakenChange change(shares_, entry);
   if (entry.disk.copies) entry.disk.copies->latest.reset();
 }
 
@@ -155,11 +156,6 @@ void Entries::park(Entry& entry, std::optional<uint8_t> busy_tries) {
   entry.busy_tries = busy_tries.value_or(entry.busy_tries);
   candidates_.park(entry);
   check_state(entry);
-}
-
-void Entries::held(Entry& entry, bool held) {
-  const Change change(*this, entry);
-  entry.memory.held = held;
 }
 
 bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) {

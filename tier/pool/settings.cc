@@ -43,6 +43,7 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
       }
     }
   }
+  entries_.shares().set_memory(arena_.usage());
   surroundings_.listener->wait_until_told(kTellingTime);
   MutexLock lock(mutex_);
   options_.size_bytes = size_bytes;
@@ -121,6 +122,16 @@ Result<void> Settings::set_max_directories(uint64_t most) {
     options_.max_directories = most;
     limits_.directories.set(most);
   }
+  surroundings_.evictor->wake();
+  return {};
+}
+
+Result<void> Settings::set_user_share(unsigned percent) {
+  {
+    MutexLock lock(mutex_);
+    options_.user_share_percent = percent;
+  }
+  entries_.shares().set_share(percent);
   surroundings_.evictor->wake();
   return {};
 }

@@ -102,7 +102,11 @@ class Tree : DiskPart {
   const std::shared_ptr<EmptyDirectories>& empty_directories() { return empty_directories_; }
 
  private:
-  Result<Tried> make_symlink(const char* target, int directory, const char* name, Patience patience);
+  // EDQUOT: the target takes memory, and the user has more than his share.
+  Result<Tried> make_symlink(const char* target, uid_t uid, int directory, const char* name,
+                             Patience patience);
+  bool may_not_add(int fd) const;
+  void count_again(uint64_t ino);  // its owner, xattrs or names have changed
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
   Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                          const char* name);
