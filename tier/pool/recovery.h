@@ -45,7 +45,7 @@ class Recovery : DiskPart {
   void all_found() { adopting_ = false; }
   bool find(uint64_t directory_ino, const char* name);
   bool has_found(uint64_t ino);
-  bool is_open(uint64_t ino);  // what has not been found yet
+  bool is_open(uint64_t ino);            // what has not been found yet
   bool has_found_to_read(uint64_t ino);  // a file in memory that nobody writes
   // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
   // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).
