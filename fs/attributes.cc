@@ -80,7 +80,8 @@ Result<Presence> set_attributes(const Request& request, const Node& node, const 
 // be written are asked for each time. may_be_written() is called first, because a mapping may end before the
 // attributes are read.
 void reply_attributes_of(const Request& request, const Node& node, Error (*error_of)(Error)) {
-  const double timeout_s = node.pool->inodes().may_be_written(node.ino) ? 0 : kLongTimeoutS;
+  const bool may_change = node.pool->recovery().is_adopting() || node.pool->inodes().may_be_written(node.ino);
+  const double timeout_s = may_change ? 0 : kLongTimeoutS;
   auto attributes = node.pool->inodes().attributes(node.ino);
   if (!attributes) return reply_error(request, error_of(attributes.error()));
   reply_attributes(request, node.nodeid(), *attributes, timeout_s);

@@ -61,13 +61,14 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
     }
     const auto known = pool.inodes().look_up(*handle, directory->fd, name, last_try);
     if (!known) continue;
+    const bool may_change = known->being_written || pool.recovery().is_adopting();
     return reply_entry(request,
                        entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
-                                known->attributes, known->being_written ? 0 : kLongTimeoutS));
+                                known->attributes, may_change ? 0 : kLongTimeoutS));
   }
   pool.inodes().looked_for_nothing(node->ino);
   // A miss is not cached while names are being restored, because the name may appear at any moment.
-  reply_no_entry(request, pool.disk().restoring() ? 0 : kLongTimeoutS);
+  reply_no_entry(request, pool.disk().restoring() || pool.recovery().is_adopting() ? 0 : kLongTimeoutS);
 }
 
 void add_lookup(fuse_lowlevel_ops& table) {

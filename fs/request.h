@@ -3,12 +3,21 @@
 // fs/server.h.
 #pragma once
 
+#include <linux/fuse.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 
 #include "fs/fuse.h"
 #include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
+
+// In the number of a request that another process has been given before. Debian 12's linux/fuse.h is older;
+// the bit is from include/uapi/linux/fuse.h of Linux 6.9.
+inline constexpr uint64_t kResentBit = uint64_t{1} << 63;
 
 struct Request {
   fuse_req_t handle = nullptr;
@@ -19,6 +28,13 @@ struct Request {
 
   operator fuse_req_t() const { return handle; }  // libfuse's functions take that
 };
+
+// What a request begins with, as the device gives it; zeros for one that is too short, which libfuse refuses.
+inline fuse_in_header header_of(std::span<const std::byte> received) {
+  fuse_in_header header{};
+  if (received.size() >= sizeof header) std::memcpy(&header, received.data(), sizeof header);
+  return header;
+}
 
 // The server thread has received this, as the device gave it, and hands it to libfuse next, which calls a
 // handler. The result has no handle yet.

@@ -12,9 +12,12 @@
 #include "base/fault_point.h"
 #include "fs/nodeid.h"
 #include "fs/operations.h"
+#include "fs/request.h"
 
 namespace kvcachefs {
 namespace {
+
+constexpr uint32_t kStatx = 52;  // FUSE_STATX of Linux 6.6; Debian 12's linux/fuse.h is older
 
 constexpr auto kLook = std::chrono::milliseconds(100);
 
@@ -34,45 +37,73 @@ std::string name_in(std::span<const std::byte> request) {
   return {begin, std::find(begin, begin + text.size(), '\0')};
 }
 
+bool is_open_of_a_reader(std::span<const std::byte> request) {
+  return (arguments_of<fuse_open_in>(request).flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY;
+}
+
 bool is_closed_by_a_reader(uint64_t handle) {
   return (handle & (operations::kFromDisk | operations::kForWriting)) == 0;
 }
 
 }  // namespace
 
+ServedInPart::Way ServedInPart::way_in_part(std::span<const std::byte> request) {
+  if (is_served(request)) return Way::kServed;
+  if (may_look_again(request)) return Way::kLookedUpAgain;
+  return put_aside(request) ? Way::kAside : Way::kServed;
+}
+
 // A file in memory that is not written is looked up, asked for its attributes, opened for reading, read and
 // closed.
-// A nodeid that was not found yet says nothing of its inode's generation, without which it cannot be opened;
-// but an open by it that gets ESTALE, as the handlers answer it, is tried once more by the kernel with a look
-// at each name of its path. Only where that has been tried the request is put aside.
-bool ServedInPart::is_served(std::span<const std::byte> request) {
-  fuse_in_header header{};
-  if (request.size() < sizeof header) return true;
-  std::memcpy(&header, request.data(), sizeof header);
-  if (header.opcode == FUSE_FORGET || header.opcode == FUSE_BATCH_FORGET || header.opcode == FUSE_DESTROY)
-    return true;
+bool ServedInPart::is_served(std::span<const std::byte> request) const {
+  const auto header = header_of(request);
+  switch (header.opcode) {
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_DESTROY:
+    case FUSE_IOCTL:  // no handler: ENOSYS, as stdio of some languages asks of each file
+    case kStatx:
+      return true;
+  }
   const NodeId id{header.nodeid};
   if (id.is_root()) return header.opcode == FUSE_LOOKUP || header.opcode == FUSE_GETATTR;
   const auto pool = id.is_inode() ? pools_.find(id.pool_number()) : nullptr;
-  if (pool == nullptr) return false;
+  if (pool == nullptr || !pool->recovery().has_found(id.ino())) return false;
   Recovery& its = pool->recovery();
-  const auto may_look_again = [&] { return !stale_callers_.told(static_cast<pid_t>(header.pid)); };
   switch (header.opcode) {
     case FUSE_LOOKUP:
-      return its.has_found(id.ino()) ? its.find(id.ino(), name_in(request).c_str()) : may_look_again();
+      return its.find(id.ino(), name_in(request).c_str());
     case FUSE_GETATTR:
     case FUSE_READLINK:
-      return its.has_found(id.ino());
+      return true;
     case FUSE_OPEN:
-      if ((arguments_of<fuse_open_in>(request).flags & (O_ACCMODE | O_TRUNC)) != O_RDONLY) return false;
-      return its.has_found(id.ino()) ? its.find_to_read(id.ino()) : may_look_again();
+      return is_open_of_a_reader(request) && its.has_found_to_read(id.ino());
     case FUSE_READ:
-      return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0 && its.has_found(id.ino());
+      return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0;
     case FUSE_RELEASE:
-      return is_closed_by_a_reader(arguments_of<fuse_release_in>(request).fh) && its.find_to_read(id.ino());
+      return is_closed_by_a_reader(arguments_of<fuse_release_in>(request).fh) &&
+             its.has_found_to_read(id.ino());
     default:
       return false;
   }
+}
+
+// A nodeid that was not found yet says nothing of its inode's generation, without which it cannot be opened.
+// Of a call by a path the kernel tries ESTALE once more, and looks up each name of it; a call by a descriptor
+// fails, so what is open waits. Only an O_PATH descriptor's fstat cannot be told apart: all directories were
+// found, and of files it is rare. What a process that died was given waits too, because it may have written
+// down an open that is to be counted first; and what threads ask that share a number.
+bool ServedInPart::may_look_again(std::span<const std::byte> request) {
+  const auto header = header_of(request);
+  const bool asks =
+      header.opcode == FUSE_GETATTR || (header.opcode == FUSE_OPEN && is_open_of_a_reader(request));
+  const NodeId id{header.nodeid};
+  if (!asks || !id.is_inode() || header.pid == 0 || (header.unique & kResentBit) != 0) return false;
+  const auto pool = pools_.find(id.pool_number());
+  if (pool == nullptr || pool->recovery().has_found(id.ino())) return false;
+  if (header.opcode == FUSE_GETATTR && pool->recovery().is_open(id.ino())) return false;
+  MutexLock lock(mutex_);
+  return std::exchange(looks_again_[header.pid], header.nodeid) != header.nodeid;
 }
 
 bool ServedInPart::put_aside(std::span<const std::byte> request) {

@@ -11,10 +11,10 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
-#include "fs/stale_callers.h"
 #include "tier/pool/pools.h"
 
 namespace kvcachefs {
@@ -25,29 +25,33 @@ class ServedInPart {
   // largest.
   static constexpr size_t kMostBytes = size_t{64} << 20;
 
-  ServedInPart(const Pools& pools, StaleCallers& stale_callers)
-      : pools_(pools), stale_callers_(stale_callers) {}
+  explicit ServedInPart(const Pools& pools) : pools_(pools) {}
 
   void begin() { in_part_ = true; }
-  // True: the caller is to carry the request out, as the device gave it. False: a copy of it is put aside.
-  bool takes(std::span<const std::byte> request) EXCLUDES(mutex_) {
-    return !in_part_.load(std::memory_order_acquire) || is_served(request) || !put_aside(request);
+  // What is to become of a request, as the device gave it: the caller carries it out, a copy of it is put
+  // aside, or the caller answers ESTALE, at which the kernel looks up the names of its path and tries again.
+  enum class Way { kServed, kAside, kLookedUpAgain };
+  Way way_of(std::span<const std::byte> request) EXCLUDES(mutex_) {
+    return in_part_.load(std::memory_order_acquire) ? way_in_part(request) : Way::kServed;
   }
   void end() EXCLUDES(mutex_);
   // After end(): a request that was put aside, the oldest first.
   std::optional<std::vector<std::byte>> next() EXCLUDES(mutex_);
 
  private:
-  bool is_served(std::span<const std::byte> request);
+  Way way_in_part(std::span<const std::byte> request) EXCLUDES(mutex_);
+  bool is_served(std::span<const std::byte> request) const;
+  bool may_look_again(std::span<const std::byte> request) EXCLUDES(mutex_);
   bool put_aside(std::span<const std::byte> request) EXCLUDES(mutex_);  // false: all is found by now
 
   const Pools& pools_;
-  StaleCallers& stale_callers_;
   std::atomic<bool> in_part_{false};
   Mutex mutex_;
   Condition found_;
   std::deque<std::vector<std::byte>> aside_ GUARDED_BY(mutex_);
   size_t aside_bytes_ GUARDED_BY(mutex_) = 0;
+  // By thread: the nodeid for which it was last told to look again.
+  std::unordered_map<uint32_t, uint64_t> looks_again_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcachefs

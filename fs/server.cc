@@ -12,9 +12,6 @@ namespace kvcachefs {
 
 namespace {
 
-// Debian 12's linux/fuse.h is older; the bit is from include/uapi/linux/fuse.h of Linux 6.9.
-constexpr uint64_t kResentBit = uint64_t{1} << 63;
-
 thread_local Request received;  // without its handle
 
 constexpr unsigned kRefusalsOfAdministrator = 100;  // for each minute

@@ -129,7 +129,7 @@ Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, In
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
               .pools_changed = options_.pools_changed,
               .start_helper = {}},
-      in_part_(pools, server_.stale_callers),
+      in_part_(pools),
       invalidator_(invalidator),
       poll_time_(uint64_t{options_.poll_us} * 1000) {}
 
@@ -201,18 +201,18 @@ Result<void> Session::take_over() {
 
 void Session::resume(bool in_part) {
   if (in_part) in_part_.begin();
-  if (!notify_kernel(kNotifyResend))
+  if (!tell_kernel(kNotifyResend))
     log_error("the kernel refuses to send the earlier process's unanswered requests again");
 }
 
 void Session::all_found() {
-  (void)notify_kernel(kNotifyIncreaseEpoch);
+  (void)tell_kernel(kNotifyIncreaseEpoch);
   in_part_.end();
 }
 
-bool Session::notify_kernel(int32_t code) const {
-  const fuse_out_header notice{.len = sizeof notice, .error = code, .unique = 0};
-  return write(fuse_session_fd(session_), &notice, sizeof notice) == sizeof notice;
+bool Session::tell_kernel(int32_t code, uint64_t unique) const {
+  const fuse_out_header header{.len = sizeof header, .error = code, .unique = unique};
+  return write(fuse_session_fd(session_), &header, sizeof header) == sizeof header;
 }
 
 void Session::negotiate(fuse_conn_info* connection) {
@@ -289,8 +289,7 @@ void Session::serve() {
 }
 
 void Session::save_init(const fuse_buf& request) {
-  fuse_in_header header{};
-  std::memcpy(&header, request.mem, std::min(request.size, sizeof header));
+  const auto header = header_of({static_cast<const std::byte*>(request.mem), request.size});
   if (header.opcode != FUSE_INIT) return;
   server_.survivors.connection().connected(fuse_session_fd(session_),
                                            {static_cast<const std::byte*>(request.mem), request.size});
@@ -327,7 +326,10 @@ void Session::serve_device() {
       break;
     }
     if (poll_time_.is_on()) poll_time_.arrived(now_ns());
-    if (!in_part_.takes(memory->bytes().first(*received))) continue;
+    const auto request = memory->bytes().first(*received);
+    const auto way = in_part_.way_of(request);
+    if (way == ServedInPart::Way::kLookedUpAgain) have_looked_up_again(request);
+    if (way != ServedInPart::Way::kServed) continue;
     fuse_buf buffer{};
     buffer.mem = memory->bytes().data();
     buffer.size = *received;
@@ -357,11 +359,17 @@ void Session::handle(fuse_buf& received) {
   server_.survivors.requests().end();
 }
 
+// The caller counts as told, as by a handler: if what it finds has gone before it is opened, that is a miss.
+void Session::have_looked_up_again(std::span<const std::byte> request) {
+  const auto thread = static_cast<pid_t>(header_of(request).pid);
+  if (!server_.stale_callers.again(thread)) server_.survivors.requests().told_stale(thread);
+  (void)tell_kernel(-ESTALE, header_of(request).unique);
+}
+
 void Session::serve_what_was_put_aside() {
   while (auto request = in_part_.next()) {
     fuse_buf buffer{};
-    buffer.mem = request->data();
-    buffer.size = request->size();
+    buffer.mem = request->data(), buffer.size = request->size();
     handle(buffer);
   }
 }

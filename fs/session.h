@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "base/mutex.h"
@@ -82,7 +83,8 @@ class Session {
   void save_init(const fuse_buf& request);
   void serve_device();
   void handle(fuse_buf& received);
-  bool notify_kernel(int32_t code) const;
+  void have_looked_up_again(std::span<const std::byte> request);
+  bool tell_kernel(int32_t code, uint64_t unique = 0) const;
 
   const Options options_;
   ControlFiles control_;

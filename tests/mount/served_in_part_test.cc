@@ -68,6 +68,9 @@ TEST_F(ServedInPartTest, WhatIsInMemoryIsRead) {
       EXPECT_EQ(::stat(path("e-1").c_str(), &status), 0);
       EXPECT_EQ(status.st_size, static_cast<off_t>(kMiB));
       EXPECT_FALSE(exists(path("nothing")));
+      // Python's open() asks each file whether it is a terminal.
+      const File file(path("e-0"), O_RDONLY);
+      EXPECT_FALSE(::isatty(file.fd()));
     });
   EXPECT_EQ(stat("entries"), kEntries + 1);
   EXPECT_TRUE(becomes("open_entries", 0));
@@ -162,12 +165,31 @@ TEST_F(ServedInPartTest, ADeathMeanwhileIsADeathAsAnyOther) {
   check_all();
 }
 
-// What was asked for meanwhile has been used last, and leaves last.
+// An open that was written down and not answered is counted once.
+TEST_F(ServedInPartTest, AnOpenThatIsSentAgainIsCountedOnce) {
+  start();
+  add("e", kEntries);
+  EXPECT_EQ(check_whole(names("e")), kEntries);
+  ASSERT_TRUE(all_closed(mount()));
+  arm("open written down\npause walk begun");
+  auto opened = std::async(std::launch::async, [&] { return difference(3, read_file(path("e-3"))); });
+  ASSERT_TRUE(eventually([&] { return exists(paused()); }));
+  EXPECT_EQ(difference(2, read_file(path("e-2"))), "");
+  go_on();
+  EXPECT_EQ(opened.get(), "");
+  EXPECT_TRUE(becomes("open_entries", 0));
+  check_all();
+}
+
+// What was opened meanwhile has been used last, and leaves last; what was looked for has not been used.
 TEST_F(ServedInPartTest, WhatIsReadMeanwhileLeavesLast) {
   start_pool("p:size=64M");
   const auto all = fill_pool("e", 20);
   ASSERT_TRUE(all_closed(mount()));
-  while_it_walks("walk begun", [&] { EXPECT_EQ(check_whole({all[0], all[1]}), 2); });
+  while_it_walks("walk begun", [&] {
+    EXPECT_EQ(check_whole({all[0], all[1]}), 2);
+    EXPECT_TRUE(exists(all[2]));
+  });
   ASSERT_TRUE(all_closed(mount()));
   order(mount(), "18M");
   EXPECT_EQ(survivors(all), (std::vector<int>{0, 1}));

@@ -143,7 +143,7 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
     backing = std::exchange(entry->kernel.backing, -1);
     if (backing >= 0) surroundings_.backing_store->giving_back(backing);
     // The file was made open but never written, by a reader's O_CREAT: it is complete.
-    if (entry->stage == Entry::Stage::kWritten && !entry->removed) settle(*entry);
+    if (entry->stage == Entry::Stage::kWritten && !entry->removed && publishes_at_close_) settle(*entry);
   }
   fault_point("last open ended");
   if (backing >= 0) surroundings_.backing_store->give_back(backing);

@@ -3,6 +3,7 @@
 // every wait is bounded. Failure: ESTALE or Presence::kGone for an inode that is gone; ENOSPC.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -39,6 +40,9 @@ class OpenFiles : DiskPart {
   // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
   std::optional<Opened> adopted_open(uint64_t ino, bool from_disk);
   void end_open(uint64_t ino, OpenMode mode);
+  // False: what has been open since before this process began is not stored by a reader's last close. A
+  // takeover publishes it itself.
+  void publish_at_close(bool publishes) { publishes_at_close_ = publishes; }
   // A writer closed a descriptor, perhaps not its last: what is stored may be complete.
   void flushed(uint64_t ino);
   Result<void> back(Entry& entry);  // gives the entry a backing if it has none; its shard is held
@@ -75,6 +79,7 @@ class OpenFiles : DiskPart {
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   uid_t owner_of(uint64_t ino);
 
+  std::atomic<bool> publishes_at_close_{true};
   Reservations& reservations_;
   const Insight& insight_;
   CopyMarks& marks_;

@@ -129,7 +129,9 @@ Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   if (found && !options.spill_path.empty() && !pool->retired())
     if (auto attached = open_disk_tier(*pool, options, Attaching::kAdopted); !attached)
       found = pool->recovery().go_on_without_disk(options, attached.error());
-  return found ? found : not_taken_over(options.name, found.error());
+  if (!found) return not_taken_over(options.name, found.error());
+  pool->recovery().all_found();
+  return {};
 }
 
 Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,

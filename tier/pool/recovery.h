@@ -4,6 +4,7 @@
 // Failure: a sentence for the log; the pool is as it was.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -38,9 +39,14 @@ class Recovery : DiskPart {
   Result<std::vector<uint64_t>> adopt();
   // In between, while nothing is evicted or changed, any thread may ask (fs/served_in_part.h). find() finds
   // what has the name in a directory that was found, at once; false: it cannot.
+  bool is_adopting() const {
+    return adopting_;
+  }  // up to all_found(): attributes may not be what they will be
+  void all_found() { adopting_ = false; }
   bool find(uint64_t directory_ino, const char* name);
   bool has_found(uint64_t ino);
-  bool find_to_read(uint64_t ino);  // false also for what is not in memory, or being written
+  bool is_open(uint64_t ino);            // what has not been found yet
+  bool has_found_to_read(uint64_t ino);  // a file in memory that nobody writes
   // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
   // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
@@ -68,6 +74,7 @@ class Recovery : DiskPart {
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
 
   const Parts parts_;
+  std::atomic<bool> adopting_{false};
   std::unique_ptr<Adopter> adopter_;  // stays, because a late find() may use it
 };
 

@@ -3,6 +3,7 @@
 // (tier/survivors/survivors.h). A file that a client asks for during the walk is found at once.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <string>
@@ -110,6 +111,9 @@ class Recovery::Adopter : DiskPart {
     fault_point("walk begun");
     adopt_tree();
     fault_point("adopted the tree");
+    // From here on nothing is adopted, also by a find() that is under way: it takes the shard first.
+    walked_ = true;
+    for (EntryTable::Shard& shard : entries_.shards()) MutexLock lock(shard.mutex);
     if (!whole_) return whole_;
     publish();
     // The remaining backing ids are of files that are gone: a client that has the file open goes on without
@@ -121,34 +125,26 @@ class Recovery::Adopter : DiskPart {
     return {};
   }
 
-  // Any thread, between begin() and the end of walk(): false if what has the name cannot be looked at.
+  // Any thread, during walk(): false if what has the name cannot be looked at, or is not found once walk()
+  // has ended, because it is being restored.
   bool find(int directory, const char* name) {
     const auto handle = sys::handle_at(directory, name);
     if (!handle) return true;  // there is nothing, as the caller will see
-    if (!knows(handle->ino)) {
-      const auto attributes = sys::stat_at(directory, name);
-      if (!attributes) return false;
-      if (!S_ISREG(attributes->st_mode)) {
-        adopt_other(handle->ino, handle->generation);
-        return true;
-      }
+    if (knows(handle->ino)) return true;
+    const auto attributes = sys::stat_at(directory, name);
+    if (!attributes) return false;
+    if (!S_ISREG(attributes->st_mode)) {
+      adopt_other(handle->ino, handle->generation);
+    } else {
       const auto fd = sys::open_at(directory, name, kReadForFacts);
       if (!fd || !adopt_open_file(fd->get())) return false;
     }
-    (void)publish(handle->ino);
-    return true;
+    return knows(handle->ino);
   }
 
-  // The same: true if it is a closed entry in memory, which is published, because it is about to be used.
-  bool publish(uint64_t ino) {
-    const LockedEntry entry(entries_.shard(ino), ino);
-    if (entry == nullptr || !entry->is_file() || entry->removed || entry->writer_count > 0) return false;
-    if (entry->stage == Entry::Stage::kWritten) {
-      entries_.found_stored(*entry);
-      MutexLock lock(mutex_);
-      asked_for_.push_back(ino);
-    }
-    return entry->stage == Entry::Stage::kCandidate && entry->tier != Entry::Tier::kCold;
+  bool is_open(uint64_t ino) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return opens_.contains(ino);
   }
 
   std::vector<uint64_t> nameless_directories;  // and nameless links and other inodes without content
@@ -188,11 +184,6 @@ class Recovery::Adopter : DiskPart {
     }
   }
 
-  bool is_open(uint64_t ino) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return opens_.contains(ino);
-  }
-
   void adopt_tree() {
     auto whole = walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
       if (child.is_regular) {
@@ -230,7 +221,7 @@ class Recovery::Adopter : DiskPart {
     const uint64_t allocated = allocated_bytes_of(attributes);
     EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
-    if (shard.find(handle.ino) != nullptr) return {};
+    if (walked_ || shard.find(handle.ino) != nullptr) return {};
     const auto mark = copy_mark_of(fd);
     if (mark && mark->error != 0) return fail(mark->error);
     auto [facts, backing] = take_opens(handle.ino);
@@ -310,7 +301,7 @@ class Recovery::Adopter : DiskPart {
   void adopt_other(uint64_t ino, uint32_t generation, bool named = true) {
     EntryTable::Shard& shard = entries_.shard(ino);
     MutexLock lock(shard.mutex);
-    if (shard.find(ino) != nullptr) return;
+    if (walked_ || shard.find(ino) != nullptr) return;
     Entry& entry = shard.find_or_make(ino, generation);
     entry.kernel.lookup_count = 1;
     entry.kernel.lookups_unknown = true;
@@ -319,36 +310,38 @@ class Recovery::Adopter : DiskPart {
   }
 
   // Publishes every closed entry as if it were stored when it was last used. An entry that its client has not
-  // renamed yet is among the last, and so leaves late, too; what clients asked for meanwhile leaves last.
+  // renamed yet is among the last, and so leaves late, too; what clients have opened meanwhile leaves last.
   void publish() {
     std::vector<Closed> closed;
-    std::vector<uint64_t> asked_for;
     {
       MutexLock lock(mutex_);
       closed.swap(closed_);
-      asked_for.swap(asked_for_);
     }
     std::ranges::sort(closed, {}, &Closed::used_ns);
+    std::vector<uint64_t> opened;
     for (const Closed& each : closed) {
       count_step();
       const LockedEntry entry(entries_.shard(each.ino), each.ino);
-      if (entry->stage == Entry::Stage::kWritten) entries_.found_stored(*entry);
+      if (entry->hits > 0)
+        opened.push_back(each.ino);
+      else
+        entries_.found_stored(*entry);
     }
-    for (const uint64_t ino : asked_for) {
+    for (const uint64_t ino : opened) {
       const LockedEntry entry(entries_.shard(ino), ino);
-      entries_.candidates().opened(*entry);
+      entries_.found_stored(*entry);
     }
   }
 
   const Parts& parts_;
   Survivors& survivors_;
   Result<void> whole_;
+  std::atomic<bool> walked_{false};
   Mutex mutex_;
   // What is known of files at first: the counts.
   std::unordered_map<uint64_t, Entries::Found> opens_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, int32_t> backings_ GUARDED_BY(mutex_);
   std::vector<Closed> closed_ GUARDED_BY(mutex_);
-  std::vector<uint64_t> asked_for_ GUARDED_BY(mutex_);  // by clients, during the walk
 };
 
 Recovery::Recovery(const DiskPart& part, const Parts& parts) : DiskPart(part), parts_(parts) {}
@@ -357,11 +350,15 @@ Recovery::~Recovery() = default;
 
 Result<void> Recovery::begin_adopting() {
   adopter_ = std::make_unique<Adopter>(*this);
+  adopting_ = true;
+  parts_.open_files.publish_at_close(false);
   return adopter_->begin();
 }
 
 Result<std::vector<uint64_t>> Recovery::adopt() {
-  if (auto whole = adopter_->walk(); !whole) return pass(whole);
+  auto whole = adopter_->walk();
+  parts_.open_files.publish_at_close(true);
+  if (!whole) return pass(whole);
   return std::move(adopter_->nameless_directories);
 }
 
@@ -374,8 +371,14 @@ bool Recovery::has_found(uint64_t ino) {
   return LockedEntry(entries_.shard(ino), ino) != nullptr;
 }
 
-bool Recovery::find_to_read(uint64_t ino) {
-  return adopter_->publish(ino);
+bool Recovery::is_open(uint64_t ino) {
+  return adopter_->is_open(ino);
+}
+
+bool Recovery::has_found_to_read(uint64_t ino) {
+  const LockedEntry entry(entries_.shard(ino), ino);
+  return entry != nullptr && entry->is_file() && entry->writer_count == 0 &&
+         entry->tier != Entry::Tier::kCold;
 }
 
 }  // namespace kvcachefs
