@@ -83,7 +83,8 @@ std::string table_view(const Sample& sample, RowOf row_of) {
 
 using Lines = std::vector<std::pair<const char*, std::string>>;
 
-// `user 1000 bytes 4096 disk 0 over no`, as the control file has them; the first are those with the most.
+// `user 1000 bytes 4096 disk 0 over no`, as the control file has them after a line of the share; the first
+// are those with the most.
 std::string user_lines(const StatsReading& stats, const PoolDetails& details) {
   constexpr size_t kShown = 8;
   const uint64_t share = stats.number("user_share_bytes");
@@ -92,6 +93,7 @@ std::string user_lines(const StatsReading& stats, const PoolDetails& details) {
       share == 0 ? "without shares"
                  : fmt::format("{} over a share of {}", count(stats, "users_over"), format_size(share)));
   std::string_view rest = details.at("users");
+  (void)take_part(rest, '\n');  // the share
   for (size_t shown = 0; !rest.empty(); ++shown) {
     if (shown == kShown) return out + fmt::format("\n{:14}and others: .pool/users", "");
     std::string_view line = take_part(rest, '\n');

@@ -153,7 +153,7 @@ Result<std::string> show_numa(ControlledPool& target) {
 }
 
 Result<std::string> show_users(ControlledPool& target) {
-  std::string text;
+  std::string text = fmt::format("share {}\n", target.pool->insight().usage().user_share_bytes);
   for (const Shares::User& user : target.pool->insight().users()) {
     fmt::format_to(std::back_inserter(text), "user {} bytes {} disk {} over {}\n",
                    user.uid ? std::to_string(*user.uid) : "others", user.memory_bytes, user.disk_bytes,

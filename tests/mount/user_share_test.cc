@@ -230,6 +230,7 @@ TEST_F(UserShareTest, ManyUsersAreCountedOverATakeover) {
     std::istringstream lines(read_file(mount_->control("users")));
     std::pair<int, int64_t> all;
     std::string user, uid, word, over;
+    lines >> word >> uid;  // the share
     for (int64_t bytes = 0, disk = 0;
          lines >> user >> uid >> word >> bytes >> word >> disk >> word >> over;) {
       ++all.first;

@@ -34,6 +34,7 @@ void Entries::opened(Entry& entry, bool writer, bool from_disk, uint64_t client)
     if (entry.open_count++ == 0) ++sums_.open_files_;
     if (from_disk) ++entry.direct_count;
     if (writer) {
+      if (entry.pinned) entry.memory.set_whole_bytes(entry.pin_bytes());
       ++entry.writer_count;
       entry.flushed = false;
     } else {

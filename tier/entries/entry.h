@@ -199,7 +199,11 @@ struct Entry {
   // A pinned cold entry counts too, because it is being promoted.
   bool pins_memory() const { return pinned && !removed; }
   // A pin counts for all that its file can come to take: reading its holes by a mapping fills them.
-  uint64_t pin_bytes() const { return std::max(memory.charged_bytes, memory.whole_bytes()); }
+  // While it is written it counts for what it was before, or is when it gets its pin: the close counts it
+  // anew.
+  uint64_t pin_bytes() const {
+    return writer_count > 0 ? memory.whole_bytes() : std::max(memory.charged_bytes, memory.whole_bytes());
+  }
   bool may_be_closed() const {
     return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
   }

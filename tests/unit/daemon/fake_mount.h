@@ -54,7 +54,7 @@ class FakeMount {
     write(name + "/.pool/pinned_max", "50%\n");
     write(name + "/.pool/user_share", "25%\n");
     write(name + "/.pool/users",
-          "user 1000 bytes 2097152 disk 0 over yes\nuser 7 bytes 4096 disk 1024 over no\n");
+          "share 4294967296\nuser 1000 bytes 2097152 disk 0 over yes\nuser 7 bytes 4096 disk 1024 over no\n");
     write(name + "/.pool/evict", "");
     write(name + "/.pool/spill", "none\n");
     write(name + "/.pool/durability", "none\n");

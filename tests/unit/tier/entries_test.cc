@@ -239,7 +239,7 @@ class EntriesModel : public EntriesTest {
         even_held += entry->memory.charged_bytes;
         if (!held_.contains(entry)) evictable += entry->memory.charged_bytes;
       }
-      if (entry->pinned) pinned += entry->memory.charged_bytes;
+      if (entry->pinned) pinned += entry->pin_bytes();
       if (counts) ++stored[entry->tier].first, stored[entry->tier].second += entry->memory.charged_bytes;
       ++files, open += entry->open_count > 0 ? 1 : 0;
     }
