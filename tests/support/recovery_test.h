@@ -79,6 +79,8 @@ class RecoveryTest : public PoolPartsTest {
 
   // --- the recovery ---
   std::vector<uint64_t> adopt() {
+    const auto begun = recovery_->begin_adopting();
+    EXPECT_TRUE(begun) << begun.error().message;
     auto nameless = recovery_->adopt();
     EXPECT_TRUE(nameless) << nameless.error().message;
     return nameless.value_or(std::vector<uint64_t>());

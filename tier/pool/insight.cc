@@ -80,38 +80,55 @@ std::vector<sys::Handle> Insight::files_of(EntryTable::Shard& shard, uint64_t mo
   return files;
 }
 
+// An eviction that meets a file which is open and mapped for a look passes it by. So a look that comes at any
+// time, the worker's, holds the shard, as an eviction does, and is short: 44 us for 2 MiB.
+std::vector<PlacedBytes> Insight::placement_of(EntryTable::Shard& shard, sys::Handle handle,
+                                               uint64_t most_bytes) {
+  const auto look = [&]() -> std::vector<PlacedBytes> {
+    const auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
+    return fd ? measure_placement(fd->get(), most_bytes) : std::vector<PlacedBytes>();
+  };
+  if (most_bytes == UINT64_MAX) return look();
+  MutexLock lock(shard.mutex);
+  return look();
+}
+
 std::vector<NodeUsage> Insight::numa_usage(uint64_t most_entries) {
-  constexpr uint64_t kBeginningBytes = uint64_t{4} << 20;
+  constexpr uint64_t kGlanceBytes = uint64_t{4} << 20;
+  constexpr uint64_t kLookBytes = uint64_t{64} << 20;
   std::map<int, NodeUsage> nodes;
   for (const int node : surroundings_.topology->node_ids()) nodes[node].node = node;
   const bool all = entries_.sums().files() <= most_entries;
-  const bool glance = !all && most_entries <= NumaSurvey::kGlance;
+  const uint64_t most_bytes = most_entries > NumaSurvey::kGlance ? kLookBytes
+                              : all                              ? UINT64_MAX
+                                                                 : kGlanceBytes;
   uint64_t left = most_entries;
-  uint64_t seen_bytes = 0;
+  uint64_t seen_bytes = 0, largest_bytes = 0;
   for (size_t index = 0; index < EntryTable::kShards && left > 0; ++index) {
     fault_point("survey");
     surroundings_.still_at_it();
     const uint64_t shards_left = EntryTable::kShards - index;
-    for (const sys::Handle handle :
-         files_of(entries_.shards()[index], (left + shards_left - 1) / shards_left, all)) {
+    EntryTable::Shard& shard = entries_.shards()[index];
+    for (const sys::Handle handle : files_of(shard, (left + shards_left - 1) / shards_left, all)) {
       if (numa_survey_.ended()) return {};
       surroundings_.still_at_it();
       left -= left > 0 ? 1 : 0;
-      // Each file in turn is open and mapped for a moment; an eviction that meets it passes it by.
-      auto fd = arena_.open(handle, O_RDONLY | O_NONBLOCK | O_NOATIME);
-      if (!fd) continue;
-      for (const PlacedBytes& placed : measure_placement(fd->get(), glance ? kBeginningBytes : UINT64_MAX)) {
+      uint64_t its_bytes = 0;
+      for (const PlacedBytes& placed : placement_of(shard, handle, most_bytes)) {
         NodeUsage& node = nodes[placed.node];
         node.node = placed.node;
         node.bytes += placed.bytes;
         node.huge_bytes += placed.huge_bytes;
-        seen_bytes += placed.bytes;
+        its_bytes += placed.bytes;
       }
+      seen_bytes += its_bytes;
+      largest_bytes = std::max(largest_bytes, its_bytes);
     }
   }
-  const double scale = all || seen_bytes == 0 ? 1
-                                              : static_cast<double>(arena_.usage().data_bytes()) /
-                                                    static_cast<double>(seen_bytes);
+  const bool exact = all && largest_bytes < most_bytes;
+  const double scale = exact || seen_bytes == 0 ? 1
+                                                : static_cast<double>(arena_.usage().data_bytes()) /
+                                                      static_cast<double>(seen_bytes);
   const auto of_all = [scale](uint64_t bytes) {
     return static_cast<uint64_t>(static_cast<double>(bytes) * scale);
   };

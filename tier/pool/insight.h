@@ -5,6 +5,7 @@
 #include <atomic>
 #include <vector>
 
+#include "alloc/placement.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/pool_disk.h"
@@ -32,6 +33,7 @@ class Insight : DiskPart {
   void report_full(bool told) const;  // `told`: the daemon answered ENOSPC; else the tmpfs may have
 
  private:
+  std::vector<PlacedBytes> placement_of(EntryTable::Shard& shard, sys::Handle handle, uint64_t most_bytes);
   std::vector<sys::Handle> files_of(EntryTable::Shard& shard, uint64_t most, bool all);
 
   std::atomic<uint64_t> samples_{0};  // each takes other entries

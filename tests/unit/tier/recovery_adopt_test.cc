@@ -228,6 +228,7 @@ TEST_F(RecoveryAdoptTest, AFileThatCannotBeLookedAtIsNoFileThatIsGone) {
   (void)leave("f");
   const UniqueFd leased = open("f", O_RDONLY);
   ASSERT_TRUE(sys::set_lease(leased.get(), F_WRLCK)) << "no open without waiting";
+  ASSERT_TRUE(recovery_->begin_adopting());
   const auto refused = recovery_->adopt();
   EXPECT_EQ(code_of(refused), EIO);
 }
