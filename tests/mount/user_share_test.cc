@@ -8,6 +8,7 @@
 
 #include <array>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ class Resident {
     std::array<int, 2> ready{};
     EXPECT_EQ(::pipe(ready.data()), 0);
     pid_ = ::fork();
+    if (pid_ < 0) throw std::runtime_error("no process of a user");
     if (pid_ == 0) {
       if (::setresgid(uid, uid, uid) != 0 || ::setresuid(uid, uid, uid) != 0) ::_exit(1);
       act();
@@ -44,6 +46,7 @@ class Resident {
     ::close(ready[0]);
   }
   ~Resident() {
+    if (pid_ <= 0) return;
     (void)::kill(pid_, SIGKILL);
     (void)::waitpid(pid_, nullptr, 0);
   }
