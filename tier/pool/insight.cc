@@ -50,12 +50,11 @@ std::vector<sys::Handle> Insight::files_of(EntryTable::Shard& shard, uint64_t mo
     files.push_back(handle_of(entry));
     return true;
   };
-  const auto& entries = shard.entries;
-  if (all || entries.size() <= most) {
-    for (const auto& each : entries) takes(each);
+  if (all || shard.entries.size() <= most) {
+    for (const auto& each : shard.entries) takes(each);
     return files;
   }
-  const uint64_t buckets = entries.bucket_count();
+  const uint64_t buckets = shard.entries.bucket_count();
   const uint64_t places = std::min(most, buckets);
   const uint64_t first = samples_.fetch_add(1, std::memory_order_relaxed) * 7919 % (buckets / places);
   for (uint64_t place = 0; place < places; ++place) {
@@ -64,7 +63,7 @@ std::vector<sys::Handle> Insight::files_of(EntryTable::Shard& shard, uint64_t mo
     bool found = false;
     for (uint64_t bucket = from + first; bucket < std::min(next, from + first + kBucketsAPlace) && !found;
          ++bucket)
-      found = std::any_of(entries.begin(bucket), entries.end(bucket), takes);
+      found = std::any_of(shard.entries.begin(bucket), shard.entries.end(bucket), takes);
   }
   return files;
 }
