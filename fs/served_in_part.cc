@@ -119,6 +119,7 @@ bool ServedInPart::put_aside(std::span<const std::byte> request) {
 void ServedInPart::end() {
   MutexLock lock(mutex_);
   in_part_.store(false, std::memory_order_release);
+  looks_again_.clear();
   found_.notify_all();
 }
 

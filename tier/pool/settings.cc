@@ -106,20 +106,18 @@ Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
 }
 
 Result<void> Settings::set_max_entries(uint64_t most) {
-  {
-    MutexLock lock(mutex_);
-    options_.max_entries = most;
-    limits_.entries.set(most);
-  }
-  surroundings_.evictor->wake();
-  return {};
+  return set_most(limits_.entries, &PoolOptions::max_entries, most);
 }
 
 Result<void> Settings::set_max_directories(uint64_t most) {
+  return set_most(limits_.directories, &PoolOptions::max_directories, most);
+}
+
+Result<void> Settings::set_most(NameLimit& limit, uint64_t PoolOptions::*option, uint64_t most) {
   {
     MutexLock lock(mutex_);
-    options_.max_directories = most;
-    limits_.directories.set(most);
+    options_.*option = most;
+    limit.set(most);
   }
   surroundings_.evictor->wake();
   return {};

@@ -49,6 +49,7 @@ class Settings : DiskPart {
   void use_disk(const PoolOptions& spill) EXCLUDES(mutex_);
 
  private:
+  Result<void> set_most(NameLimit& limit, uint64_t PoolOptions::*option, uint64_t most) EXCLUDES(mutex_);
   uint64_t least_size() const;  // that the pool's names need
 
   Prefetcher& prefetcher_;
