@@ -278,10 +278,15 @@ bool Evictor::keep_entry_limit() {
   };
   const uint64_t of_all = places_for(limit.room().wanted_bytes());
   const uint64_t of_others = places_for(limit.room().wanted_bytes(Room::Whose::kWriter));
-  const Discarded discarded = discard_entries(
-      {.room = limit.room(),
-       .has_one = [&] { return limit.free() > 0; },
-       .has_enough = [&](bool even_over) { return limit.lack(even_over ? of_all : of_others) == 0; }});
+  const Discarded discarded =
+      discard_entries({.room = limit.room(),
+                       .has_one = [&] { return limit.free() > 0; },
+                       .has_enough =
+                           [&](bool even_over) {
+                             if (even_over) return limit.lack(of_all) == 0;
+                             // If no others wait, the claims are of those who are over.
+                             return of_others > 0 ? limit.lack(of_others) == 0 : limit.excess() == 0;
+                           }});
   const bool more = discarded == Discarded::kMore;
   if (of_others == 0 && of_all > 0 && limit.free() == 0 && !more)
     limit.room().nothing_to_evict(Room::Whose::kOver);

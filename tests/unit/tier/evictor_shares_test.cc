@@ -202,6 +202,25 @@ TEST_F(EvictorSharesTest, APlaceForOneWhoIsOverIsNobodyElses) {
   EXPECT_EQ(left("m", 4), 4);
 }
 
+// The claim of a request that is about to hear that there is no place counts for a moment, as if one more
+// were there.
+TEST_F(EvictorSharesTest, AClaimIsNoReasonForOthersToLeave) {
+  limits_.entries.set(16);
+  entries_.shares().set_most_entries(16);
+  store_modest(4);
+  const auto make = [this](int i) {
+    const std::string name = "g" + std::to_string(i);
+    (void)store_fresh(name);
+    give(name, kGreedy);
+  };
+  for (int i = 0; i < 11; ++i) make(i);
+  const auto claim = limits_.entries.claim(0);
+  make(11);
+  ASSERT_EQ(limits_.entries.lack(0), 1u);
+  (void)tidy();
+  EXPECT_EQ(left("m", 4), 4);
+}
+
 // Cold entries leave the disk, and in memory are clean ones that could become cold.
 TEST_F(EvictorSharesTest, WhatTheyHaveInMemoryLeavesTheDiskBeforeOthersColdEntries) {
   attach_disk(Durability::kNone, 6);
