@@ -25,6 +25,9 @@ inline constexpr uint64_t kInodeBytes = 1280;
 // So many are not counted: 7 MiB, which a small pool needs to be of use.
 inline constexpr uint64_t kFreeInodes = 4096;
 
+// So much of a pool's inodes is kept free, by eviction.
+inline constexpr uint64_t kInodeReserve = 50;
+
 // The size of a pool that so many inodes fit in: half of it is theirs at most.
 constexpr uint64_t least_size_for_inodes(uint64_t inodes) {
   return (inodes - std::min(inodes, kFreeInodes)) * kInodeBytes * 2;

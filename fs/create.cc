@@ -77,7 +77,7 @@ Tried make_in(const Request& request, const Node& parent, Patience patience, con
   const bool there = sys::stat_at(directory->fd, name).has_value();
   if (there && (!request.attempted || is_file)) return refuse(request, {EEXIST, {}});
   server_of(request).survivors.requests().attempt(request.unique);
-  NewName wanted{directory->fd, name, limit_of(pool, inode.mode)};
+  NewName wanted{directory->fd, name, inode.uid, limit_of(pool, inode.mode)};
   if (!there) {
     auto made = with_inode(pool, patience, wanted,
                            [&] { return pool.tree().make(directory->fd, name, inode, patience); });
@@ -227,6 +227,7 @@ Tried make_symlink(const Request& request, const Node& parent, Patience patience
 Tried create(const Request& request, const Node& parent, Patience patience, const char* name, mode_t mode,
              fuse_file_info* file) {
   if (is_reserved(parent, name)) return refuse(request, {EEXIST, {}});
+  const uid_t uid = fuse_req_ctx(request)->uid;
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().directory(parent.ino);
   if (!directory) return refuse(request, std::move(directory.error()));
@@ -235,12 +236,12 @@ Tried create(const Request& request, const Node& parent, Patience patience, cons
   // that belongs to it.
   if (request.attempted) pool.tree().undo_create(directory->fd, name);
   if (!sys::stat_at(directory->fd, name)) {
-    if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
+    if (pool.open_files().make_way(patience, uid) == Tried::kWouldWait) return Tried::kWouldWait;
     server_of(request).survivors.requests().attempt(request.unique);
   }
   for (int tries = 0;; ++tries) {
     UniqueFd fd;
-    NewName wanted{directory->fd, name, &pool.limits().entries};
+    NewName wanted{directory->fd, name, uid, &pool.limits().entries};
     auto made = make_file(pool, patience, wanted, mode, true, fd);
     if (made && *made == Tried::kWouldWait) return Tried::kWouldWait;
     if (made) {
@@ -268,13 +269,14 @@ Tried create(const Request& request, const Node& parent, Patience patience, cons
 
 Tried tmpfile(const Request& request, const Node& parent, Patience patience, mode_t mode,
               fuse_file_info* file) {
+  const uid_t uid = fuse_req_ctx(request)->uid;
   Pool& pool = *parent.pool;
   auto directory = pool.inodes().open_inode(parent.ino, O_RDONLY | O_DIRECTORY);
   if (!directory) return refuse(request, std::move(directory.error()));
   if (create_again(request, parent.pool, file)) return Tried::kDone;
-  if (pool.open_files().make_way(patience) == Tried::kWouldWait) return Tried::kWouldWait;
+  if (pool.open_files().make_way(patience, uid) == Tried::kWouldWait) return Tried::kWouldWait;
   UniqueFd fd;
-  NewName wanted{directory->get(), ""};  // no entry before it gets a name
+  NewName wanted{directory->get(), "", uid};  // no entry before it gets a name
   auto made = make_file(pool, patience, wanted, mode, (file->flags & O_EXCL) == 0, fd);
   if (!made) return refuse(request, std::move(made.error()));
   if (*made == Tried::kWouldWait) return Tried::kWouldWait;

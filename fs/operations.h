@@ -90,6 +90,7 @@ void on_node_for_a_name(fuse_req_t handle, fuse_ino_t ino, Arguments... argument
 struct NewName {
   int directory;
   const char* name;            // empty: the file has none
+  uid_t uid;                   // whose it will be
   NameLimit* limit = nullptr;  // none: it is neither an entry nor a directory
   std::optional<NameLimit::Claim> place = {};
 
@@ -105,9 +106,9 @@ Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make ma
     if (wanted.limit != nullptr && !wanted.place) wanted.place = evictor.claim(*wanted.limit, patience);
     const bool lacks_place = wanted.limit != nullptr && !wanted.place;
     if (lacks_place && wanted.exists()) return fail(EEXIST);
-    Result<Tried> made = lacks_place ? fail(ENOSPC) : make();
+    Result<Tried> made = lacks_place || evictor.gives_way(wanted.uid) ? fail(ENOSPC) : make();
     if (made || made.error().code != ENOSPC) return made;
-    const Waited waited = evictor.wait_to_make(patience, lacks_place ? wanted.limit : nullptr);
+    const Waited waited = evictor.wait_to_make(patience, wanted.uid, lacks_place ? wanted.limit : nullptr);
     if (waited == Waited::kWouldWait) return Tried::kWouldWait;
     if (waited == Waited::kNoRoom) return made;
   }

@@ -106,7 +106,7 @@ Result<uint64_t> parse_spill_size(std::string_view text) {
   return size;
 }
 
-Result<unsigned> parse_pinned_max(std::string_view text) {
+Result<unsigned> parse_share(std::string_view text) {
   return parse_percent(text, 0);
 }
 
@@ -189,7 +189,7 @@ constexpr PoolSetting kSettings[] = {
      "watermarks", "LOW:HIGH in percent: evict above HIGH, down to LOW"},
     {"entry_size", set<&O::entry_size_bytes, parse_entry_size>, get<&O::entry_size_bytes, format_entry_size>,
      "entry_size", "Expected size of an entry, or auto"},
-    {"pinned_max", set<&O::pinned_max_percent, parse_pinned_max>,
+    {"pinned_max", set<&O::pinned_max_percent, parse_share>,
      [](const O& o) { return fmt::format("{}%", o.pinned_max_percent); }, "pinned_max",
      "Most that may be pinned, in percent of the size"},
     {"max_entries", set<&O::max_entries, parse_number>,
@@ -198,6 +198,9 @@ constexpr PoolSetting kSettings[] = {
     {"max_directories", set<&O::max_directories, parse_number>,
      [](const O& o) { return std::to_string(o.max_directories); }, "max_directories",
      "Most directories that the pool may have; 0: no limit"},
+    {"user_share", set<&O::user_share_percent, parse_share>,
+     [](const O& o) { return fmt::format("{}%", o.user_share_percent); }, "user_share",
+     "Whose entries leave first: users' with more than so many percent; 0: none"},
     {"mode", set<&O::mode, parse_mode>, [](const O& o) { return fmt::format("{:04o}", o.mode); }},
     {"uid", set<&O::uid, parse_id>, [](const O& o) { return std::to_string(o.uid); }},
     {"gid", set<&O::gid, parse_id>, [](const O& o) { return std::to_string(o.gid); }},

@@ -50,7 +50,8 @@ struct PoolOptions {
   unsigned pinned_max_percent = 50;
   uint64_t max_entries = 0;  // 0: no limit but the pool's inodes
   uint64_t max_directories = 0;
-  mode_t mode = 01777;  // of the pool's root directory
+  unsigned user_share_percent = 0;  // 0: nobody's entries leave for being his
+  mode_t mode = 01777;              // of the pool's root directory
   uid_t uid = 0;
   gid_t gid = 0;
 

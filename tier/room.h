@@ -64,8 +64,8 @@ class Wakeup {
 class Room {
  public:
   // Because a promotion can do without room (its reader is then served from the disk), no entry is discarded
-  // for it.
-  enum class Whose : uint8_t { kWriter, kPromotion };
+  // for it. kOver: of a user who has more than his share, for whom only entries of such users leave.
+  enum class Whose : uint8_t { kWriter, kPromotion, kOver };
 
   // A Demand is registered with the Room for as long as it lives.
   class Demand {
@@ -86,11 +86,13 @@ class Room {
   uint64_t wanted_bytes(Whose whose) const {
     return wanted_bytes_[index(whose)].load(std::memory_order_relaxed);
   }
-  uint64_t wanted_bytes() const { return wanted_bytes(Whose::kWriter) + wanted_bytes(Whose::kPromotion); }
+  uint64_t wanted_bytes() const {
+    return wanted_bytes(Whose::kWriter) + wanted_bytes(Whose::kPromotion) + wanted_bytes(Whose::kOver);
+  }
 
   struct Ticket {
     uint64_t made;
-    std::array<uint64_t, 2> exhausted;
+    std::array<uint64_t, 3> exhausted;
   };
   // The caller takes a ticket before the attempt whose failure leads it to wait().
   Ticket ticket() EXCLUDES(mutex_) {
@@ -117,13 +119,13 @@ class Room {
     }
     condition_.notify_all();
   }
-  // A round that found nothing for a writer found nothing for a promotion either, because it tries harder for
+  // A round that found nothing for a writer found nothing for the others either, because it tries harder for
   // a writer.
   void nothing_to_evict(Whose whose) EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      ++exhausted_[index(Whose::kPromotion)];
-      if (whose == Whose::kWriter) ++exhausted_[index(Whose::kWriter)];
+      for (size_t each = 0; each < exhausted_.size(); ++each)
+        if (whose == Whose::kWriter || each == index(whose)) ++exhausted_[each];
     }
     condition_.notify_all();
   }
@@ -131,11 +133,11 @@ class Room {
  private:
   static constexpr size_t index(Whose whose) { return static_cast<size_t>(whose); }
 
-  std::array<std::atomic<uint64_t>, 2> wanted_bytes_{};
+  std::array<std::atomic<uint64_t>, 3> wanted_bytes_{};
   Mutex mutex_;
   Condition condition_;
   uint64_t made_ GUARDED_BY(mutex_) = 0;
-  std::array<uint64_t, 2> exhausted_ GUARDED_BY(mutex_) = {};
+  std::array<uint64_t, 3> exhausted_ GUARDED_BY(mutex_) = {};
 };
 
 }  // namespace kvcachefs

@@ -112,6 +112,7 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
   for (const PoolSetting& setting : pool_settings())
     if (setting.is_shown())
       details[setting.file] = tree.read_control(arguments.pool, setting.file).value_or("");
+  details["users"] = tree.read_control(arguments.pool, "users").value_or("");  // an older daemon has none
   environment.out << pool_view({arguments.pool, std::move(*stats)}, details);
   return {};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/key_value.h"
 #include "base/size.h"
 #include "daemon/cli/table.h"
 
@@ -81,6 +82,32 @@ std::string table_view(const Sample& sample, RowOf row_of) {
 }
 
 using Lines = std::vector<std::pair<const char*, std::string>>;
+
+// `user 1000 bytes 4096 disk 0 over no`, as the control file has them after a line of the share; the first
+// are those with the most.
+std::string user_lines(const StatsReading& stats, const PoolDetails& details) {
+  constexpr size_t kShown = 8;
+  const uint64_t share = stats.number("user_share_bytes");
+  std::string out = fmt::format(
+      "{}, {}", count(stats, "users"),
+      share == 0 ? "without shares"
+                 : fmt::format("{} over a share of {}", count(stats, "users_over"), format_size(share)));
+  std::string_view rest = details.at("users");
+  (void)take_part(rest, '\n');  // the share
+  for (size_t shown = 0; !rest.empty(); ++shown) {
+    if (shown == kShown) return out + fmt::format("\n{:14}and others: .pool/users", "");
+    std::string_view line = take_part(rest, '\n');
+    const auto value = [&line] {
+      (void)take_part(line, ' ');
+      return take_part(line, ' ');
+    };
+    const std::string_view user = value(), bytes = value(), disk = value(), over = value();
+    out += fmt::format("\n{:14}{}: {}, {} on disk{}", "", user,
+                       format_size(number_in<uint64_t>(bytes).value_or(0)),
+                       format_size(number_in<uint64_t>(disk).value_or(0)), over == "yes" ? ", over" : "");
+  }
+  return out;
+}
 
 Lines disk_lines(const StatsReading& stats, const PoolDetails& details) {
   const auto kind = [&](const std::string& state) {
@@ -182,6 +209,7 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
       {"evictable", size(stats, "evictable_bytes")},
       {"pinned",
        fmt::format("{} of at most {}", size(stats, "pinned_bytes"), size(stats, "pinned_max_bytes"))},
+      {"users", user_lines(stats, details)},
       {"huge pages", size(stats, "huge_bytes")},
       {"entries", fmt::format("{}, {} open", limited(stats, "entries"), count(stats, "open_entries"))},
       {"directories", limited(stats, "directories")},

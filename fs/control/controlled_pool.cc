@@ -22,6 +22,7 @@ Result<void> ControlledPool::apply(std::string_view key, const PoolOptions& want
   if (key == "pinned_max") return pool->settings().set_pinned_max(wanted.pinned_max_percent, authority);
   if (key == "max_entries") return pool->settings().set_max_entries(wanted.max_entries);
   if (key == "max_directories") return pool->settings().set_max_directories(wanted.max_directories);
+  if (key == "user_share") return pool->settings().set_user_share(wanted.user_share_percent);
   if (key == "spill") return pools.set_spill(pool, wanted);
   if (key == "durability") return pool->settings().set_durability(durability_of(wanted));
   if (key == "admission") return pool->settings().set_admission(wanted.admission);

@@ -152,6 +152,16 @@ Result<std::string> show_numa(ControlledPool& target) {
   return text;
 }
 
+Result<std::string> show_users(ControlledPool& target) {
+  std::string text = fmt::format("share {}\n", target.pool->insight().usage().user_share_bytes);
+  for (const Shares::User& user : target.pool->insight().users()) {
+    fmt::format_to(std::back_inserter(text), "user {} bytes {} disk {} over {}\n",
+                   user.uid ? std::to_string(*user.uid) : "others", user.memory_bytes, user.disk_bytes,
+                   user.over ? "yes" : "no");
+  }
+  return text;
+}
+
 std::unique_ptr<ControlReader> stream_entries(ControlledPool& target) {
   return std::make_unique<EntriesReader>(
       Insight::kListingShards,
@@ -202,6 +212,8 @@ constexpr std::array kFiles = {
              .number = 19,
              .text = show<"max_directories">,
              .write = write<"max_directories">},
+    PoolFile{.name = "user_share", .number = 20, .text = show<"user_share">, .write = write<"user_share">},
+    PoolFile{.name = "users", .number = 21, .text = show_users},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -26,7 +26,7 @@ class CapacityTest : public ArenaTest {
     options.size_bytes = size_bytes;
     options.watermarks = marks;
     options.entry_size_bytes = entry_size_bytes;
-    capacity_.emplace(options, surroundings_, *arena_, counters_);
+    capacity_.emplace(options, surroundings_, *arena_, counters_, shares_);
     return *capacity_;
   }
   uint64_t free_bytes() const { return arena_->usage().free_bytes; }
@@ -43,6 +43,7 @@ class CapacityTest : public ArenaTest {
   Wakeup evictor_;
   PoolSurroundings surroundings_{.arena_path = {}, .backing_store = &backing_, .evictor = &evictor_};
   PoolCounters counters_;
+  Shares shares_;
   std::optional<Capacity> capacity_;
 };
 

@@ -50,7 +50,7 @@ void PoolPartsTest::SetUp() {
   options_.name = name_;
   options_.size_bytes = kPoolBytes;
   ASSERT_TRUE(arena_->resize(kPoolBytes));
-  capacity_.emplace(options_, surroundings_, *arena_, counters_);
+  capacity_.emplace(options_, surroundings_, *arena_, counters_, entries_.shares());
   const PoolPart part{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_, limits_};
   reservations_.emplace(part);
   parked_.emplace(entries_);

@@ -58,7 +58,7 @@ void PoolPartsTest::make_clean(uint64_t ino) {
   ASSERT_TRUE(changes);
   changes->push_back(PutContent{tier().names.id_of(its), copy});
   tier().store->log().append(std::move(*changes));
-  (void)its.disk.put_copy(copy);
+  (void)entries_.contents().copied(its, copy);
   if (marks_) {
     EXPECT_TRUE(marks_->mark_copy(its, file->get(), CopyMark::State::kClean, &copy));
   }
@@ -80,7 +80,7 @@ void PoolPartsTest::make_cold(uint64_t ino) {
 }
 
 void PoolPartsTest::hold_on_disk(uint64_t ino) {
-  tier().store->hold(entry(ino).disk.hold(*copy(ino)));
+  tier().store->hold(entries_.contents().held_on_disk(entry(ino), *copy(ino)));
 }
 
 bool PoolPartsTest::work_until(const std::function<bool()>& done) {

@@ -185,6 +185,7 @@ class PromoterLane {
   void raise(Job& job, int priority);
   void take_patience(Job& job);
   void demand(Job& job);
+  Room::Whose demands_as(const Job& job) const;
   void drop_demand(Job& job);
   bool may_move() const;             // one job more
   bool holds(const Job& job) const;  // the free memory, when it was last looked at

@@ -123,9 +123,13 @@ bool PromoterLane::claim_memory(Jobs::iterator waiting) {
 void PromoterLane::demand(Job& job) {
   if (job.demand || demanded_bytes_ >= kMovingBytes) return;
   job.demand =
-      std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), job.whose(), job.data_bytes);
+      std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), demands_as(job), job.data_bytes);
   demanded_bytes_ += job.data_bytes;
   promoter_.residency_.wake_evictor();
+}
+
+Room::Whose PromoterLane::demands_as(const Job& job) const {
+  return promoter_.residency_.is_of_one_over(job.task.ino) ? Room::Whose::kOver : job.whose();
 }
 
 void PromoterLane::drop_demand(Job& job) {
@@ -168,7 +172,7 @@ void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now,
     take_patience(job);
   }
   const bool nothing_to_evict =
-      Room::answer(job.whose(), std::exchange(job.ticket, now), now) == Room::Answer::kNothingToEvict;
+      Room::answer(demands_as(job), std::exchange(job.ticket, now), now) == Room::Answer::kNothingToEvict;
   // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
   // writer does, and waits for them to close.
   job.takes_promised = nothing_to_evict && job.whose() == Room::Whose::kWriter;

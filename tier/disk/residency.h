@@ -108,6 +108,8 @@ class Residency {
   virtual bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) = 0;
 
   virtual Room& memory_room() = 0;
+  // The entry's owner has more than his share of the memory or the disk.
+  virtual bool is_of_one_over(uint64_t /*ino*/) { return false; }
   // Free memory: what no writer has been promised, or all of it.
   virtual uint64_t free_bytes(bool even_promised) const = 0;
   virtual uint64_t memory_bytes() const = 0;  // of the whole pool

@@ -23,7 +23,25 @@ void Candidates::fresh(Entry& entry) {
   MutexLock lock(mutex_);
   if (entry.stage != Entry::Stage::kFresh) ++fresh_entries_;
   entry.stage = Entry::Stage::kFresh;
-  fresh_.push_back({entry.policy.ino, now_coarse_ms()});
+  put_fresh(entry);
+}
+
+void Candidates::put_fresh(const Entry& entry) {
+  const uint8_t owner = entry.policy.owner;
+  if (owner >= fresh_.size()) fresh_.resize(owner + size_t{1});
+  fresh_[owner].push_back({entry.policy.ino, now_coarse_ms()});
+}
+
+std::optional<uint64_t> Candidates::oldest_fresh(const Owners& of, uint64_t until_ms) {
+  std::deque<Fresh>* oldest = nullptr;
+  for (size_t owner = 0; owner < fresh_.size(); ++owner)
+    if (of[owner] && !fresh_[owner].empty() &&
+        (oldest == nullptr || fresh_[owner].front().since_ms < oldest->front().since_ms))
+      oldest = &fresh_[owner];
+  if (oldest == nullptr || oldest->front().since_ms > until_ms) return std::nullopt;
+  const uint64_t ino = oldest->front().ino;
+  oldest->pop_front();
+  return ino;
 }
 
 void Candidates::publish(Entry& entry) {
@@ -48,6 +66,12 @@ void Candidates::reprioritised(Entry& entry, int priority) {
   if (entry.policy.in_heap()) of(entry).reprioritised(entry.policy);
 }
 
+void Candidates::owned(Entry& entry, uint8_t owner) {
+  MutexLock lock(mutex_);
+  of(entry).owned(entry.policy, owner);
+  if (entry.stage == Entry::Stage::kFresh && !entry.parked) put_fresh(entry);
+}
+
 void Candidates::park(Entry& entry) {
   MutexLock lock(mutex_);
   entry.parked = true;
@@ -59,7 +83,7 @@ void Candidates::unpark(Entry& entry) {
   entry.parked = false;
   if (entry.removed) return;
   if (entry.stage == Entry::Stage::kCandidate && !entry.policy.in_heap()) of(entry).adopt(entry.policy);
-  if (entry.stage == Entry::Stage::kFresh) fresh_.push_back({entry.policy.ino, now_coarse_ms()});
+  if (entry.stage == Entry::Stage::kFresh) put_fresh(entry);
 }
 
 void Candidates::removed(Entry& entry) {
@@ -77,29 +101,24 @@ void Candidates::moved(Entry& entry, Entry::Tier tier) {
     of(entry).adopt(entry.policy);
 }
 
-std::optional<uint64_t> Candidates::next_cold() {
+std::optional<uint64_t> Candidates::next_cold(const Owners& of) {
   MutexLock lock(mutex_);
-  const PolicyFacts* victim = cold_->next_victim();
+  const PolicyFacts* victim = cold_->next_victim(of);
   if (victim == nullptr) return std::nullopt;
   return victim->ino;
 }
 
-std::optional<Candidates::Victim> Candidates::next_victim(bool even_fresh) {
+std::optional<Candidates::Victim> Candidates::next_victim(bool even_fresh, const Owners& of) {
   MutexLock lock(mutex_);
-  if (const PolicyFacts* victim = policy_->next_victim()) return Victim{victim->ino, false};
-  if (!even_fresh || fresh_.empty()) return std::nullopt;
-  const uint64_t ino = fresh_.front().ino;
-  fresh_.pop_front();
-  return Victim{ino, true};
+  if (const PolicyFacts* victim = policy_->next_victim(of)) return Victim{victim->ino, false};
+  if (!even_fresh) return std::nullopt;
+  if (const auto ino = oldest_fresh(of, UINT64_MAX)) return Victim{*ino, true};
+  return std::nullopt;
 }
 
 std::optional<uint64_t> Candidates::next_grown(uint64_t now_ms) {
   MutexLock lock(mutex_);
-  // The test is not `now_ms - since_ms`, because the entry may have come after the caller read the clock.
-  if (fresh_.empty() || now_ms < fresh_.front().since_ms + kFreshMs) return std::nullopt;
-  const uint64_t ino = fresh_.front().ino;
-  fresh_.pop_front();
-  return ino;
+  return now_ms < kFreshMs ? std::nullopt : oldest_fresh(Owners().set(), now_ms - kFreshMs);
 }
 
 bool Candidates::has_fresh() const {

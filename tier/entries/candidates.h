@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "base/mutex.h"
 #include "tier/entries/entry.h"
@@ -26,6 +27,7 @@ class Candidates {
   void publish(Entry& entry) EXCLUDES(mutex_);  // the entry becomes an ordinary candidate
   void opened(Entry& entry) EXCLUDES(mutex_);
   void reprioritised(Entry& entry, int priority) EXCLUDES(mutex_);
+  void owned(Entry& entry, uint8_t owner) EXCLUDES(mutex_);
   void park(Entry& entry) EXCLUDES(mutex_);     // the entry was taken as a victim and was in use
   void unpark(Entry& entry) EXCLUDES(mutex_);   // the entry may be a victim again
   void removed(Entry& entry) EXCLUDES(mutex_);  // always called before the Entry is erased
@@ -33,14 +35,14 @@ class Candidates {
   // had.
   void moved(Entry& entry, Entry::Tier tier) EXCLUDES(mutex_);
 
-  // The next victim's inode number, taken out of the policy: the caller gives it back with park() or
-  // removed(). Fresh entries come last, and only with `even_fresh`.
+  // The inode number of the next victim of these owners, taken out of the policy: the caller gives it back
+  // with park() or removed(). Fresh entries come last, and only with `even_fresh`.
   struct Victim {
     uint64_t ino;
     bool fresh;  // true when it was closed: if it has been published since, it is not a victim
   };
-  std::optional<Victim> next_victim(bool even_fresh) EXCLUDES(mutex_);
-  std::optional<uint64_t> next_cold() EXCLUDES(mutex_);
+  std::optional<Victim> next_victim(bool even_fresh, const Owners& of = Owners().set()) EXCLUDES(mutex_);
+  std::optional<uint64_t> next_cold(const Owners& of = Owners().set()) EXCLUDES(mutex_);
   // The next fresh entry, taken out of the list, that is old enough (1 s) for the pool to publish it. The
   // number may be stale.
   std::optional<uint64_t> next_grown(uint64_t now_ms) EXCLUDES(mutex_);
@@ -60,11 +62,15 @@ class Candidates {
   }
   // The policy that orders the entry, its clock advanced to the other policy's.
   Policy& following(const Entry& entry) REQUIRES(mutex_);
+  void put_fresh(const Entry& entry) REQUIRES(mutex_);
+  // Takes out the oldest of these owners' fresh entries if it is as old as that.
+  std::optional<uint64_t> oldest_fresh(const Owners& of, uint64_t until_ms) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::unique_ptr<Policy> policy_ GUARDED_BY(mutex_);
   std::unique_ptr<Policy> cold_ GUARDED_BY(mutex_);
-  std::deque<Fresh> fresh_ GUARDED_BY(mutex_);  // some have been published by now
+  // By owner; some have been published by now, or have another owner.
+  std::vector<std::deque<Fresh>> fresh_ GUARDED_BY(mutex_);
   size_t fresh_entries_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -34,6 +34,7 @@ void Entries::opened(Entry& entry, bool writer, bool from_disk, uint64_t client)
     if (entry.open_count++ == 0) ++sums_.open_files_;
     if (from_disk) ++entry.direct_count;
     if (writer) {
+      if (entry.pinned) entry.memory.set_whole_bytes(entry.pin_bytes());
       ++entry.writer_count;
       entry.flushed = false;
     } else {
@@ -148,6 +149,7 @@ void Entries::removed(Entry& entry, RemovalReason reason) {
   }
   if (entry.is_file()) --sums_.files_;
   tell(entry, &EntryObserver::removed, reason);
+  const TakenChange change(shares_, entry);
   if (entry.disk.copies) entry.disk.copies->latest.reset();
 }
 
@@ -155,11 +157,6 @@ void Entries::park(Entry& entry, std::optional<uint8_t> busy_tries) {
   entry.busy_tries = busy_tries.value_or(entry.busy_tries);
   candidates_.park(entry);
   check_state(entry);
-}
-
-void Entries::held(Entry& entry, bool held) {
-  const Change change(*this, entry);
-  entry.memory.held = held;
 }
 
 bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) {

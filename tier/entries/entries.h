@@ -20,6 +20,7 @@
 #include "tier/entries/entry_observer.h"
 #include "tier/entries/entry_sums.h"
 #include "tier/entries/entry_table.h"
+#include "tier/entries/shares.h"
 
 namespace kvcachefs {
 
@@ -35,6 +36,7 @@ class Entries {
   void observe(EntryObserver& observer);
 
   const EntrySums& sums() const { return sums_; }
+  Shares& shares() { return shares_; }
   EntryContents& contents() { return contents_; }
   // Callers take the next candidate from it, ask whether there is a fresh one, and set the policy. What
   // changes an entry goes by a verb.
@@ -93,9 +95,6 @@ class Entries {
   // `busy_tries`: how often it was found in use since its last open, if that is another number now.
   void park(Entry& entry, std::optional<uint8_t> busy_tries = std::nullopt);
   void unpark(Entry& entry) { candidates_.unpark(entry); }
-  // A closed entry is found to be in use all the same: mapped, or not let go of yet. That holds until its
-  // next open or eviction, or until it is found free.
-  void held(Entry& entry, bool held);
 
  private:
   class Change;  // tier/entries/entry_change.h
@@ -113,6 +112,7 @@ class Entries {
   Candidates candidates_;
   std::array<std::atomic<EntryObserver*>, 6> observers_{};
   EntrySums sums_;
+  Shares shares_;
   EntryContents contents_{*this};
   Mutex pins_mutex_;  // held from the look at the sum of pinned bytes until a new pin is in it
 };

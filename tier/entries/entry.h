@@ -80,6 +80,7 @@ struct KernelFacts {
   bool may_be_known = false;
   bool lookups_unknown = false;  // adopted, no regular file: lookup_count is at least 1 and otherwise unknown
   bool missed_in = false;        // a directory: the kernel may remember that a name is not in it
+  uint32_t more_inode_space = 0;  // what the inode takes beside one name (tier/entries/shares.h)
 
   bool is_to_be_told() const { return lookup_count > 0 || may_be_known; }
 };
@@ -89,7 +90,9 @@ struct MemoryFacts {
   // Memory is claimed for the file up to this offset; 0: none. In a closed entry a value other than 0 says
   // that claimed memory may still lie in the file's holes.
   uint64_t reserved_end = 0;
-  uint64_t charged_bytes = 0;      // memory it took at its last close; a cold entry keeps this number
+  // Memory it took at its last close or, while it is written, at the last look; a cold entry keeps this
+  // number.
+  uint64_t charged_bytes = 0;
   uint32_t whole_blocks = 0;       // of a pinned entry: its size; larger than 16 TiB counts as that
   bool wants_reservation = false;  // new, or truncated to 0 bytes: its next write may get a reservation
   bool gets_reservation = false;   // a reservation is being made, and no other write has begun since
@@ -196,7 +199,11 @@ struct Entry {
   // A pinned cold entry counts too, because it is being promoted.
   bool pins_memory() const { return pinned && !removed; }
   // A pin counts for all that its file can come to take: reading its holes by a mapping fills them.
-  uint64_t pin_bytes() const { return std::max(memory.charged_bytes, memory.whole_bytes()); }
+  // While it is written it counts for what it was before, or is when it gets its pin: the close counts it
+  // anew.
+  uint64_t pin_bytes() const {
+    return writer_count > 0 ? memory.whole_bytes() : std::max(memory.charged_bytes, memory.whole_bytes());
+  }
   bool may_be_closed() const {
     return !removed && (flushed || (stage >= Stage::kFresh && writer_count == 0));
   }

@@ -56,6 +56,7 @@ Entries::Change::Change(Entries& entries, const Entry& entry, Event event)
       held_(entry.held_bytes()),
       pinned_(if_true(entry.pins_memory(), entry.pin_bytes())),
       bytes_(entry.memory.charged_bytes),
+      taken_(entries.shares_, entry),
       tier_(static_cast<size_t>(entry.tier)),
       stored_(entry.is_stored()) {}
 

@@ -28,6 +28,7 @@ class Entries::Change {
   const Entry& entry_;
   const Event event_;
   const uint64_t evictable_, held_, pinned_, bytes_;
+  const TakenChange taken_;
   const size_t tier_;
   const bool stored_;
 };

@@ -13,6 +13,18 @@ void EntryContents::charged(Entry& entry, uint64_t bytes) {
   entry.memory.charged_bytes = bytes;
 }
 
+void EntryContents::owned(Entry& entry, uid_t uid, uint32_t more_inode_space) {
+  const Taken before = taken_of(entry);
+  entry.kernel.more_inode_space = more_inode_space;
+  const uint8_t owner = entries_.shares_.given(entry.policy, uid, before, taken_of(entry));
+  if (owner != entry.policy.owner) entries_.candidates_.owned(entry, owner);
+}
+
+void EntryContents::held(Entry& entry, bool held) {
+  const Entries::Change change(entries_, entry);
+  entry.memory.held = held;
+}
+
 void EntryContents::shrunk(const Entry& entry) const {
   entries_.tell(entry, &EntryObserver::shrunk);
 }
@@ -74,6 +86,26 @@ void EntryContents::promoted(Entry& entry, bool asked_for) {
 void EntryContents::waiters_told(Entry& entry) {
   if (std::exchange(entry.disk.awaited, false)) unpark_if_evictable(entry);
   check_state(entry);
+}
+
+const CatalogContent& EntryContents::copied(Entry& entry, CatalogContent content) {
+  const TakenChange change(entries_.shares_, entry);
+  return entry.disk.put_copy(std::move(content));
+}
+
+const CatalogContent& EntryContents::held_on_disk(Entry& entry, CatalogContent content) {
+  const TakenChange change(entries_.shares_, entry);
+  return entry.disk.hold(std::move(content));
+}
+
+std::unique_ptr<CatalogContent> EntryContents::let_go(Entry& entry) {
+  const TakenChange change(entries_.shares_, entry);
+  return std::move(entry.disk.copies->held);
+}
+
+void EntryContents::lost_copies(Entry& entry) {
+  const TakenChange change(entries_.shares_, entry);
+  entry.disk.copies.reset();
 }
 
 void EntryContents::found_version(Entry& entry, uint32_t version, uint32_t first_version) {

@@ -18,12 +18,13 @@ void Parked::park(Entry& entry, bool recent, bool anew) {
   const uint64_t pause_ms = recent ? kRecentMs : kBusyRetryMs[tries];
   entries_.park(entry, static_cast<uint8_t>(recent || last ? tries : tries + 1));
   MutexLock lock(mutex_);
-  parked_.push_back({entry.policy.ino, now_coarse_ms() + pause_ms, recent, !recent && !last});
+  parked_.push_back(
+      {entry.policy.ino, now_coarse_ms() + pause_ms, entry.policy.owner, recent, !recent && !last});
 }
 
 void Parked::held(Entry& entry) {
   if (entry.memory.held || !entry.closed()) return;
-  entries_.held(entry, true);
+  entries_.contents().held(entry, true);
   MutexLock lock(mutex_);
   held_.insert(entry.policy.ino);
 }
@@ -60,9 +61,10 @@ void Parked::retry(bool even_recent) {
   --unparking_;
 }
 
-bool Parked::more_to_come() {
+bool Parked::more_to_come(const Owners& of) {
   MutexLock lock(mutex_);
-  return unparking_ > 0 || std::ranges::any_of(parked_, &Victim::closing);
+  return unparking_ > 0 ||
+         std::ranges::any_of(parked_, [&](const Victim& each) { return each.closing && of[each.owner]; });
 }
 
 }  // namespace kvcachefs

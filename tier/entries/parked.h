@@ -29,13 +29,14 @@ class Parked {
   std::optional<uint64_t> next_held() EXCLUDES(mutex_);
   // Makes candidates of the entries whose time has come.
   void retry(bool even_recent) EXCLUDES(mutex_);
-  // Entries come back soon: their holders may have closed them already.
-  bool more_to_come() EXCLUDES(mutex_);
+  // Entries of these owners come back soon: their holders may have closed them already.
+  bool more_to_come(const Owners& of = Owners().set()) EXCLUDES(mutex_);
 
  private:
   struct Victim {
     uint64_t ino;
     uint64_t until_ms;
+    uint8_t owner;
     bool recent;   // parked only because it was just looked up
     bool closing;  // its holder may have closed it already
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 namespace kvcachefs {
 namespace {
@@ -69,7 +70,14 @@ void Policy::opened(PolicyFacts& facts) {
 }
 
 void Policy::removed(PolicyFacts& facts) {
-  if (facts.in_heap()) take_at(facts.heap_position);
+  if (facts.in_heap()) take_at(heaps_[facts.owner], facts.heap_position);
+}
+
+void Policy::owned(PolicyFacts& facts, uint8_t owner) {
+  const bool was_in_heap = facts.in_heap();
+  removed(facts);
+  facts.owner = owner;
+  if (was_in_heap) put(facts);
 }
 
 void Policy::reprioritised(PolicyFacts& facts) {
@@ -90,48 +98,60 @@ void Policy::follow(const Policy& other) {
   clock_ = std::max(clock_, other.clock_);
 }
 
-PolicyFacts* Policy::next_victim() {
-  if (slots_.empty()) return nullptr;
-  const Slot first = slots_.front();
-  take_at(0);
-  victim_taken(first.score);
-  return first.facts;
+PolicyFacts* Policy::next_victim(const Owners& of) {
+  Heap* first = nullptr;
+  for (size_t owner = 0; owner < heaps_.size(); ++owner)
+    if (of[owner] && !heaps_[owner].empty() &&
+        (first == nullptr || heaps_[owner].front().score < first->front().score))
+      first = &heaps_[owner];
+  if (first == nullptr) return nullptr;
+  const Slot slot = first->front();
+  take_at(*first, 0);
+  victim_taken(slot.score);
+  return slot.facts;
+}
+
+size_t Policy::size() const {
+  return std::accumulate(heaps_.begin(), heaps_.end(), size_t{0},
+                         [](size_t sum, const Heap& heap) { return sum + heap.size(); });
 }
 
 void Policy::put(PolicyFacts& facts) {
-  slots_.emplace_back();
-  settle(slots_.size() - 1, {score(facts), &facts});
+  if (facts.owner >= heaps_.size()) heaps_.resize(facts.owner + size_t{1});
+  Heap& heap = heaps_[facts.owner];
+  heap.emplace_back();
+  settle(heap, heap.size() - 1, {score(facts), &facts});
 }
 
-void Policy::take_at(size_t position) {
-  slots_[position].facts->heap_position = kNotInHeap;
-  const Slot last = slots_.back();
-  slots_.pop_back();
-  if (position < slots_.size()) settle(position, last);
+void Policy::take_at(Heap& heap, size_t position) {
+  heap[position].facts->heap_position = kNotInHeap;
+  const Slot last = heap.back();
+  heap.pop_back();
+  if (position < heap.size()) settle(heap, position, last);
 }
 
-void Policy::settle(size_t position, const Slot& slot) {
+void Policy::settle(Heap& heap, size_t position, const Slot& slot) {
   while (position > 0) {
     const size_t parent = (position - 1) / kChildren;
-    if (slot.score >= slots_[parent].score) break;
-    set(position, slots_[parent]);
+    if (slot.score >= heap[parent].score) break;
+    set(heap, position, heap[parent]);
     position = parent;
   }
   for (;;) {
     const size_t first_child = position * kChildren + 1;
-    if (first_child >= slots_.size()) break;
+    if (first_child >= heap.size()) break;
     const auto children =
-        std::span(slots_).subspan(first_child).first(std::min(kChildren, slots_.size() - first_child));
+        std::span(heap).subspan(first_child).first(std::min(kChildren, heap.size() - first_child));
     const auto lowest = std::ranges::min_element(children, {}, &Slot::score);
     if (slot.score <= lowest->score) break;
-    set(position, *lowest);
+    set(heap, position, *lowest);
     position = first_child + static_cast<size_t>(lowest - children.begin());
   }
-  set(position, slot);
+  set(heap, position, slot);
 }
 
-void Policy::set(size_t position, const Slot& slot) {
-  slots_[position] = slot;
+void Policy::set(Heap& heap, size_t position, const Slot& slot) {
+  heap[position] = slot;
   slot.facts->heap_position = static_cast<uint32_t>(position);
 }
 

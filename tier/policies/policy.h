@@ -5,8 +5,12 @@
 // Each policy gives a candidate a score when it is put in or touched, and the lowest score leaves first. An
 // entry is in the heap exactly while it is a candidate: inserted() and adopt() put it in, next_victim() and
 // removed() take it out. Each of them is O(log entries).
+//
+// Each owner's candidates are in a heap of their own, so that those of some owners can leave before the
+// others'. All of a policy's scores can be compared.
 #pragma once
 
+#include <bitset>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -19,12 +23,16 @@ namespace kvcachefs {
 
 inline constexpr uint32_t kNotInHeap = UINT32_MAX;
 
+inline constexpr size_t kMostOwners = 256;
+using Owners = std::bitset<kMostOwners>;
+
 // The part of an entry that policies own. It lies inside the entry and must not move while it is in a heap.
 struct PolicyFacts {
   uint64_t ino = 0;
   uint32_t heap_position = kNotInHeap;
   uint32_t frequency = 0;
   int32_t priority = 0;
+  uint8_t owner = 0;  // its user's number in the pool; owned() changes it
   // Ticks of the policy's logical clock, unique in a pool.
   uint64_t last_use = 0;
   uint64_t inserted = 0;
@@ -54,6 +62,8 @@ class Policy {
   // The caller has changed the priority.
   void reprioritised(PolicyFacts& facts);
 
+  void owned(PolicyFacts& facts, uint8_t owner);
+
   // The entry becomes a candidate with the facts it has: it was unpinned, or is a victim put back.
   void adopt(PolicyFacts& facts);
 
@@ -63,10 +73,10 @@ class Policy {
   // Advances the clock to the other policy's if that is ahead: for two policies between which entries move.
   void follow(const Policy& other);
 
-  // Takes out the entry that should leave first; nullptr when there is no candidate.
-  PolicyFacts* next_victim();
+  // Takes out the entry that should leave first, of those that these have; nullptr when there is none.
+  PolicyFacts* next_victim(const Owners& of = Owners().set());
 
-  size_t size() const { return slots_.size(); }
+  size_t size() const;
 
  protected:
   struct Score {
@@ -77,13 +87,14 @@ class Policy {
   };
 
  private:
-  // An indexed 4-ary heap. slots_[i].facts->heap_position == i for every i, and no slot scores lower than its
+  // An indexed 4-ary heap. heap[i].facts->heap_position == i for every i, and no slot scores lower than its
   // parent, (i - 1) / 4. The score lies in the slot, so that sifting reads one array and no entries: four
   // slots of 24 bytes are two cache lines, and a heap of a million candidates is ten levels deep.
   struct Slot {
     Score score;
     PolicyFacts* facts = nullptr;
   };
+  using Heap = std::vector<Slot>;
 
   virtual Score score(const PolicyFacts& facts) const = 0;
   // True if a priority change alone moves a candidate.
@@ -91,15 +102,17 @@ class Policy {
   virtual void victim_taken(const Score&) {}
 
   void put(PolicyFacts& facts);
-  void touched(PolicyFacts& facts) { settle(facts.heap_position, {score(facts), &facts}); }
-  void take_at(size_t position);
+  void touched(PolicyFacts& facts) {
+    settle(heaps_[facts.owner], facts.heap_position, {score(facts), &facts});
+  }
+  static void take_at(Heap& heap, size_t position);
   // Puts the slot where it belongs, starting from a free position: up while it scores lower than the parent,
   // else down.
-  void settle(size_t position, const Slot& slot);
-  void set(size_t position, const Slot& slot);
+  static void settle(Heap& heap, size_t position, const Slot& slot);
+  static void set(Heap& heap, size_t position, const Slot& slot);
   uint64_t tick() { return ++clock_; }
 
-  std::vector<Slot> slots_;
+  std::vector<Heap> heaps_;  // by owner
   uint64_t clock_ = 0;
 };
 

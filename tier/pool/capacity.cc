@@ -35,6 +35,9 @@ constexpr uint64_t kLearnedShare = 8;
 // more is counted as it is once it waits.
 constexpr uint64_t kQueuedBytes = uint64_t{1} << 20;
 
+// What those who are over their shares leave free: else they would take what has just left for another.
+constexpr uint64_t kOthersShare = 32;
+
 // At most this share of a small pool stays empty for the sake of writers.
 constexpr uint64_t kHeadroomShare = 16;
 constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
@@ -64,7 +67,7 @@ uint64_t Capacity::promise_bytes() const {
   return std::min(limit_.bytes() / 2, kUnknownBytes);
 }
 
-bool Capacity::admit_writer(uint64_t ino, uint64_t charged_bytes) {
+bool Capacity::admit_writer(uint64_t ino, uint64_t charged_bytes, uint8_t owner) {
   bool admitted = true;
   if (surroundings_.backing_store->needs_write_access())
     writers_.open(ino, charged_bytes, false);
@@ -73,6 +76,7 @@ bool Capacity::admit_writer(uint64_t ino, uint64_t charged_bytes) {
     // them is no reason to evict from a pool that is nearly empty.
     admitted =
         writers_.open(ino, charged_bytes, promise_bytes(), std::min(free_bytes(true), limit_.bytes() / 2));
+  writers_.owned(ino, owner);
   surroundings_.evictor->wake_if_idle();
   return admitted;
 }
@@ -86,11 +90,15 @@ uint64_t Capacity::free_bytes(bool even_promised) const {
   return free_bytes - (even_promised ? 0 : std::min(free_bytes, writers_.promised_bytes()));
 }
 
-Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes) {
+Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes, uid_t user) {
   if (bytes == 0) return Waited::kRoom;
-  uint64_t others_bytes = 0;
+  const auto left_to_others = [&] {
+    return shares_.is_user_over(user) ? room_.wanted_bytes(Room::Whose::kWriter) + size_bytes() / kOthersShare
+                                      : 0;
+  };
+  uint64_t others_bytes = left_to_others();
   if (waiting_.goes_before(patience))
-    others_bytes = room_.wanted_bytes(Room::Whose::kWriter) + waiting_.size() * kQueuedBytes;
+    others_bytes += room_.wanted_bytes(Room::Whose::kWriter) + waiting_.size() * kQueuedBytes;
   if (has_room(bytes + others_bytes, own_promise_bytes)) return Waited::kRoom;
   if (closed() || waiting_.waits_ended())
     return arena_.usage().free_bytes >= bytes ? Waited::kRoom : Waited::kNoRoom;
@@ -102,37 +110,40 @@ Waited Capacity::wait_for_room(uint64_t bytes, Patience patience, uint64_t own_p
   bool found = false;
   for (;;) {
     const Room::Ticket ticket = room_.ticket();
-    found = has_room(bytes, own_promise_bytes);
+    const bool is_over = shares_.is_user_over(user);  // eviction may change that
+    const auto whose = is_over ? Room::Whose::kOver : Room::Whose::kWriter;
+    const uint64_t needed = bytes + left_to_others();
+    found = has_room(needed, own_promise_bytes);
     if (found || closed() || waiting_.waits_ended() || now_ns() - patience.begun_ns > patience_ns) break;
     // This wait may be longer than a request may take before it counts as hung (hang_after).
     surroundings_.still_at_it();
     const uint64_t free_bytes = this->free_bytes(true);
-    if (now_ns() - begun_ns < kClosingNs && free_bytes >= bytes) {
-      (void)room_.wait(Room::Whose::kWriter, ticket, kClosingPause);
+    if (now_ns() - begun_ns < kClosingNs && free_bytes >= needed) {
+      (void)room_.wait(whose, ticket, kClosingPause);
       continue;
     }
     // Free memory that is promised to others is taken: nothing is evicted for the sake of promises, which may
     // never be used.
-    found = free_bytes >= bytes + kCountingSlackBytes;
+    found = free_bytes >= needed + kCountingSlackBytes;
     if (found) break;
     Room::Answer answer;
     {
-      Room::Demand demand(room_, Room::Whose::kWriter, bytes + kCountingSlackBytes);
+      Room::Demand demand(room_, whose, needed + kCountingSlackBytes);
       surroundings_.evictor->wake();
-      answer = room_.wait(Room::Whose::kWriter, ticket, kPatience);
+      answer = room_.wait(whose, ticket, kPatience);
     }
-    if (answer == Room::Answer::kTryAgain) continue;
+    if (answer == Room::Answer::kTryAgain || is_over != shares_.is_user_over(user)) continue;
     const uint64_t activity_now = activity();
     if (activity_now == activity_before || writers_.count() < 2) break;
     activity_before = activity_now;
-    (void)room_.wait(Room::Whose::kWriter, room_.ticket(), kOthersPatience);
+    (void)room_.wait(whose, room_.ticket(), kOthersPatience);
   }
   count(counters_.reservation_waits);
   count(counters_.reservation_wait_ns, now_ns() - begun_ns);
   return found ? Waited::kRoom : Waited::kNoRoom;
 }
 
-uint64_t Capacity::pressure_bytes() {
+uint64_t Capacity::pressure_bytes(bool even_over) {
   const ArenaUsage now = arena_.usage();
   const Watermarks marks = limit_.watermarks();
   // Because free space must be there before writers need it, room for a few entries is kept beyond the
@@ -141,19 +152,21 @@ uint64_t Capacity::pressure_bytes() {
   // Names do not leave with data: the marks are of what is beside them.
   const uint64_t size = now.size_bytes - now.inode_bytes();
   const bool outgrows = size >= kSmallPoolBytes && !surroundings_.backing_store->needs_write_access();
-  const uint64_t headroom =
-      std::max(std::min(size / kHeadroomShare, 4 * expected) +
-                   std::min(size / kGrowthHeadroomShare, growth_bytes_.load(std::memory_order_relaxed)),
-               outgrows ? std::min(size / kUnpromisedShare, kUnpromisedBytes) : 0);
+  const uint64_t headroom = std::max(std::min(size / kHeadroomShare, 4 * expected) +
+                                         std::min(size / kGrowthHeadroomShare, growth_bytes(even_over)),
+                                     outgrows ? std::min(size / kUnpromisedShare, kUnpromisedBytes) : 0);
   const uint64_t high = std::min(size / 100 * marks.high_percent, size - headroom);
   const uint64_t low = std::min(size / 100 * marks.low_percent, high - std::min(high / 8, expected));
-  const uint64_t used = now.data_bytes();
-  if (used > high) evicting_ = true;
-  if (used <= low) evicting_ = false;
-  uint64_t pressure = std::max(evicting_ ? used - low : 0, pressure_of_host(now.used_bytes()));
-  // Room for one waiting writer is not taken from what another writer was promised.
-  if (uint64_t wanted = room_.wanted_bytes(); wanted > 0) {
-    wanted += writers_.promised_bytes();
+  const uint64_t excess = even_over ? 0 : shares_.excess().data_bytes;
+  const uint64_t used = now.data_bytes() - std::min(now.data_bytes(), excess);
+  if (even_over && used > high) evicting_ = true;
+  if (even_over && used <= low) evicting_ = false;
+  uint64_t pressure =
+      std::max(evicting_ ? used - std::min(used, low) : 0, pressure_of_host(now.used_bytes()));
+  // Room for one waiting writer is not taken from what another writer was promised, within his user's share.
+  if (uint64_t wanted = room_.wanted_bytes() - (even_over ? 0 : room_.wanted_bytes(Room::Whose::kOver));
+      wanted > 0) {
+    wanted += shares_.has_shares() ? shares_.within(writers_.promised_by_owner()) : writers_.promised_bytes();
     const uint64_t free_bytes = limit_.free_bytes(now);
     if (wanted > free_bytes) pressure = std::max(pressure, wanted - free_bytes);
   }
@@ -178,8 +191,8 @@ uint64_t Capacity::leaving_bytes() const {
   return limit_.is_lowered() ? limit_.above_ceiling_bytes(arena_.usage().used_bytes()) : 0;
 }
 
-bool Capacity::writer_outruns() const {
-  return free_bytes(true) < growth_bytes_.load(std::memory_order_relaxed);
+bool Capacity::writer_outruns(bool even_over) const {
+  return free_bytes(true) < growth_bytes(even_over);
 }
 
 uint64_t Capacity::activity() const {

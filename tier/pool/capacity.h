@@ -8,6 +8,7 @@
 
 #include "alloc/memory_arena.h"
 #include "tier/counters.h"
+#include "tier/entries/shares.h"
 #include "tier/pool/entry_size.h"
 #include "tier/pool/pool_limit.h"
 #include "tier/pool/surroundings.h"
@@ -29,12 +30,16 @@ class Capacity {
   static constexpr uint64_t kCountingSlackBytes = 256 << 10;
 
   Capacity(const PoolOptions& options, const PoolSurroundings& surroundings, const MemoryArena& arena,
-           PoolCounters& counters)
+           PoolCounters& counters, Shares& shares)
       : surroundings_(surroundings),
         arena_(arena),
         counters_(counters),
+        shares_(shares),
         limit_(options),
-        entry_size_bytes_(options.entry_size_bytes) {}
+        entry_size_bytes_(options.entry_size_bytes) {
+    shares_.set_share(options.user_share_percent);
+    shares_.set_memory(arena.usage());
+  }
 
   // --- settings ---
   PoolLimit& limit() { return limit_; }
@@ -54,13 +59,17 @@ class Capacity {
   bool promises_expected_size() const { return promise_bytes() == expected_entry_bytes(); }
   // A writer opens a file that takes `charged_bytes`. False: it was promised no memory, and its writes come
   // to the daemon.
-  bool admit_writer(uint64_t ino, uint64_t charged_bytes);
+  bool admit_writer(uint64_t ino, uint64_t charged_bytes, uint8_t owner = 0);
   Writers& writers() { return writers_; }
-  // Bytes that writers which outgrew their reservation may write before the evictor looks again.
-  void expect_growth(uint64_t bytes) { growth_bytes_.store(bytes, std::memory_order_relaxed); }
+  // Bytes that writers which outgrew their reservation may write before the evictor looks again; of those,
+  // bytes of writers within their shares.
+  void expect_growth(uint64_t bytes, uint64_t within_shares) {
+    growth_bytes_.store(bytes, std::memory_order_relaxed);
+    growth_within_.store(within_shares, std::memory_order_relaxed);
+  }
   // True if the free memory may not last for the writers with passthrough until the next round: they cannot
-  // wait and get ENOSPC.
-  bool writer_outruns() const;
+  // wait and get ENOSPC. Without `even_over` those who are over their shares may get it.
+  bool writer_outruns(bool even_over = true) const;
   // Changes when memory is taken or freed or a file is made: tells writers at work from merely open files.
   uint64_t activity() const;
 
@@ -70,10 +79,13 @@ class Capacity {
   bool has_room(uint64_t bytes, uint64_t own_promise_bytes = 0) const;
   uint64_t free_bytes(bool even_promised) const;
   // Waits for the evictor or for other writers. Without patience it says that it would wait, as it would
-  // behind the requests in waiting().
-  Waited wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes = 0);
+  // behind the requests in waiting(). The room is for this user. If he is over his share, only entries of
+  // those who are leave for it, and he leaves some room to others.
+  Waited wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes = 0, uid_t user = 0);
   WaitingLane& waiting() { return waiting_; }
-  uint64_t pressure_bytes();  // bytes that must leave now; 0: none
+  // Bytes that must leave now; 0: none. Without `even_over`: bytes that would have to if those who are over
+  // their shares took no more than that, and asked for nothing. So much of the others' entries may leave.
+  uint64_t pressure_bytes(bool even_over = true);
   // The pool gives way to the host: so much more leaves than it was asked for before.
   void give_way(uint64_t bytes);
   uint64_t leaving_bytes() const;  // what has not left yet of that
@@ -81,11 +93,15 @@ class Capacity {
 
  private:
   uint64_t pressure_of_host(uint64_t used_bytes);
+  uint64_t growth_bytes(bool even_over) const {
+    return (even_over ? growth_bytes_ : growth_within_).load(std::memory_order_relaxed);
+  }
   uint64_t promise_bytes() const;  // what a writer must be promised for passthrough
 
   const PoolSurroundings& surroundings_;
   const MemoryArena& arena_;
   PoolCounters& counters_;
+  Shares& shares_;
   Room room_;
   WaitingLane waiting_;
   Writers writers_;
@@ -93,6 +109,7 @@ class Capacity {
   PoolLimit limit_;
   std::atomic<uint64_t> entry_size_bytes_;
   std::atomic<uint64_t> growth_bytes_{0};
+  std::atomic<uint64_t> growth_within_{0};
   std::atomic<bool> loses_nothing_{false};
   std::atomic<bool> closed_{false};
   std::atomic<bool> evicting_{false};  // between the high and the low watermark

@@ -18,10 +18,17 @@ constexpr uint64_t kOrderNs = 30'000'000'000;
 constexpr auto kTellingTime = std::chrono::milliseconds(1000);
 constexpr auto kShortTellingTime = std::chrono::milliseconds(50);
 constexpr int kHeldARound = 8;
+constexpr uint64_t kOverPatienceMs = 100;  // more than the pauses of a victim in use (tier/entries/parked.cc)
 constexpr auto kGrowPause = std::chrono::milliseconds(20);
 constexpr auto kSpillPause = std::chrono::milliseconds(2);
 
 }  // namespace
+
+// Whether a writer waits for whom an effort of that kind may find a victim.
+bool Evictor::waits_in(const Room& room, bool over_alone) {
+  return room.wanted_bytes(Room::Whose::kWriter) > 0 ||
+         (over_alone && room.wanted_bytes(Room::Whose::kOver) > 0);
+}
 
 bool Evictor::tidy() {
   publish_grown();
@@ -53,11 +60,18 @@ void Evictor::look_at_held() {
     if (!ino) return;
     const LockedEntry entry(entries_.shard(*ino), *ino);
     if (entry == nullptr || !entry->memory.held) continue;
-    entries_.held(*entry, false);
+    entries_.contents().held(*entry, false);
     if (!entry->closed() || entry->tier == Entry::Tier::kCold) continue;
     const auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK);
-    if (!fd || !sys::set_lease(fd->get(), F_WRLCK)) parked_.held(*entry);
+    if (fd && sys::set_lease(fd->get(), F_WRLCK)) continue;
+    if (fd) see_charged(*entry, fd->get());
+    parked_.held(*entry);
   }
+}
+
+// A mapping may fill the holes of a closed file.
+void Evictor::see_charged(Entry& entry, int fd) {
+  if (const auto now = sys::stat_of(fd)) entries_.contents().charged(entry, allocated_bytes_of(*now));
 }
 
 // To be called before a search for a victim, not after one that found none: an entry that came back during
@@ -67,19 +81,49 @@ bool Evictor::more_to_come() {
          surroundings_.listener->is_behind(number_);
 }
 
+bool Evictor::awaits_over() {
+  if (surroundings_.listener->is_behind(number_)) return true;
+  const Owners over = entries_.shares().over();
+  if (!parked_.more_to_come(over) && disk_.backlog_bytes() == 0) return false;
+  const uint64_t now_ms = now_coarse_ms();
+  if (awaits_over_since_ms_ == 0) awaits_over_since_ms_ = now_ms;
+  return now_ms - awaits_over_since_ms_ < kOverPatienceMs;
+}
+
+Evictor::Next Evictor::after_nothing(Effort& effort, bool writer_waits, bool more) {
+  if (!effort.even_recent) {
+    effort.even_recent = true;
+    parked_.retry(true);
+    return Next::kHarder;
+  }
+  if (effort.over_alone ? awaits_over() : more) return Next::kLater;
+  // Only a waiting writer is worth a client's temporary file.
+  if (!effort.even_fresh && writer_waits) {
+    effort.even_fresh = true;
+    return Next::kHarder;
+  }
+  if (!effort.over_alone) return Next::kEnd;
+  effort = {};
+  return Next::kHarder;
+}
+
 bool Evictor::make_room() {
+  Room& room = capacity_.room();
   uint64_t pressure = capacity_.pressure_bytes();
   if (pressure == 0) {
-    if (capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
+    awaits_over_since_ms_ = 0;
+    if (room.wanted_bytes() > 0) room.room_made();
     return false;
   }
   const uint64_t begun_ns = now_ns();
-  Effort effort;
+  const bool any_over = entries_.shares().over().any();
+  Effort effort{.over_alone = any_over};
   EvictResult evicted;
   while (pressure > 0) {
     if (now_ns() - begun_ns > kRoundNs) return true;
-    const bool writer_waits =
-        capacity_.room().wanted_bytes(Room::Whose::kWriter) > 0 || capacity_.writer_outruns();
+    const bool even_over = effort.over_alone || !any_over;
+    const bool outruns = capacity_.writer_outruns(even_over);
+    const bool writer_waits = waits_in(room, effort.over_alone) || outruns;
     effort.disk_is_busy = disk_.is_busy(pressure);
     // A waiting writer, or a host that is short of memory, is worth more than entries that the disk cannot
     // take, if those may be lost.
@@ -88,41 +132,45 @@ bool Evictor::make_room() {
       effort.even_unspilled = true;
     // A victim in use is tried again for up to 85 ms. That is too long while a writer with passthrough may
     // meet the end of the memory.
-    const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !capacity_.writer_outruns()) ||
+    const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !outruns) ||
                       (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0) ||
                       arena_.deep_names().seeks() || surroundings_.listener->is_behind(number_);
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
     if (attempt == Attempt::kNothing) {
-      if (!effort.even_recent) {
-        effort.even_recent = true;
-        parked_.retry(true);
-        continue;
-      }
-      if (more) return true;
-      // Only a waiting writer is worth a client's temporary file.
-      if (!effort.even_fresh && writer_waits) {
-        effort.even_fresh = true;
-        continue;
-      }
+      const bool was_fresh = effort.even_fresh, was_over = effort.over_alone;
+      const Next next = after_nothing(effort, writer_waits, more);
+      if (next == Next::kLater) return true;
       // Writers are told that there is no room only after fresh entries were tried too. Before that only
       // promotions are told.
-      capacity_.room().nothing_to_evict(effort.even_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
+      if (next == Next::kEnd) {
+        room.nothing_to_evict(was_fresh ? Room::Whose::kWriter : Room::Whose::kPromotion);
+        return false;
+      }
+      if (!was_over || effort.over_alone) continue;
+      room.nothing_to_evict(Room::Whose::kOver);
+      pressure = capacity_.pressure_bytes(false);
+      if (pressure > 0) continue;
+      if (room.wanted_bytes() > room.wanted_bytes(Room::Whose::kOver)) room.room_made();
       return false;
     }
-    if (attempt == Attempt::kFreed && capacity_.room().wanted_bytes() > 0) capacity_.room().room_made();
+    if (attempt == Attempt::kFreed && effort.over_alone) awaits_over_since_ms_ = 0;
+    if (attempt == Attempt::kFreed && room.wanted_bytes() > 0) room.room_made();
     if (evicted.bytes >= pressure || evicted.entries % 16 == 0) {
       evicted.bytes = 0;
-      pressure = capacity_.pressure_bytes();
+      pressure = capacity_.pressure_bytes(even_over);
     }
   }
-  capacity_.room().room_made();
+  room.room_made();
   return false;
 }
 
 Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
   if (surroundings_.listener->is_behind(number_)) return Attempt::kNothing;
-  const auto victim = entries_.candidates().next_victim(effort.even_fresh);
+  const Owners over = entries_.shares().over();
+  std::optional<Candidates::Victim> victim;
+  if (over.any()) victim = entries_.candidates().next_victim(effort.even_fresh, over);
+  if (!victim && !effort.over_alone) victim = entries_.candidates().next_victim(effort.even_fresh);
   if (!victim) return Attempt::kNothing;
   EntryTable::Shard& shard = entries_.shard(victim->ino);
   const LockedEntry entry(shard, victim->ino);
@@ -178,7 +226,10 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
   // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
   const bool free = fd && sys::set_lease(fd->get(), F_WRLCK);
-  if (!free) parked_.held(entry);
+  if (!free) {
+    if (fd) see_charged(entry, fd->get());
+    parked_.held(entry);
+  }
   const Tree::NamesLeft left =
       free ? tree_.remove_names(entry, fd->get(), Tree::kNamesAtOnce) : Tree::NamesLeft::kAll;
   if (left != Tree::NamesLeft::kNone) {
@@ -249,9 +300,10 @@ void Evictor::make_disk_room() {
   }
 }
 
-bool Evictor::discard_coldest() {
+bool Evictor::discard_coldest(bool over_alone) {
   if (surroundings_.listener->is_behind(number_)) return false;
-  const auto ino = entries_.candidates().next_cold();
+  auto ino = entries_.candidates().next_cold(entries_.shares().over());
+  if (!ino && !over_alone) ino = entries_.candidates().next_cold();
   if (!ino) return false;
   EntryTable::Shard& shard = entries_.shard(*ino);
   const LockedEntry entry(shard, *ino);

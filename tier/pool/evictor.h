@@ -33,9 +33,11 @@ class Evictor : DiskPart {
   EvictResult last_evict() const EXCLUDES(last_mutex_);
   // Evicts until no more than this is used, until nothing more can go, or until the deadline.
   EvictResult shrink_to(uint64_t size_bytes, uint64_t deadline_ns);
-  // Called when a call that makes a name has met ENOSPC, or its `limit` of names. Waits a little for an
-  // inode, a page, or a place; kRoom says to try again.
-  Waited wait_to_make(Patience patience, NameLimit* limit = nullptr);
+  // Called when a call of this user's that makes a name has met ENOSPC, or its `limit` of names. Waits a
+  // little for an inode, a page, or a place; kRoom says to try again.
+  Waited wait_to_make(Patience patience, uid_t uid = 0, NameLimit* limit = nullptr);
+  // True for a user who has more than his share while inodes are short: he gets none of the last.
+  bool gives_way(uid_t uid) const;
   // True for a caller that would take the inode that a request before it waits for.
   bool would_overtake(Patience patience) const;
   std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience) const;
@@ -48,27 +50,37 @@ class Evictor : DiskPart {
     bool even_unspilled = false;  // discards entries that the disk is too slow for
     bool disk_is_busy = false;    // the disk is asked for nothing more
     bool clean_alone = false;     // evicts clean entries only: to make room on the disk
+    bool over_alone = false;      // evicts entries only of those who are over their shares
   };
 
   void publish_grown();
   void look_at_held();
+  void see_charged(Entry& entry, int fd);
   bool more_to_come();
   bool make_room();  // true: there is more to do
+  // What make_room() does when an effort finds no victim: it tries harder, or comes back later, or ends.
+  enum class Next { kHarder, kLater, kEnd };
+  Next after_nothing(Effort& effort, bool writer_waits, bool more);
+  // Those who are over their shares have entries that can leave in a moment: until then no others do.
+  bool awaits_over();
+  static bool waits_in(const Room& room, bool over_alone);
+  // Those who are over their shares leave first.
   Attempt evict_one(Effort effort, EvictResult& result);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.
   Attempt drop_memory(Entry& entry, EvictResult& result);
   void make_disk_room();
-  bool discard_coldest();  // discards a cold entry; false: there is none
+  bool discard_coldest(bool over_alone = false);  // discards a cold entry; false: there is none
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
   bool make_inode_room();
   bool keep_entry_limit();
+  uint64_t wanted_inodes(bool even_over) const;  // that are to be free; as Capacity::pressure_bytes()
   // Who waits in `room` needs one; the evictor goes on until there are enough.
   struct Goal {
     const Room& room;
     std::function<bool()> has_one;
-    std::function<bool()> has_enough;
+    std::function<bool(bool even_over)> has_enough;
   };
   // kMore: more entries can go; kNone: none can, and there are not enough.
   enum class Discarded { kEnough, kMore, kNone };
@@ -84,6 +96,7 @@ class Evictor : DiskPart {
   bool reclaiming_ = false;              // true between the two marks of free inodes
   bool reclaiming_directories_ = false;  // the same for the limit of directories
   uint64_t reclaimed_ms_ = 0;            // when a directory left, or no request waited for one to
+  uint64_t awaits_over_since_ms_ = 0;
   mutable Mutex last_mutex_;
   EvictResult last_evict_ GUARDED_BY(last_mutex_);
 };

@@ -24,10 +24,9 @@ namespace {
 
 constexpr uint64_t kRestMs = 60'000;
 // Directories leave while less than 1/8 of the inodes is free, until 1/4 is free. Entries leave while less
-// than 1/50 is free.
+// than 1/kInodeReserve is free.
 constexpr uint64_t kShortShare = 8;
 constexpr uint64_t kEnoughShare = 4;
-constexpr uint64_t kInodeReserve = 50;
 constexpr uint64_t kTurnNs = 5'000'000;  // other pools have their turn after this
 constexpr size_t kLooksATurn = 256;      // resting directories that settle() looks at in one call
 constexpr size_t kMostAsked = 4096;
@@ -245,16 +244,30 @@ bool Evictor::make_inode_room() {
     DirectoryReclaimer(*this, tree_).settle(kLooksATurn);
   }
   if (wanted + wanted_directories == 0 || removed > 0) reclaimed_ms_ = now_coarse_ms();
-  const uint64_t free_inodes = std::max(now.inodes / kInodeReserve, wanted);
-  const auto has_inodes = [this](uint64_t inodes) { return arena_.usage().free_inodes >= inodes; };
-  const Discarded discarded = discard_entries({.room = inode_room_,
-                                               .has_one = [&] { return has_inodes(1); },
-                                               .has_enough = [&] { return has_inodes(free_inodes); }});
+  const auto free_inodes = [this] { return arena_.usage().free_inodes; };
+  const Discarded discarded = discard_entries(
+      {.room = inode_room_,
+       .has_one = [&] { return free_inodes() > 0; },
+       .has_enough = [&](bool even_over) { return free_inodes() >= wanted_inodes(even_over); }});
   const bool more = discarded == Discarded::kMore;
   const bool reclaims = has_more || removed > 0 || tree_.empty_directories()->counts().asked > 0;
-  answer(inode_room_, discarded == Discarded::kEnough || has_inodes(1), more || reclaims);
+  if (wanted > 0) {
+    const uint64_t free = free_inodes();
+    const bool even_over = free >= now.inodes / kInodeReserve;
+    if (free > 0 && (even_over || inode_room_.wanted_bytes(Room::Whose::kWriter) > 0))
+      inode_room_.room_made();
+    else if (!more && !reclaims)
+      inode_room_.nothing_to_evict(free > 0 ? Room::Whose::kOver : Room::Whose::kWriter);
+  }
   answer(limit.room(), limit.free() > 0, reclaims);
   return more || reclaims;
+}
+
+uint64_t Evictor::wanted_inodes(bool even_over) const {
+  const uint64_t reserve = arena_.usage().inodes / kInodeReserve;
+  if (even_over) return std::max(reserve, inode_room_.wanted_bytes());
+  const uint64_t excess = entries_.shares().excess().inodes;
+  return std::max(reserve - std::min(reserve, excess), inode_room_.wanted_bytes(Room::Whose::kWriter));
 }
 
 // Entries leave when a request waits for the place of one, and then some more, so that not each waits.
@@ -264,7 +277,7 @@ bool Evictor::keep_entry_limit() {
   const uint64_t places = wanted == 0 ? 0 : wanted + std::min(limit.most() / kPlacesShare, kMostPlaces);
   const Discarded discarded = discard_entries({.room = limit.room(),
                                                .has_one = [&] { return limit.free() > 0; },
-                                               .has_enough = [&] { return limit.lack(places) == 0; }});
+                                               .has_enough = [&](bool) { return limit.lack(places) == 0; }});
   const bool more = discarded == Discarded::kMore;
   answer(limit.room(), discarded == Discarded::kEnough || limit.free() > 0, more);
   return more;
@@ -272,14 +285,15 @@ bool Evictor::keep_entry_limit() {
 
 Evictor::Discarded Evictor::discard_entries(const Goal& goal) {
   const uint64_t begun_ns = now_ns();
-  Effort effort;
+  Effort effort{.over_alone = entries_.shares().over().any()};
+  bool even_over = true;
   EvictResult evicted;
   bool discarded = false;  // others may have taken the place, but some can leave
   // What was closed this second leaves for those alone who wait.
-  while (!(effort.even_fresh ? goal.has_one() : goal.has_enough())) {
+  while (!(effort.even_fresh ? goal.has_one() : goal.has_enough(even_over))) {
     if (now_ns() - begun_ns > kTurnNs) return Discarded::kMore;
     // Eviction alone frees no inode of an entry with a copy on the disk: cold entries are discarded for it.
-    if (disk_.takes_more() && discard_coldest()) {
+    if (disk_.takes_more() && discard_coldest(effort.over_alone)) {
       discarded = true;
       continue;
     }
@@ -288,16 +302,11 @@ Evictor::Discarded Evictor::discard_entries(const Goal& goal) {
     if (attempt == Attempt::kSpilling) return Discarded::kMore;
     discarded |= attempt == Attempt::kFreed;
     if (attempt != Attempt::kNothing) continue;
-    if (!effort.even_recent) {
-      effort.even_recent = true;
-      parked_.retry(true);
-    } else if (more) {
-      return Discarded::kMore;
-    } else if (!effort.even_fresh && goal.room.wanted_bytes() > 0) {
-      effort.even_fresh = true;
-    } else {
-      return discarded ? Discarded::kMore : Discarded::kNone;
-    }
+    const bool was_over = effort.over_alone;
+    const Next next = after_nothing(effort, waits_in(goal.room, was_over), more);
+    if (next == Next::kLater) return Discarded::kMore;
+    if (next == Next::kEnd) return discarded ? Discarded::kMore : Discarded::kNone;
+    if (was_over && !effort.over_alone) even_over = false;
   }
   return Discarded::kEnough;
 }
@@ -312,8 +321,16 @@ std::optional<NameLimit::Claim> Evictor::claim(NameLimit& limit, Patience patien
   return limit.claim(lane.goes_before(patience) ? lane.size() : 0);
 }
 
-Waited Evictor::wait_to_make(Patience patience, NameLimit* limit) {
-  const bool lacks_inode = limit == nullptr && arena_.usage().free_inodes == 0;
+bool Evictor::gives_way(uid_t uid) const {
+  if (!entries_.shares().is_user_over(uid)) return false;
+  const ArenaUsage now = arena_.usage();
+  return now.free_inodes < now.inodes / kInodeReserve;
+}
+
+Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* limit) {
+  const auto whose =
+      limit == nullptr && entries_.shares().is_user_over(uid) ? Room::Whose::kOver : Room::Whose::kWriter;
+  const bool lacks_inode = limit == nullptr && (arena_.usage().free_inodes == 0 || gives_way(uid));
   Room& room = limit != nullptr ? limit->room() : lacks_inode ? inode_room_ : capacity_.room();
   const auto asked = tree_.empty_directories()->counts();
   const uint64_t since_ms = std::max(asked.heard_ms, patience.begun_ns / 1'000'000);
@@ -325,9 +342,11 @@ Waited Evictor::wait_to_make(Patience patience, NameLimit* limit) {
     const Room::Ticket ticket = room.ticket();
     if (limit != nullptr && limit->free() > 0) return Waited::kRoom;
     surroundings_.still_at_it();
-    const Room::Demand demand(room, Room::Whose::kWriter, limit != nullptr || lacks_inode ? 1 : kLinkBytes);
+    const Room::Demand demand(room, whose, limit != nullptr || lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
-    if (room.wait(Room::Whose::kWriter, ticket, kPatience) == Room::Answer::kTryAgain) return Waited::kRoom;
+    const Room::Answer answer = room.wait(whose, ticket, kPatience);
+    const bool is_over_no_more = whose == Room::Whose::kOver && !entries_.shares().is_user_over(uid);
+    if (answer == Room::Answer::kTryAgain || is_over_no_more) return Waited::kRoom;
   }
   if (limit != nullptr) {
     warn_of_limit(*limit);

@@ -182,7 +182,7 @@ void Inodes::forget(uint64_t ino, uint64_t lookups) {
   if (entry->open_count > 0) return;
   if (entry->is_file() && !entry->removed) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
-  shard.erase(ino);
+  entries_.shares().erase(shard, ino);
 }
 
 uint32_t Inodes::generation_of(uint64_t ino) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <map>
 
 #include "alloc/placement.h"
@@ -24,6 +25,7 @@ PoolUsage Insight::usage() const {
     most_evictable = is_promised ? 0 : entries_.sums().stored_bytes(Entry::Tier::kDirty);
   else if (disk_.tier() != nullptr && !disk_.takes_more() && is_promised)
     most_evictable = entries_.sums().stored_bytes(Entry::Tier::kClean);
+  const auto users = entries_.shares().users();
   return {.size_bytes = capacity_.size_bytes(),
           .limit_bytes = capacity_.limit().bytes(),
           .used_bytes = arena.used_bytes(),
@@ -35,7 +37,16 @@ PoolUsage Insight::usage() const {
           .max_entries = limits_.entries.most(),
           .open_entries = entries_.sums().open_files(),
           .directories = limits_.directories.count(),
-          .max_directories = limits_.directories.most()};
+          .max_directories = limits_.directories.most(),
+          .users = users.size(),
+          .users_over = static_cast<uint64_t>(std::ranges::count(users, true, &Shares::User::over)),
+          .user_share_bytes = entries_.shares().share_bytes()};
+}
+
+std::vector<Shares::User> Insight::users() const {
+  auto users = entries_.shares().users();
+  std::ranges::sort(users, std::greater(), &Shares::User::memory_bytes);
+  return users;
 }
 
 // Some of the files are found by buckets spread over the table, because a walk of a million takes 0.1 s. In a

@@ -19,6 +19,7 @@ class Insight : DiskPart {
 
   PoolUsage usage() const;
   SpillUsage spill_usage() const;
+  std::vector<Shares::User> users() const;  // those with the most memory first
   ArenaUsage inode_usage() const { return arena_.usage(); }
   uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }

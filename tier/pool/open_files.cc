@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
+#include "tier/pool/counted_inode.h"
 
 namespace kvcachefs {
 
@@ -38,7 +39,8 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
       else if (auto backing = back(*entry); !backing)
         return pass(backing);
     }
-    if (writer) opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes);
+    if (writer)
+      opened.through_daemon = !capacity_.admit_writer(ino, entry->memory.charged_bytes, entry->policy.owner);
     entries_.opened(*entry, writer, opened.from_disk, client);
     if (!writer && entry->tier == Entry::Tier::kDirty)
       disk_.spill_by_itself(*entry);  // a second access may admit it
@@ -81,9 +83,10 @@ Result<Opened> OpenFiles::created(const Created& file) {
   entry.kernel.lookup_count = 1;
   if (*kept) shard.kept[file.ino] = std::move(*kept);
   entries_.created(entry, file.named, file.open, file.open && file.writer);
+  count_inode(entries_, &entry, file.fd);
   Opened opened{.backing = entry.kernel.backing};
   if (file.open && file.writer)
-    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.memory.charged_bytes);
+    opened.through_daemon = !capacity_.admit_writer(file.ino, entry.memory.charged_bytes, entry.policy.owner);
   return opened;
 }
 
@@ -119,7 +122,7 @@ void OpenFiles::hold_on_disk(Entry& entry) {
   count(counters_.served_from_disk);
   if (entry.direct_count > 0) return;
   KVCACHEFS_CHECK(entry.disk.copy() != nullptr);
-  disk_.tier()->store->hold(entry.disk.hold(*entry.disk.copy()));
+  disk_.tier()->store->hold(entries_.contents().held_on_disk(entry, *entry.disk.copy()));
 }
 
 void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
@@ -133,7 +136,7 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
     const bool last = entries_.closed(*entry, mode.from_disk);
     // An adopted entry that had its content in memory holds nothing on the disk.
     if (mode.from_disk && entry->direct_count == 0 && entry->disk.held() != nullptr) {
-      const auto held = std::move(entry->disk.copies->held);
+      const auto held = entries_.contents().let_go(*entry);
       if (disk_.tier() != nullptr) disk_.tier()->store->let_go(*held);
     }
     if (!last) return;
@@ -149,7 +152,7 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
   if (entry->memory.reserved_end > 0 && entry->closed()) reservations_.give_back_holes(*entry);
   if (!entry->removed || entry->open_count > 0 || entry->kernel.lookup_count > 0) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
-  shard.erase(ino);
+  entries_.shares().erase(shard, ino);
 }
 
 void OpenFiles::settle(Entry& entry) {
@@ -198,13 +201,13 @@ int OpenFiles::place(int fd, int caller_thread) {
   return node;
 }
 
-Tried OpenFiles::make_way(Patience patience) {
+Tried OpenFiles::make_way(Patience patience, uid_t uid) {
   const uint64_t expected = capacity_.expected_entry_bytes();
   if (expected == 0 || !capacity_.promises_expected_size() || entries_.sums().evictable_bytes() == 0)
     return Tried::kDone;
   // The result does not matter: after a failure a write may still find memory that was promised and is not
   // used.
-  const Waited room = capacity_.wait_for_room(expected, patience);
+  const Waited room = capacity_.wait_for_room(expected, patience, 0, uid);
   return room == Waited::kWouldWait ? Tried::kWouldWait : Tried::kDone;
 }
 

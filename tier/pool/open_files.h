@@ -29,9 +29,9 @@ class OpenFiles : DiskPart {
         tree_(tree),
         prefetcher_(prefetcher) {}
 
-  // Called before a file is made. Makes an entry's room if its writer will be promised that. Waits without a
-  // lock.
-  Tried make_way(Patience patience);
+  // Called before a file of this user's is made. Makes an entry's room if its writer will be promised that.
+  // Waits without a lock.
+  Tried make_way(Patience patience, uid_t uid = 0);
   // Places a new file on the caller's node, or the nearest with room, and answers the node.
   int place(int fd, int caller_thread);
   Result<Opened> created(const Created& file);
@@ -77,6 +77,7 @@ class OpenFiles : DiskPart {
   // The descriptor that the daemon's I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino, int access, UniqueFd& own);
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
+  uid_t owner_of(uint64_t ino);
 
   std::atomic<bool> publishes_at_close_{true};
   Reservations& reservations_;

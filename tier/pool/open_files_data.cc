@@ -19,10 +19,8 @@ constexpr uint64_t kCopyDemandBytes = uint64_t{4} << 20;
 constexpr uint64_t kWholeBytes = uint64_t{1} << 20;
 
 // Memory that the file lacks up to the offset `end`, if the file has no holes.
-uint64_t missing_bytes(int fd, uint64_t end) {
-  const auto attributes = sys::stat_of(fd);
-  if (!attributes) return 0;
-  return end - std::min(end, allocated_bytes_of(*attributes));
+uint64_t missing_bytes(const struct stat& file, uint64_t end) {
+  return end - std::min(end, allocated_bytes_of(file));
 }
 
 // The writer has allocated its memory itself: the rest of its promise goes back to the other writers.
@@ -49,6 +47,12 @@ Result<int> OpenFiles::io_descriptor(uint64_t ino, int access, UniqueFd& own) {
   return entry->kernel.backing;
 }
 
+uid_t OpenFiles::owner_of(uint64_t ino) {
+  const auto fd = inodes_.open_inode(ino, O_PATH);
+  const auto attributes = fd ? sys::stat_of(fd->get()) : fail(ESTALE);
+  return attributes ? attributes->st_uid : 0;
+}
+
 void OpenFiles::io_done(uint64_t ino) {
   MutexLock lock(entries_.shard(ino).mutex);
 }
@@ -70,16 +74,21 @@ Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> 
   if (offset == 0 && reservations_.begin_writing(ino, patience) == Tried::kWouldWait)
     return Written{0, Tried::kWouldWait};
   size_t total = 0;
-  uint64_t missing = missing_bytes(*fd, offset + bytes.size());
+  const auto before = sys::stat_of(*fd);
+  uint64_t missing = before ? missing_bytes(*before, offset + bytes.size()) : 0;
+  const uid_t user = before ? before->st_uid : 0;
   for (int attempt = 0;; ++attempt) {
-    const Waited room = capacity_.wait_for_room(std::min<uint64_t>(missing, bytes.size() - total), patience);
+    const Waited room =
+        capacity_.wait_for_room(std::min<uint64_t>(missing, bytes.size() - total), patience, 0, user);
     if (room == Waited::kWouldWait) {
       io_done(ino);
       return Written{total, Tried::kWouldWait};
     }
-    // While the host is short of memory, a writer gets no more than can be evicted for it.
+    // While the host is short of memory, a writer gets no more than can be evicted for it. One over his share
+    // gets nothing that was evicted for another.
     const bool ends = capacity_.closed() || capacity_.waiting().waits_ended();
-    const bool refused = room == Waited::kNoRoom && capacity_.limit().is_lowered() && !ends;
+    const bool refused = room == Waited::kNoRoom && !ends &&
+                         (capacity_.limit().is_lowered() || entries_.shares().is_user_over(user));
     auto count = refused ? fail(ENOSPC) : sys::write_at(*fd, bytes.subspan(total), offset + total);
     if (count) total += *count;
     const bool full = count ? total < bytes.size() : count.error().code == ENOSPC;
@@ -95,14 +104,16 @@ Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> 
 
 Result<OpenFiles::Written> OpenFiles::copy_range(Range from, Range to, size_t bytes, Patience patience) {
   const auto demand = std::min<uint64_t>(bytes, kCopyDemandBytes);
+  const auto target = sys::stat_of(to.file);
+  const uid_t user = target ? target->st_uid : 0;
   if (capacity_.waiting().goes_before(patience) &&
-      capacity_.wait_for_room(demand, patience) == Waited::kWouldWait)
+      capacity_.wait_for_room(demand, patience, 0, user) == Waited::kWouldWait)
     return Written{0, Tried::kWouldWait};
   for (int attempt = 0;; ++attempt) {
     auto copied = sys::copy_range(from.file, from.offset, to.file, to.offset, bytes);
     if (copied) return Written{*copied};
     if (copied.error().code != ENOSPC) return pass(copied);
-    const Waited room = capacity_.wait_for_room(demand, patience);
+    const Waited room = capacity_.wait_for_room(demand, patience, 0, user);
     if (room == Waited::kWouldWait) return Written{0, Tried::kWouldWait};
     if (room == Waited::kNoRoom || attempt == kRoomAttempts) {
       insight_.report_full(true);
@@ -143,8 +154,9 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
 
 Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length,
                                   Patience patience) {
+  const uid_t user = owner_of(ino);
   if ((mode & FALLOC_FL_PUNCH_HOLE) == 0 && capacity_.waiting().goes_before(patience) &&
-      capacity_.wait_for_room(length, patience) == Waited::kWouldWait)
+      capacity_.wait_for_room(length, patience, 0, user) == Waited::kWouldWait)
     return Tried::kWouldWait;
   // Room is made between the attempts, because nothing may wait here with the shard held.
   for (int attempt = 0;; ++attempt) {
@@ -164,7 +176,7 @@ Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint6
       // A length beyond the pool's size evicts nothing, because no eviction can make room for it.
       if (done.error().code != ENOSPC || length > capacity_.size_bytes()) return pass(done);
     }
-    const Waited room = capacity_.wait_for_room(length, patience);
+    const Waited room = capacity_.wait_for_room(length, patience, 0, user);
     if (room == Waited::kWouldWait) return Tried::kWouldWait;
     if (room == Waited::kNoRoom || attempt == kRoomAttempts) {
       insight_.report_full(true);

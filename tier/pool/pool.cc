@@ -57,7 +57,7 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
       surroundings_(surroundings),
       arena_(std::move(arena)),
       entries_(options.policy),
-      capacity_(options, surroundings_, arena_, counters_),
+      capacity_(options, surroundings_, arena_, counters_, entries_.shares()),
       limits_(options, entries_.sums()),
       settings_(disk_part_, options, prefetcher_, disk_requests_, evictor_) {
   entries_.observe(counting_);

@@ -101,6 +101,7 @@ void PoolDisk::want_room(uint64_t bytes) {
 
 void PoolDisk::use() {
   entries_.observe(*owned_);
+  entries_.shares().set_disk(owned_->store->space().units(), owned_->store->unit_bytes());
   tier_.store(owned_.get());
 }
 

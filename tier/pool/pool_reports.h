@@ -21,6 +21,9 @@ struct PoolUsage {
   uint64_t open_entries = 0;
   uint64_t directories = 0;
   uint64_t max_directories = 0;
+  uint64_t users = 0;
+  uint64_t users_over = 0;
+  uint64_t user_share_bytes = 0;  // 0: users have no shares
 };
 
 struct EvictOrder {

@@ -118,7 +118,7 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   entry.disk.emptied = false;
   entry.disk.synced_nameless = false;
   if (written && before != nullptr) disk_.tier()->store->expect_back(before->extents);
-  const CatalogContent& copy = entry.disk.put_copy(std::move(content));
+  const CatalogContent& copy = entries_.contents().copied(entry, std::move(content));
   // A copy that was found to be still true is put with its extents again, for its version: to a successor
   // that of before a truncation says that the content is older than the truncation.
   changes->push_back(PutContent{entry.disk.node_id, copy});
@@ -186,6 +186,12 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
   const bool damaged = outcome.finding.is_damage();
   report_bad_copy(task.content, outcome.finding, damaged ? "is discarded" : "stays as it is");
   if (damaged) (void)tree_.discard_cold(shard, *entry, RemovalReason::kDamaged);
+}
+
+bool PoolResidency::is_of_one_over(uint64_t ino) {
+  if (!entries_.shares().has_shares()) return false;
+  const LockedEntry entry(entries_.shard(ino), ino);
+  return entry != nullptr && entries_.shares().is_over(entry->policy.owner);
 }
 
 void PoolResidency::waiters_told(uint64_t ino) {

@@ -33,6 +33,7 @@ class PoolResidency final : public Residency, DiskPart {
   std::optional<CatalogContent> begin_verify(uint64_t ino) override;
   bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) override;
   Room& memory_room() override { return capacity_.room(); }
+  bool is_of_one_over(uint64_t ino) override;
   uint64_t free_bytes(bool even_promised) const override { return capacity_.free_bytes(even_promised); }
   uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
   void wake_evictor() override { surroundings_.evictor->wake(); }

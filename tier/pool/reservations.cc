@@ -31,8 +31,10 @@ constexpr size_t kIdleALook = 64;
 
 Waited Reservations::claim(uint64_t ino, int fd, uint64_t bytes, Patience patience) {
   const uint64_t begun_ns = now_ns();
+  const auto its = sys::stat_of(fd);
+  const uid_t user = its ? its->st_uid : 0;
   for (int attempt = 0; attempt < kClaimAttempts && now_ns() - begun_ns < kClaimNs; ++attempt) {
-    const Waited room = capacity_.wait_for_room(bytes, patience, capacity_.writers().promised_to(ino));
+    const Waited room = capacity_.wait_for_room(bytes, patience, capacity_.writers().promised_to(ino), user);
     if (room != Waited::kRoom) return room;
     const LockedEntry entry(entries_.shard(ino), ino);
     const auto before = sys::stat_of(fd);
@@ -87,34 +89,39 @@ bool Reservations::follow_writers() {
   // A writer that goes on after a pause takes memory. What it writes into memory that it has needs no look.
   const uint64_t activity = capacity_.activity();
   const size_t idle = std::exchange(last_activity_, activity) == activity ? 0 : kIdleALook;
-  uint64_t growth_bytes = 0;
-  for (const uint64_t ino : capacity_.writers().next_to_see(idle)) growth_bytes += follow(ino);
-  capacity_.expect_growth(growth_bytes);
+  uint64_t growth_bytes = 0, within_shares = 0;
+  for (const uint64_t ino : capacity_.writers().next_to_see(idle)) {
+    const Growth growth = follow(ino);
+    growth_bytes += growth.bytes;
+    if (growth.bytes > 0 && !entries_.shares().is_over(growth.owner)) within_shares += growth.bytes;
+  }
+  capacity_.expect_growth(growth_bytes, within_shares);
   return capacity_.writers().count() > 0;
 }
 
-uint64_t Reservations::follow(uint64_t ino) {
+Reservations::Growth Reservations::follow(uint64_t ino) {
   const LockedEntry entry(entries_.shard(ino), ino);
-  if (entry == nullptr || entry->writer_count == 0) return 0;
+  if (entry == nullptr || entry->writer_count == 0) return {};
   // The file is looked at and not changed: a write past the daemon holds the inode's lock for as long as its
   // pages of the source need to come, and they may come from this daemon.
   auto fd = arena_.open(handle_of(*entry), O_PATH);
-  if (!fd) return 0;
+  if (!fd) return {};
   auto attributes = sys::stat_of(fd->get());
-  if (!attributes) return 0;
+  if (!attributes) return {};
   const auto size = size_of(*attributes);
   const uint64_t allocated = allocated_bytes_of(*attributes);
+  entries_.contents().charged(*entry, allocated);
   const uint64_t reserved = entry->memory.reserved_end - std::min(entry->memory.reserved_end, size);
   const Writers::Seen seen = capacity_.writers().seen(ino, size, allocated, reserved);
-  if (!seen.active || !seen.passes) return 0;
+  if (!seen.active || !seen.passes) return {};
   const uint64_t expected = capacity_.expected_entry_bytes();
   const uint64_t ahead = reserved + seen.promised_bytes;
   const uint64_t growth = std::min(Capacity::kGrowthBytes, capacity_.size_bytes() / kGrowthShare);
   // A file that will end within its reservation and promise needs no more. One that was promised its growth
   // and has not used it since the last round may do so before the next.
-  if (ahead > growth || (size <= expected && size + ahead >= expected)) return 0;
+  if (ahead > growth || (size <= expected && size + ahead >= expected)) return {};
   capacity_.writers().raise(ino, growth);
-  return growth;
+  return {growth, entry->policy.owner};
 }
 
 uint64_t Reservations::trim(Entry& entry, int fd) {

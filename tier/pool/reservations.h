@@ -29,7 +29,12 @@ class Reservations : PoolPart {
 
  private:
   Waited claim(uint64_t ino, int fd, uint64_t bytes, Patience patience);
-  uint64_t follow(uint64_t ino);  // what it may grow by before the next round
+  // What its file may grow by before the next round.
+  struct Growth {
+    uint64_t bytes = 0;
+    uint8_t owner = 0;
+  };
+  Growth follow(uint64_t ino);
 
   uint64_t last_activity_ = 0;  // Capacity::activity() at the last round
 };

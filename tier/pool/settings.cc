@@ -43,6 +43,7 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
       }
     }
   }
+  entries_.shares().set_memory(arena_.usage());
   surroundings_.listener->wait_until_told(kTellingTime);
   MutexLock lock(mutex_);
   options_.size_bytes = size_bytes;
@@ -119,6 +120,16 @@ Result<void> Settings::set_most(NameLimit& limit, uint64_t PoolOptions::*option,
     options_.*option = most;
     limit.set(most);
   }
+  surroundings_.evictor->wake();
+  return {};
+}
+
+Result<void> Settings::set_user_share(unsigned percent) {
+  {
+    MutexLock lock(mutex_);
+    options_.user_share_percent = percent;
+  }
+  entries_.shares().set_share(percent);
   surroundings_.evictor->wake();
   return {};
 }

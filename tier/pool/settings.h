@@ -41,6 +41,7 @@ class Settings : DiskPart {
   // A limit below what there is takes effect over time.
   Result<void> set_max_entries(uint64_t most) EXCLUDES(mutex_);
   Result<void> set_max_directories(uint64_t most) EXCLUDES(mutex_);
+  Result<void> set_user_share(unsigned percent) EXCLUDES(mutex_);
   Result<void> set_durability(Durability durability) EXCLUDES(mutex_);
   Result<void> set_admission(Admission admission) EXCLUDES(mutex_);
   Result<void> set_auto_prefetch(bool on) EXCLUDES(mutex_);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "alloc/tree_name.h"
+#include "tier/pool/counted_inode.h"
 
 namespace kvcachefs {
 namespace {
@@ -16,6 +17,11 @@ const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) REQUI
   if (const Entry* entry = shard.find(ino)) return *entry;
   unknown.policy.ino = ino;
   return unknown;
+}
+
+// A directory's other names are those of directories in it.
+bool is_last_name(const struct stat& attributes) {
+  return S_ISDIR(attributes.st_mode) || attributes.st_nlink == 1;
 }
 
 }  // namespace
@@ -51,19 +57,25 @@ Result<KeptByDescriptor> Tree::keep_nameless(const Entry* entry, sys::Handle han
 void Tree::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, KeptByDescriptor keep) {
   const uint64_t ino = entry.policy.ino;
   entries_.removed(entry, reason);
+  if (entry.open_count == 0 && !keep) entries_.contents().charged(entry, 0);  // nothing keeps its content
   if (entry.kernel.lookup_count == 0 && entry.open_count == 0)
-    shard.erase(ino);
+    entries_.shares().erase(shard, ino);
   else if (keep)
     shard.kept[ino] = std::move(keep);
+}
+
+void Tree::count_without_a_name(uint64_t ino, const struct stat& before) {
+  if (S_ISDIR(before.st_mode)) limits_.lost_directory();
+  if (is_last_name(before)) entries_.shares().gone(ino);
 }
 
 void Tree::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before,
                        RemovalReason reason, KeptByDescriptor keep) {
   if (entry.is_file()) count(counters_.removes);
-  if (S_ISDIR(before.st_mode) || before.st_nlink == 1)
-    gone(shard, entry, reason, std::move(keep));
-  else
-    tell_attributes(entry);
+  if (is_last_name(before)) return gone(shard, entry, reason, std::move(keep));
+  if (const auto fd = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW))
+    count_inode(entries_, &entry, fd->get());
+  tell_attributes(entry);
 }
 
 bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
@@ -88,7 +100,7 @@ Result<void> Tree::remove(int directory, const char* name, bool is_directory, ui
   if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt(request);
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
-  if (is_directory) limits_.lost_directory();
+  count_without_a_name(handle->ino, *attributes);
   if (tier != nullptr) {
     Entry unknown;
     tier->names.removed(known(shard, handle->ino, unknown), directory, name);
@@ -118,6 +130,7 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
     if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
       return fail(removed.error().code);
     limits_.lost_directory();
+    entries_.shares().gone(ino);
     Entry unknown;
     const Entry& it = known(shard, ino, unknown);
     if (tier != nullptr) {
@@ -190,7 +203,7 @@ Result<void> Tree::rename(int from, const char* old_name, int to, const char* ne
     if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
     return renamed;
   }
-  if (replaced && S_ISDIR(replaced->st_mode)) limits_.lost_directory();
+  if (replaced) count_without_a_name(target_ino, *replaced);
   if (victim != nullptr)
     lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
   if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
@@ -222,6 +235,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
     linked = sys::link_to(fd->get(), directory, name);
   }
   if (!linked) return linked;
+  count_inode(entries_, entry, fd->get());
   const bool gets_its_first_name = entry->removed;  // an O_TMPFILE
   if (gets_its_first_name) {
     shard.kept.erase(ino);

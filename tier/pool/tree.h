@@ -102,13 +102,18 @@ class Tree : DiskPart {
   const std::shared_ptr<EmptyDirectories>& empty_directories() { return empty_directories_; }
 
  private:
-  Result<Tried> make_symlink(const char* target, int directory, const char* name, Patience patience);
+  // EDQUOT: the target takes memory, and the user has more than his share.
+  Result<Tried> make_symlink(const char* target, uid_t uid, int directory, const char* name,
+                             Patience patience);
+  bool may_not_add(int fd) const;
+  void count_again(uint64_t ino);  // its owner, xattrs or names have changed
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
   Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                          const char* name);
   // A name was removed or replaced; `before` are the attributes that the inode had.
   void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
                    KeptByDescriptor keep) REQUIRES(shard.mutex);
+  void count_without_a_name(uint64_t ino, const struct stat& before);
   // True while restoring for an inode that the catalog has, that is no regular file or that has several
   // names: the catalog cannot be told of a change yet. Its shard is held.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;

@@ -1,12 +1,15 @@
 // What users make in a pool, and what they change of it besides names and content.
 #include <cerrno>
+#include <cstring>
 
+#include "tier/pool/counted_inode.h"
 #include "tier/pool/tree.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr int kLinkAttempts = 40;
+constexpr size_t kLongTarget = 128;  // SHORT_SYMLINK_LEN of Linux: from here on it takes a page
 
 Result<void> give_to(int directory, int fd, const NewInode& inode) {
   // The inode belongs to root already, or to the directory's group.
@@ -30,7 +33,7 @@ Result<UniqueFd> Tree::make_file(int directory, const char* name, mode_t mode, b
 }
 
 Result<Tried> Tree::make(int directory, const char* name, const NewInode& inode, Patience patience) {
-  if (S_ISLNK(inode.mode)) return make_symlink(inode.target, directory, name, patience);
+  if (S_ISLNK(inode.mode)) return make_symlink(inode.target, inode.uid, directory, name, patience);
   auto made = S_ISDIR(inode.mode) ? sys::make_directory_at(directory, name, inode.mode & 07777)
                                   : sys::make_node_at(directory, name, inode.mode, inode.device);
   if (!made) return pass(made);
@@ -38,12 +41,16 @@ Result<Tried> Tree::make(int directory, const char* name, const NewInode& inode,
   return Tried::kDone;
 }
 
-Result<Tried> Tree::make_symlink(const char* target, int directory, const char* name, Patience patience) {
+Result<Tried> Tree::make_symlink(const char* target, uid_t uid, int directory, const char* name,
+                                 Patience patience) {
+  // What cannot be evicted gets no more than a share.
+  if (std::strlen(target) >= kLongTarget && entries_.shares().is_user_over(uid)) return fail(EDQUOT);
   for (int attempt = 0;; ++attempt) {
     auto made = sys::symlink_at(target, directory, name);
     if (made) return Tried::kDone;
     if (made.error().code != ENOSPC) return pass(made);
-    const Waited room = capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes, patience);
+    const Waited room =
+        capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes, patience, 0, uid);
     if (room == Waited::kWouldWait) return Tried::kWouldWait;
     if (room == Waited::kNoRoom || attempt == kLinkAttempts) {
       insight_.report_full(true);
@@ -59,6 +66,10 @@ Result<MadeInode> Tree::give(int directory, Result<UniqueFd> fd, const NewInode&
   if (!handle) return pass(handle);
   auto attributes = sys::stat_of(fd->get());
   if (!attributes) return pass(attributes);
+  if (!S_ISREG(attributes->st_mode)) {
+    MutexLock lock(entries_.shard(handle->ino).mutex);
+    count_inode(entries_, nullptr, fd->get());
+  }
   return MadeInode{.fd = std::move(*fd), .handle = *handle, .attributes = *attributes};
 }
 
@@ -66,6 +77,13 @@ void Tree::unmake(int directory, const char* name, bool is_directory) {
   if (remove(directory, name, is_directory)) return;
   if (sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0) && is_directory)
     limits_.lost_directory();
+}
+
+void Tree::count_again(uint64_t ino) {
+  const LockedEntry entry(entries_.shard(ino), ino);
+  if (entry == nullptr) return;
+  if (const auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW))
+    count_inode(entries_, entry, fd->get());
 }
 
 Result<void> Tree::change(uint64_t ino, const AttributeChange& wanted, bool& begun) {
@@ -83,14 +101,26 @@ Result<void> Tree::change(uint64_t ino, const AttributeChange& wanted, bool& beg
     if (wanted.times) return inodes_.set_times(ino, *wanted.times);
     return {};
   }();
+  if (wanted.uid != kSameId) count_again(ino);
   if (made || begun) attributes_changed(ino);
   return made;
+}
+
+// Xattrs take inodes, of which the last are not for those who are over their shares.
+bool Tree::may_not_add(int fd) const {
+  if (!entries_.shares().has_shares()) return false;
+  const auto attributes = sys::stat_of(fd);
+  const ArenaUsage now = arena_.usage();
+  return attributes && entries_.shares().is_user_over(attributes->st_uid) &&
+         now.free_inodes < now.inodes / kInodeReserve;
 }
 
 Result<void> Tree::set_xattr(uint64_t ino, const char* name, std::string_view value, int flags) {
   auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  if (may_not_add(fd->get())) return fail(ENOSPC);
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
+  count_again(ino);
   attributes_changed(ino, true);
   return {};
 }
@@ -99,6 +129,7 @@ Result<void> Tree::remove_xattr(uint64_t ino, const char* name) {
   auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto done = sys::remove_xattr(fd->get(), name); !done) return done;
+  count_again(ino);
   attributes_changed(ino, true);
   return {};
 }

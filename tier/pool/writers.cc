@@ -10,6 +10,7 @@ constexpr uint64_t kIdleMs = 1000;
 
 void Writers::promise(Writer& writer, uint64_t bytes) {
   promised_bytes_ += bytes - writer.promised_bytes;
+  by_owner_[writer.owner] += bytes - writer.promised_bytes;
   writer.promised_bytes = bytes;
 }
 
@@ -61,6 +62,21 @@ bool Writers::close(uint64_t ino, uint64_t allocated_bytes) {
   active_.erase(ino);
   idle_.erase(ino);
   return outgrew;
+}
+
+void Writers::owned(uint64_t ino, uint8_t owner) {
+  MutexLock lock(mutex_);
+  const auto found = writers_.find(ino);
+  if (found == writers_.end()) return;
+  const uint64_t bytes = found->second.promised_bytes;
+  promise(found->second, 0);
+  found->second.owner = owner;
+  promise(found->second, bytes);
+}
+
+Shares::Promises Writers::promised_by_owner() {
+  MutexLock lock(mutex_);
+  return by_owner_;
 }
 
 void Writers::flushed(uint64_t ino) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "tier/entries/shares.h"
 
 namespace kvcachefs {
 
@@ -35,6 +36,9 @@ class Writers {
   void open(uint64_t ino, uint64_t allocated_bytes, bool passes) EXCLUDES(mutex_);
   // The last writer closes. True: it wrote past the daemon and took more than it was promised.
   bool close(uint64_t ino, uint64_t allocated_bytes) EXCLUDES(mutex_);
+  // The inode is this owner's (tier/entries/shares.h).
+  void owned(uint64_t ino, uint8_t owner) EXCLUDES(mutex_);
+  Shares::Promises promised_by_owner() EXCLUDES(mutex_);
   // A writer has closed a descriptor: most likely it has written all.
   void flushed(uint64_t ino) EXCLUDES(mutex_);
 
@@ -61,6 +65,7 @@ class Writers {
     uint64_t size_bytes = 0;
     uint64_t allocated_bytes = 0;
     uint64_t grew_ms = 0;
+    uint8_t owner = 0;
     bool passes = false;
     bool active = false;
   };
@@ -71,6 +76,7 @@ class Writers {
   std::atomic<uint64_t> promised_bytes_{0};
   std::atomic<uint64_t> reserved_bytes_{0};
   Mutex mutex_;
+  Shares::Promises by_owner_ GUARDED_BY(mutex_){};
   std::unordered_map<uint64_t, Writer> writers_ GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> active_ GUARDED_BY(mutex_);
   std::set<uint64_t> idle_ GUARDED_BY(mutex_);

@@ -18,6 +18,7 @@
 #include "tier/catalog/content_layout.h"
 #include "tier/catalog/copy_mark.h"
 #include "tier/children.h"
+#include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
 
 namespace kvcachefs {
@@ -190,6 +191,7 @@ class Recovery::Adopter : DiskPart {
       } else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
         adopt_other(handle->ino, handle->generation);
         if (child.is_directory) limits_.made_directory();
+        count_other(directory, child.name.c_str());
         parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
       }
     });
@@ -250,10 +252,10 @@ class Recovery::Adopter : DiskPart {
     facts.named = !nameless;
     entries_.found(entry, facts);
     entry.kernel.backing = backing;
+    count_inode(entries_, &entry, fd, attributes);
     if (entry.kernel.backing < 0 && facts.open_count > facts.direct_count)
       (void)parts_.open_files.back(entry);
-    if (facts.writer_count > 0)
-      capacity_.writers().open(handle.ino, allocated, !surroundings_.backing_store->needs_write_access());
+    if (facts.writer_count > 0) adopt_writer(entry, allocated);
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
       entry.memory.reserved_end = size + allocated;
@@ -279,6 +281,20 @@ class Recovery::Adopter : DiskPart {
     const auto opens = opens_.extract(ino);
     const auto backing = backings_.extract(ino);
     return {opens ? opens.mapped() : Entries::Found{}, backing ? backing.mapped() : -1};
+  }
+
+  void adopt_writer(const Entry& entry, uint64_t allocated) {
+    Writers& writers = capacity_.writers();
+    writers.open(entry.policy.ino, allocated, !surroundings_.backing_store->needs_write_access());
+    writers.owned(entry.policy.ino, entry.policy.owner);
+  }
+
+  void count_other(int directory, const char* name) {
+    auto fd = sys::open_at(directory, name, O_PATH | O_NOFOLLOW);
+    const auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
+    if (!attributes) return note_failure(attributes.error());
+    MutexLock lock(entries_.shard(attributes->st_ino).mutex);
+    count_inode(entries_, nullptr, fd->get(), *attributes);
   }
 
   // The kernel may know the inode; nothing tells how many lookups it was told.

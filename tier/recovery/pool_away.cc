@@ -67,8 +67,8 @@ void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) 
   // A cold entry may have pages of a promotion that a death cut short: the process that finds the disk drops
   // them and puts the times back.
   const uint64_t data_bytes = data_bytes_of(mark.content, parts_.settings.options().spill_unit_bytes);
-  if (entry->direct_count > 0) (void)entry->disk.hold(mark.content);
-  (void)entry->disk.put_copy(std::move(mark.content));
+  if (entry->direct_count > 0) (void)entries_.contents().held_on_disk(*entry, mark.content);
+  (void)entries_.contents().copied(*entry, std::move(mark.content));
   entries_.contents().found_copy(*entry, cold ? std::optional(rounded_up(data_bytes)) : std::nullopt);
 }
 

@@ -160,7 +160,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     for (auto& [id, kept] : kept_) {
       const LockedEntry entry(entries_.shard(kept.ino), kept.ino);
       if (entry == nullptr) continue;
-      const CatalogContent& held = entry->disk.hold(std::move(kept.content));
+      const CatalogContent& held = entries_.contents().held_on_disk(*entry, std::move(kept.content));
       kept.is_named ? tier_.store->hold(held) : tier_.store->hold_dropped(held);
     }
   }
@@ -181,7 +181,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     if (const auto file = arena_.open(marked.handle, O_RDONLY | O_NONBLOCK | O_NOATIME))
       (void)marks_.mark_copy(*entry, file->get(), CopyMark::State::kNone, nullptr);
     entry->disk.node_id = 0;  // apply() sets it if the catalog has the file
-    entry->disk.copies.reset();
+    entries_.contents().lost_copies(*entry);
     if (entry->tier == Entry::Tier::kClean) entries_.contents().dirtied(*entry);
   }
 
@@ -276,10 +276,10 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     if (mark.emptied_as != 0) entry->disk.with_copies().emptied_as = mark.emptied_as;
     entry->disk.synced_nameless = false;  // the mark may be older than the copy
     entry->disk.name_hash = name_hash_of(marked.places.front().name);
-    const CatalogContent& content = entry->disk.put_copy(std::move(marked.mark.content));
+    const CatalogContent& content = entries_.contents().copied(*entry, std::move(marked.mark.content));
     if (marked.is_dirty()) return;
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    if (entry->direct_count > 0) tier_.store->hold(entry->disk.hold(content));
+    if (entry->direct_count > 0) tier_.store->hold(entries_.contents().held_on_disk(*entry, content));
     entries_.contents().found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
     if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
   }

@@ -8,6 +8,7 @@
 #include "base/progress.h"
 #include "base/size.h"
 #include "tier/catalog/content_layout.h"
+#include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
 
 namespace kvcachefs {
@@ -164,12 +165,13 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       const LockedEntry entry(shard, made.handle.ino);
       auto fd = arena_.open(made.handle, O_PATH | O_NOFOLLOW);
       if (!fd) continue;
-      if (entry != nullptr) entry->disk.copies.reset();
+      if (entry != nullptr) entries_.contents().lost_copies(*entry);
       Entry nameless;
       nameless.policy.ino = made.handle.ino;
       const bool removed = made.is_directory ? remove_directory(fd->get())
                                              : parts_.tree.remove_names(entry != nullptr ? *entry : nameless,
                                                                         fd->get()) == Tree::NamesLeft::kNone;
+      if (removed) entries_.shares().gone(made.handle.ino);
       if (!removed || entry == nullptr) continue;
       auto kept = parts_.tree.keep_inode(handle_of(*entry), std::move(*fd));
       parts_.tree.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
@@ -260,13 +262,17 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       const KeptCtime kept =
           is_new ? restore_ctime(fd->get(), node.modified, node.changed, is_supervised()) : KeptCtime();
       tier_.names.known(handle->ino, node.id, fd->get(), kept);
+      {
+        MutexLock lock(entries_.shard(handle->ino).mutex);
+        count_inode(entries_, nullptr, fd->get());
+      }
       if (S_ISDIR(node.mode)) {
         directories_[node.id] = *handle;
         directory_times_.emplace_back(*handle, std::pair(node.accessed, node.modified));
       }
       return {};
     }
-    adopt(node, *handle, *content, names.front().name,
+    adopt(node, *handle, fd->get(), *content, names.front().name,
           restore_ctime(fd->get(), node.modified, node.changed, false));
     return {};
   }
@@ -285,7 +291,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     return sys::handle_of(fd);
   }
 
-  void adopt(const CatalogNode& node, sys::Handle handle, const CatalogContent& content,
+  void adopt(const CatalogNode& node, sys::Handle handle, int fd, const CatalogContent& content,
              std::string_view name, KeptCtime kept) {
     EntryTable::Shard& shard = entries_.shard(handle.ino);
     MutexLock lock(shard.mutex);
@@ -295,13 +301,14 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     entry.disk.name_hash = name_hash_of(name);
     entries_.contents().found_version(entry, content.version, 0);
     const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
-    (void)entry.disk.put_copy(content);
+    (void)entries_.contents().copied(entry, content);
     entries_.found(entry, {.charged_bytes = rounded_up(data_bytes),
                            .whole_bytes = rounded_up(content.size_bytes),
                            .stored_ms = now_coarse_ms(),
                            .cold = true,
                            .pinned = node.pinned,
                            .stage = Entry::Stage::kCandidate});
+    count_inode(entries_, &entry, fd);
     for (const auto& [xattr, value] : node.xattrs)
       if (xattr == "user.kv.priority") entry.policy.priority = std::atoi(value.c_str());
     if (content.size_bytes > 0 && !has_holes(content.extents)) capacity_.stored(content.size_bytes);

@@ -39,7 +39,8 @@ class FakeMount {
         "size_bytes 17179869184\nused_bytes 13207024435\nfree_bytes 3972844749\nevictable_bytes 11811160064\n"
         "pinned_bytes 536870912\npinned_max_bytes 8589934592\nentries 6120\nmax_entries 10000\nopen_entries "
         "3\n"
-        "directories 12\nmax_directories 0\npolicy lru\n"
+        "directories 12\nmax_directories 0\nusers 2\nusers_over 1\nuser_share_bytes 4294967296\npolicy "
+        "lru\n"
         "opens_hit 10234\nlookups_missed 121\ncreates 6500\nremoves 380\nevictions 412\ndiscards 412\n"
         "discarded_bytes 25769803776\nreservations 6500\nreservation_waits 12\nreservation_wait_ns 34567890\n"
         "reservation_failures 0\nno_space_errors 0\nevict_orders 1\nentry_size_bytes 2097152\nhuge_bytes "
@@ -51,6 +52,9 @@ class FakeMount {
     write(name + "/.pool/watermarks", "95:98\n");
     write(name + "/.pool/entry_size", "auto 2M\n");
     write(name + "/.pool/pinned_max", "50%\n");
+    write(name + "/.pool/user_share", "25%\n");
+    write(name + "/.pool/users",
+          "share 4294967296\nuser 1000 bytes 2097152 disk 0 over yes\nuser 7 bytes 4096 disk 1024 over no\n");
     write(name + "/.pool/evict", "");
     write(name + "/.pool/spill", "none\n");
     write(name + "/.pool/durability", "none\n");

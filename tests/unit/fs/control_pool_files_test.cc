@@ -57,12 +57,27 @@ class PoolFiles : public test::PoolsTest {
 TEST_F(PoolFiles, AreThoseOfTheContract) {
   std::map<std::string, mode_t> modes;
   for (const PoolFile& each : pool_files()) modes.emplace(each.name, each.mode());
-  const std::map<std::string, mode_t> expected = {
-      {"size", 0644},          {"policy", 0644},      {"watermarks", 0644},     {"entry_size", 0644},
-      {"evict", 0644},         {"spill", 0644},       {"durability", 0644},     {"admission", 0644},
-      {"auto_prefetch", 0644}, {"prefetch", 0644},    {"scrub", 0644},          {"pinned_max", 0644},
-      {"stats", 0444},         {"stats.json", 0444},  {"numa", 0444},           {"entries", 0400},
-      {"size_max", 0444},      {"max_entries", 0644}, {"max_directories", 0644}};
+  const std::map<std::string, mode_t> expected = {{"size", 0644},
+                                                  {"policy", 0644},
+                                                  {"watermarks", 0644},
+                                                  {"entry_size", 0644},
+                                                  {"evict", 0644},
+                                                  {"spill", 0644},
+                                                  {"durability", 0644},
+                                                  {"admission", 0644},
+                                                  {"auto_prefetch", 0644},
+                                                  {"prefetch", 0644},
+                                                  {"scrub", 0644},
+                                                  {"pinned_max", 0644},
+                                                  {"stats", 0444},
+                                                  {"stats.json", 0444},
+                                                  {"numa", 0444},
+                                                  {"entries", 0400},
+                                                  {"size_max", 0444},
+                                                  {"max_entries", 0644},
+                                                  {"max_directories", 0644},
+                                                  {"user_share", 0644},
+                                                  {"users", 0444}};
   EXPECT_EQ(modes, expected);
   modes.clear();
   for (const PoolFile& each : pool_files())
@@ -96,6 +111,7 @@ TEST_F(PoolFiles, ShowTheSettings) {
   EXPECT_EQ(shown("pinned_max"), "50%\n");
   EXPECT_EQ(shown("max_entries"), "0\n");
   EXPECT_EQ(shown("max_directories"), "0\n");
+  EXPECT_EQ(shown("user_share"), "0%\n");
   EXPECT_EQ(shown("evict"), "evicted 0 entries 0\n");
   EXPECT_EQ(shown("spill"), "none\n");
   EXPECT_EQ(shown("durability"), "none\n");
@@ -114,6 +130,7 @@ TEST_F(PoolFiles, WhatIsWrittenIsShown) {
       {"entry_size", "auto\n", "auto\n"}, {"pinned_max", "70%\n", "70%\n"},
       {"pinned_max", "0", "0%\n"},        {"max_entries", "1000\n", "1000\n"},
       {"max_directories", "7", "7\n"},    {"max_entries", "0", "0\n"},
+      {"user_share", "30", "30%\n"},      {"user_share", "0%", "0%\n"},
   };
   for (const auto& [name, text, after] : cases) {
     EXPECT_EQ(code_of_write(name, text), 0) << name << " " << text;
@@ -219,6 +236,8 @@ TEST_F(PoolFiles, WrongValuesChangeNothing) {
       {"entry_size", "0"},
       {"pinned_max", "101%"},
       {"pinned_max", "half"},
+      {"user_share", "101%"},
+      {"user_share", "-1"},
       {"evict", ""},
       {"evict", "all"},
       {"evict", "101%"},

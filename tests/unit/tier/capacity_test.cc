@@ -271,13 +271,13 @@ TEST_F(CapacityTest, RoomForWhatWritersGrowByIsKept) {
   use(1580 * kBlock);
   EXPECT_EQ(capacity.pressure_bytes(), 0u);
   EXPECT_FALSE(capacity.writer_outruns());
-  capacity.expect_growth(20 * kBlock);
+  capacity.expect_growth(20 * kBlock, 20 * kBlock);
   EXPECT_EQ(capacity.pressure_bytes(), 0u);
   EXPECT_FALSE(capacity.writer_outruns());
-  capacity.expect_growth(20 * kBlock + 1);
+  capacity.expect_growth(20 * kBlock + 1, 20 * kBlock + 1);
   EXPECT_GT(capacity.pressure_bytes(), 0u);
   EXPECT_TRUE(capacity.writer_outruns()) << "one byte more than is free";
-  capacity.expect_growth(kSize);
+  capacity.expect_growth(kSize, kSize);
   use(0);
   ASSERT_EQ(capacity.pressure_bytes(), 0u);
   use(1200 * kBlock);

@@ -124,7 +124,7 @@ TEST_F(DiskRequestsReadsTest, HolesAreFoundOnTheDisk) {
   {
     CatalogContent its = *copy(f);
     its.extents = {{its.extents[0].start, 1}, {0, 1}, {its.extents[0].start + 2, 1}};
-    (void)entry(f).disk.hold(its);
+    (void)entries_.contents().held_on_disk(entry(f), its);
   }
   EXPECT_EQ(*requests_->seek_on_disk(f, 5, SEEK_DATA), 5u);
   EXPECT_EQ(*requests_->seek_on_disk(f, 5, SEEK_HOLE), kUnitBytes);

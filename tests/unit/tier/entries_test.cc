@@ -239,7 +239,7 @@ class EntriesModel : public EntriesTest {
         even_held += entry->memory.charged_bytes;
         if (!held_.contains(entry)) evictable += entry->memory.charged_bytes;
       }
-      if (entry->pinned) pinned += entry->memory.charged_bytes;
+      if (entry->pinned) pinned += entry->pin_bytes();
       if (counts) ++stored[entry->tier].first, stored[entry->tier].second += entry->memory.charged_bytes;
       ++files, open += entry->open_count > 0 ? 1 : 0;
     }
@@ -261,7 +261,8 @@ class EntriesModel : public EntriesTest {
     const uint64_t bytes = random() % 16 * 4096;
     switch (random() % 11) {
       case 10:
-        if (entry.closed()) entries_.held(entry, held_.erase(&entry) == 0 && held_.insert(&entry).second);
+        if (entry.closed())
+          entries_.contents().held(entry, !held_.erase(&entry) && held_.insert(&entry).second);
         return;
       case 0:
         return entry.tier != Tier::kCold ? open(entry, random() % 2 == 0) : void();
@@ -331,12 +332,11 @@ TEST_F(EntriesModel, TheSumsAreTrueAfterEveryEvent) {
 // Each test leaves an entry in a state that no life comes to.
 class ImpossibleState : public EntriesTest {
  protected:
-  using Tier = Entry::Tier;
   // It is in the catalog, with a copy.
   Entry& store_clean() {
     Entry& entry = store(7, 4096);
     entry.disk.node_id = 3;
-    (void)entry.disk.put_copy({});
+    (void)entries_.contents().copied(entry, {});
     entries_.contents().spilled(entry);
     return entry;
   }
@@ -391,7 +391,7 @@ TEST_F(ImpossibleState, NoCopy) {
 TEST_F(ImpossibleState, ServedFromADiskThatMayDropIt) {
   Entry& entry = store_cold();
   EXPECT_DEATH(entries_.opened(entry, false, true), "served from the disk, which may drop it");
-  (void)entry.disk.hold({});
+  (void)entries_.contents().held_on_disk(entry, {});
   entries_.opened(entry, false, true);
   EXPECT_TRUE(entries_.closed(entry, true));
 }

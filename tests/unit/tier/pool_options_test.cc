@@ -79,6 +79,8 @@ TEST(PoolSpec, NamesWhatIsWrong) {
       {"a:entry_size=0", "entry_size"},
       {"a:entry_size=Auto", "entry_size"},
       {"a:pinned_max=101", "pinned_max"},
+      {"a:user_share=101", "user_share: '101' is not a percentage from 0 to 100"},
+      {"a:user_share=half", "user_share: 'half' is not a percentage from 0 to 100"},
       {"a:mode=1888", "mode"},
       {"a:mode=17777", "mode"},
       {"a:uid=root", "uid"},

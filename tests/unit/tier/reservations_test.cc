@@ -36,7 +36,7 @@ class ReservationsTest : public test::ArenaTest {
   void SetUp() override {
     ArenaTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    capacity_.emplace(PoolOptions{}, surroundings_, *arena_, counters_);
+    capacity_.emplace(PoolOptions{}, surroundings_, *arena_, counters_, entries_.shares());
     reservations_.emplace(
         PoolPart{kPool, name_, surroundings_, *arena_, *capacity_, entries_, counters_, limits_});
     resize(32 * kMiB);
