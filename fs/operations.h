@@ -105,8 +105,9 @@ Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make ma
   for (;;) {
     if (wanted.limit != nullptr && !wanted.place) wanted.place = evictor.claim(*wanted.limit, patience);
     const bool lacks_place = wanted.limit != nullptr && !wanted.place;
-    if (lacks_place && wanted.exists()) return fail(EEXIST);
-    Result<Tried> made = lacks_place || evictor.gives_way(wanted.uid) ? fail(ENOSPC) : make();
+    const bool refused = lacks_place || evictor.gives_way(wanted.uid);
+    if (refused && wanted.exists()) return fail(EEXIST);
+    Result<Tried> made = refused ? fail(ENOSPC) : make();
     if (made || made.error().code != ENOSPC) return made;
     const Waited waited = evictor.wait_to_make(patience, wanted.uid, lacks_place ? wanted.limit : nullptr);
     if (waited == Waited::kWouldWait) return Tried::kWouldWait;

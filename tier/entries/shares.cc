@@ -34,7 +34,8 @@ Taken taken_of(const Entry& entry) {
   const bool has_mark = entry.disk.copy() != nullptr;
   return {.data_bytes = entry.tier == Entry::Tier::kCold ? 0 : entry.memory.charged_bytes,
           .inode_space = kNameSpace + entry.kernel.more_inode_space + (has_mark ? kMarkSpace : 0),
-          .disk_units = disk_units_of(entry.disk)};
+          .disk_units = disk_units_of(entry.disk),
+          .entries = 1};
 }
 
 Taken Shares::taken_of(const Other& other) {
@@ -56,8 +57,10 @@ uint64_t Shares::share_of(uint64_t whole) const {
   return percent == 0 ? UINT64_MAX : percent_of(whole, percent);
 }
 
-// Half of a pool may be inodes, and they can be short where bytes are not: so each is shared by itself.
+// Half of a pool may be inodes, and they can be short where bytes are not, as can the places of entries: so
+// each is shared by itself.
 bool Shares::exceeds(const Taken& taken) const {
+  if (const uint64_t most = most_entries_; most != 0 && taken.entries > share_of(most)) return true;
   return taken.memory_bytes() > share_of(memory_bytes_) ||
          taken.inode_space / kNameSpace > share_of(inodes_) || taken.disk_units > share_of(disk_units_);
 }
@@ -188,6 +191,7 @@ void Shares::add(uint8_t owner, const Taken& taken) {
   sum.data_bytes += taken.data_bytes;
   sum.inode_space += taken.inode_space;
   sum.disk_units += taken.disk_units;
+  sum.entries += taken.entries;
 }
 
 void Shares::subtract(uint8_t owner, const Taken& taken) {
@@ -195,6 +199,7 @@ void Shares::subtract(uint8_t owner, const Taken& taken) {
   its.taken.data_bytes -= taken.data_bytes;
   its.taken.inode_space -= taken.inode_space;
   its.taken.disk_units -= taken.disk_units;
+  its.taken.entries -= taken.entries;
   if (owner == 0 || owner == kManyUsers || its.taken != Taken()) return;
   numbers_.erase(its.uid);
   its.used = false;

@@ -29,6 +29,7 @@ struct Taken {
   uint64_t data_bytes = 0;   // memory of the content
   uint64_t inode_space = 0;  // of the kind above
   uint64_t disk_units = 0;
+  uint64_t entries = 0;
 
   uint64_t memory_bytes() const { return data_bytes + inode_space * kInodeBytes / kNameSpace; }
   bool operator==(const Taken&) const = default;
@@ -60,6 +61,7 @@ class Shares {
   uint64_t share_bytes() const { return has_shares() ? share_of(memory_bytes_) : 0; }
   void set_memory(const ArenaUsage& whole);
   void set_disk(uint64_t units, uint64_t unit_bytes);
+  void set_most_entries(uint64_t most) { most_entries_ = most; }  // 0: there is no limit
 
   bool is_over(uint8_t owner) const EXCLUDES(mutex_);
   bool is_user_over(uid_t uid) const EXCLUDES(mutex_);
@@ -107,6 +109,7 @@ class Shares {
   std::atomic<uint64_t> inodes_{0};
   std::atomic<uint64_t> disk_units_{0};
   std::atomic<uint64_t> unit_bytes_{0};
+  std::atomic<uint64_t> most_entries_{0};
   mutable Mutex mutex_;
   // By owner. The first is root, whose an entry is until it is known better.
   std::vector<Sum> sums_ GUARDED_BY(mutex_){Sum{.uid = 0, .used = true, .taken = {}}};

@@ -39,6 +39,7 @@ class Capacity {
         entry_size_bytes_(options.entry_size_bytes) {
     shares_.set_share(options.user_share_percent);
     shares_.set_memory(arena.usage());
+    shares_.set_most_entries(options.max_entries);
   }
 
   // --- settings ---

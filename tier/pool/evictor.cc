@@ -291,12 +291,12 @@ void Evictor::make_disk_room() {
     const uint64_t leaving_units = tier->store->log().idle() ? 0 : store.leaving_units();
     return (store.space().free_units() + leaving_units) * store.unit_bytes() < wanted;
   };
+  Effort effort{.even_recent = true, .clean_alone = true, .over_alone = entries_.shares().over().any()};
   for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
     // If nothing is cold, the next clean victim gives up its memory, and so becomes one that can leave the
     // disk.
-    if (!discard_coldest() &&
-        evict_one({.even_recent = true, .clean_alone = true}, evicted) == Attempt::kNothing)
-      return;
+    if (discard_coldest(effort.over_alone) || evict_one(effort, evicted) != Attempt::kNothing) continue;
+    if (!std::exchange(effort.over_alone, false)) return;
   }
 }
 

@@ -71,7 +71,7 @@ class Evictor : DiskPart {
   // Evicts the memory of a clean entry.
   Attempt drop_memory(Entry& entry, EvictResult& result);
   void make_disk_room();
-  bool discard_coldest(bool over_alone = false);  // discards a cold entry; false: there is none
+  bool discard_coldest(bool over_alone);  // discards a cold entry; false: there is none
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
   bool make_inode_room();
   bool keep_entry_limit();

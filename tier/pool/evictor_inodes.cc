@@ -273,13 +273,20 @@ uint64_t Evictor::wanted_inodes(bool even_over) const {
 // Entries leave when a request waits for the place of one, and then some more, so that not each waits.
 bool Evictor::keep_entry_limit() {
   NameLimit& limit = limits_.entries;
-  const uint64_t wanted = limit.room().wanted_bytes();
-  const uint64_t places = wanted == 0 ? 0 : wanted + std::min(limit.most() / kPlacesShare, kMostPlaces);
-  const Discarded discarded = discard_entries({.room = limit.room(),
-                                               .has_one = [&] { return limit.free() > 0; },
-                                               .has_enough = [&](bool) { return limit.lack(places) == 0; }});
+  const auto places_for = [&limit](uint64_t wanted) {
+    return wanted == 0 ? 0 : wanted + std::min(limit.most() / kPlacesShare, kMostPlaces);
+  };
+  const uint64_t of_all = places_for(limit.room().wanted_bytes());
+  const uint64_t of_others = places_for(limit.room().wanted_bytes(Room::Whose::kWriter));
+  const Discarded discarded = discard_entries(
+      {.room = limit.room(),
+       .has_one = [&] { return limit.free() > 0; },
+       .has_enough = [&](bool even_over) { return limit.lack(even_over ? of_all : of_others) == 0; }});
   const bool more = discarded == Discarded::kMore;
-  answer(limit.room(), discarded == Discarded::kEnough || limit.free() > 0, more);
+  if (of_others == 0 && of_all > 0 && limit.free() == 0 && !more)
+    limit.room().nothing_to_evict(Room::Whose::kOver);
+  else
+    answer(limit.room(), discarded == Discarded::kEnough || limit.free() > 0, more);
   return more;
 }
 
@@ -328,8 +335,10 @@ bool Evictor::gives_way(uid_t uid) const {
 }
 
 Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* limit) {
-  const auto whose =
-      limit == nullptr && entries_.shares().is_user_over(uid) ? Room::Whose::kOver : Room::Whose::kWriter;
+  // Of the places of directories nobody has a share.
+  const auto whose = limit != &limits_.directories && entries_.shares().is_user_over(uid)
+                         ? Room::Whose::kOver
+                         : Room::Whose::kWriter;
   const bool lacks_inode = limit == nullptr && (arena_.usage().free_inodes == 0 || gives_way(uid));
   Room& room = limit != nullptr ? limit->room() : lacks_inode ? inode_room_ : capacity_.room();
   const auto asked = tree_.empty_directories()->counts();

@@ -107,6 +107,7 @@ Result<void> Settings::set_pinned_max(unsigned percent, Authority authority) {
 }
 
 Result<void> Settings::set_max_entries(uint64_t most) {
+  entries_.shares().set_most_entries(most);
   return set_most(limits_.entries, &PoolOptions::max_entries, most);
 }
 

@@ -84,6 +84,7 @@ void Tree::count_again(uint64_t ino) {
   if (entry == nullptr) return;
   if (const auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW))
     count_inode(entries_, entry, fd->get());
+  if (entry->writer_count > 0) capacity_.writers().owned(ino, entry->policy.owner);
 }
 
 Result<void> Tree::change(uint64_t ino, const AttributeChange& wanted, bool& begun) {

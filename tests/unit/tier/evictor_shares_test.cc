@@ -172,4 +172,47 @@ TEST_F(EvictorSharesTest, InodesOfOneWhoIsOverPressNobodyElse) {
   EXPECT_EQ(left("m", 50), 50) << "a reserve of " << reserve << " is not filled for him";
 }
 
+TEST_F(EvictorSharesTest, OfThePlacesOfEntriesTheyHaveAShareToo) {
+  constexpr uint64_t kMost = 16;
+  limits_.entries.set(kMost);
+  entries_.shares().set_most_entries(kMost);
+  store_modest(4);
+  EXPECT_FALSE(entries_.shares().is_user_over(kModest)) << "all of his share";
+  for (int i = 0; i < 12; ++i) (void)store_as(kGreedy, "g" + std::to_string(i));
+  EXPECT_TRUE(entries_.shares().is_user_over(kGreedy));
+  {
+    const Room::Demand demand(limits_.entries.room(), Whose::kWriter, 1);
+    (void)tidy();
+  }
+  EXPECT_EQ(left("m", 4), 4);
+  EXPECT_LT(left("g", 12), 12);
+}
+
+TEST_F(EvictorSharesTest, APlaceForOneWhoIsOverIsNobodyElses) {
+  constexpr uint64_t kMost = 16;
+  limits_.entries.set(kMost);
+  entries_.shares().set_most_entries(kMost);
+  store_modest(4);
+  for (int i = 0; i < 12; ++i) open_entry(store_as(kGreedy, "g" + std::to_string(i)));
+  Room& room = limits_.entries.room();
+  const Room::Ticket before = room.ticket();
+  const Room::Demand demand(room, Whose::kOver, 1);
+  (void)tidy();
+  EXPECT_EQ(Room::answer(Whose::kOver, before, room.ticket()), Answer::kNothingToEvict);
+  EXPECT_EQ(left("m", 4), 4);
+}
+
+// Cold entries leave the disk, and in memory are clean ones that could become cold.
+TEST_F(EvictorSharesTest, WhatTheyHaveInMemoryLeavesTheDiskBeforeOthersColdEntries) {
+  attach_disk(Durability::kNone, 6);
+  make_cold(store_as(kModest, "m0"));
+  for (int i = 0; i < 2; ++i) make_clean(store_as(kGreedy, "g" + std::to_string(i)));
+  commit();
+  ASSERT_TRUE(entries_.shares().is_user_over(kGreedy)) << "of the disk, of which a share is one unit";
+  disk_->want_room((tier().store->space().free_units() + 1) * kUnitBytes);
+  (void)tidy();
+  EXPECT_EQ(left("m", 1), 1);
+  EXPECT_EQ(left("g", 2), 1);
+}
+
 }  // namespace kvcachefs::evictor_shares_test
