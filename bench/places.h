@@ -67,6 +67,7 @@ class Kvcachefs {
             Transport transport = Transport::kDevFuse);
   std::string directory() const { return mount_point_ + "/p"; }
   std::string runtime_dir() const { return runtime_dir_; }
+  pid_t pid() const { return server_.pid(); }
   std::string control(const std::string& file) const { return directory() + "/.pool/" + file; }
   double pool_stat(const std::string& name) const;
   std::map<std::string, std::string> mount_stats() const;

@@ -20,13 +20,9 @@ constexpr std::string_view kPinned = "user.kvcachefs.pinned";
 constexpr std::string_view kPriority = "user.kv.priority";
 constexpr int kMostPriority = 1000;
 
-// The limit for all names and values of one inode, because the catalog describes a node in one piece. Other
-// file systems allow less (ext4 4 KiB).
-constexpr uint64_t kMostXattrBytes = 256 << 10;
-// Of which the names: beyond XATTR_LIST_MAX (64 KiB) the kernel lists none of them any more, and the daemon's
-// own marks come on top.
+// Beyond XATTR_LIST_MAX (64 KiB) of names the kernel lists none of them any more, and the daemon's own marks
+// come on top.
 constexpr uint64_t kMostXattrNamesBytes = 32 << 10;
-constexpr size_t kMostXattrs = 256;  // each costs a call whenever they are read: 3 us
 
 // A trusted.* attribute is for root alone, which the kernel has checked. Attributes that grant rights are
 // refused.
@@ -63,7 +59,7 @@ Result<void> set_virtual(const Node& node, std::string_view name, std::string_vi
 }
 
 // The error is ENOSPC.
-Result<void> check_room(int fd, std::string_view wanted, size_t size) {
+Result<void> check_room(const NameLimits& limits, int fd, std::string_view wanted, size_t size) {
   // The list is not asked for its length first, because the spiller may add an attribute of the daemon's
   // before the second call.
   std::vector<char> names(XATTR_LIST_MAX);
@@ -78,7 +74,7 @@ Result<void> check_room(int fd, std::string_view wanted, size_t size) {
     names_bytes += name.size() + 1;
     ++count;
   }
-  if (bytes > kMostXattrBytes || names_bytes > kMostXattrNamesBytes || count > kMostXattrs)
+  if (bytes > limits.xattr_bytes || names_bytes > kMostXattrNamesBytes || count > limits.xattrs)
     return fail(ENOSPC);
   return {};
 }
@@ -96,7 +92,7 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
     return fail(EINVAL);
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  if (auto room = check_room(fd->get(), name, value.size()); !room) return room;
+  if (auto room = check_room(node.pool->limits(), fd->get(), name, value.size()); !room) return room;
   if ((flags & XATTR_CREATE) != 0) {
     if (request.attempted)
       flags = 0;

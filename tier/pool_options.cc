@@ -110,6 +110,19 @@ Result<unsigned> parse_share(std::string_view text) {
   return parse_percent(text, 0);
 }
 
+Result<uint64_t> at_most(Result<uint64_t> value, uint64_t most, std::string_view text) {
+  if (value && *value > most) return fail(EINVAL, fmt::format("'{}' is more than {}", text, most));
+  return value;
+}
+
+Result<uint64_t> parse_xattr_bytes(std::string_view text) {
+  return at_most(parse_size(text), kMostXattrBytes, text);
+}
+
+Result<uint64_t> parse_xattrs(std::string_view text) {
+  return at_most(parse_number(text), kMostXattrs, text);
+}
+
 Result<Watermarks> parse_watermarks(std::string_view text) {
   std::string_view rest = text;
   const auto low = number_in<unsigned>(take_part(rest, ':'));
@@ -201,6 +214,11 @@ constexpr PoolSetting kSettings[] = {
     {"user_share", set<&O::user_share_percent, parse_share>,
      [](const O& o) { return fmt::format("{}%", o.user_share_percent); }, "user_share",
      "Whose entries leave first: users' with more than so many percent; 0: none"},
+    {"max_xattr_bytes", set<&O::max_xattr_bytes, parse_xattr_bytes>,
+     get<&O::max_xattr_bytes, format_size_exact>, "max_xattr_bytes",
+     "Most bytes of xattrs, names and values, of a file or directory; up to 256K"},
+    {"max_xattrs", set<&O::max_xattrs, parse_xattrs>, [](const O& o) { return std::to_string(o.max_xattrs); },
+     "max_xattrs", "Most xattrs of a file or directory; up to 256"},
     {"mode", set<&O::mode, parse_mode>, [](const O& o) { return fmt::format("{:04o}", o.mode); }},
     {"uid", set<&O::uid, parse_id>, [](const O& o) { return std::to_string(o.uid); }},
     {"gid", set<&O::gid, parse_id>, [](const O& o) { return std::to_string(o.gid); }},

@@ -40,6 +40,11 @@ inline constexpr uint64_t kMaximumSpillUnitBytes = uint64_t{4} << 20;
 // within the limits that the host's administrator has set; the administrator may change anything.
 enum class Authority : uint8_t { kOwner, kAdministrator };
 
+// What max_xattr_bytes and max_xattrs may be at most. The catalog describes a node in one piece; other file
+// systems allow less (ext4 4 KiB). And each xattr costs a call whenever all are read: 3 us.
+inline constexpr uint64_t kMostXattrBytes = 256 << 10;
+inline constexpr uint64_t kMostXattrs = 256;
+
 struct PoolOptions {
   std::string name;
   uint64_t size_bytes = 0;      // a multiple of 4096
@@ -50,8 +55,10 @@ struct PoolOptions {
   unsigned pinned_max_percent = 50;
   uint64_t max_entries = 0;  // 0: no limit but the pool's inodes
   uint64_t max_directories = 0;
-  unsigned user_share_percent = 0;  // 0: nobody's entries leave for being his
-  mode_t mode = 01777;              // of the pool's root directory
+  unsigned user_share_percent = 0;             // 0: nobody's entries leave for being his
+  uint64_t max_xattr_bytes = kMostXattrBytes;  // of names and values of one inode
+  uint64_t max_xattrs = kMostXattrs;           // of one inode
+  mode_t mode = 01777;                         // of the pool's root directory
   uid_t uid = 0;
   gid_t gid = 0;
 

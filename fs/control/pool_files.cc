@@ -214,6 +214,11 @@ constexpr std::array kFiles = {
              .write = write<"max_directories">},
     PoolFile{.name = "user_share", .number = 20, .text = show<"user_share">, .write = write<"user_share">},
     PoolFile{.name = "users", .number = 21, .text = show_users},
+    PoolFile{.name = "max_xattr_bytes",
+             .number = 22,
+             .text = show<"max_xattr_bytes">,
+             .write = write<"max_xattr_bytes">},
+    PoolFile{.name = "max_xattrs", .number = 23, .text = show<"max_xattrs">, .write = write<"max_xattrs">},
 };
 static_assert(has_own_numbers(kFiles));
 

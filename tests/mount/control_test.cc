@@ -21,10 +21,10 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-const std::vector<std::string> kWritable = {"size",        "policy",          "watermarks", "entry_size",
-                                            "evict",       "pinned_max",      "spill",      "durability",
-                                            "admission",   "auto_prefetch",   "prefetch",   "scrub",
-                                            "max_entries", "max_directories", "user_share"};
+const std::vector<std::string> kWritable = {
+    "size",        "policy",          "watermarks",      "entry_size",    "evict",     "pinned_max",
+    "spill",       "durability",      "admission",       "auto_prefetch", "prefetch",  "scrub",
+    "max_entries", "max_directories", "max_xattr_bytes", "max_xattrs",    "user_share"};
 const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries", "size_max", "users"};
 
 std::vector<std::string> lines_of(const std::string& text) {

@@ -2,6 +2,7 @@
 // counts are true whatever happens.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -301,6 +302,36 @@ TEST_F(LimitsTest, DirectoriesComeBackFromTheDisk) {
   EXPECT_EQ(told(), (Counts{10, 20}));
   for (int i = 0; i < 10; ++i) ASSERT_EQ(error_name(make_one("e" + std::to_string(i))), "ok");
   EXPECT_EQ(error_name(make_one("new")), "ENOSPC");
+}
+
+TEST_F(LimitsTest, XattrsOfEachInode) {
+  start_limited("max_xattr_bytes=100,max_xattrs=3");
+  ASSERT_EQ(store_one("f"), 0);
+  ASSERT_EQ(make_one("d"), 0);
+  for (const char* name : {"f", "d"}) {
+    const std::string its = path(name);
+    const auto put = [&](const std::string& xattr, size_t bytes) {
+      const int error = ::setxattr(its.c_str(), xattr.c_str(), std::string(bytes, 'x').data(), bytes, 0);
+      return error_name(error == 0 ? 0 : errno);
+    };
+    set("max_xattr_bytes", "100");
+    EXPECT_EQ(put("user.a", 94), "ok") << "the name counts, too";
+    EXPECT_EQ(put("user.a", 95), "ENOSPC");
+    EXPECT_EQ(put("user.b", 1), "ENOSPC");
+    EXPECT_EQ(put("user.a", 10), "ok");
+    EXPECT_EQ(put("user.b", 1), "ok");
+    EXPECT_EQ(put("user.c", 1), "ok");
+    EXPECT_EQ(put("user.d", 1), "ENOSPC") << "three are the most";
+    EXPECT_EQ(put("user.c", 2), "ok") << "it is there";
+    set("max_xattr_bytes", "20");
+    EXPECT_EQ(put("user.c", 1), "ENOSPC") << "from now on";
+    EXPECT_EQ(::getxattr(its.c_str(), "user.a", nullptr, 0), 10) << "what is there stays";
+    EXPECT_EQ(::removexattr(its.c_str(), "user.a"), 0);
+    EXPECT_EQ(put("user.c", 1), "ok");
+  }
+  replace_server();
+  EXPECT_EQ(::setxattr(path("f").c_str(), "user.c", "12345678", 8, 0), -1) << "a successor has the limit";
+  EXPECT_EQ(errno, ENOSPC);
 }
 
 TEST_F(LimitsTest, WhoWaitsInOnePoolHoldsUpNoOther) {

@@ -1,8 +1,9 @@
-// The limits of how many entries and directories a pool may have (max_entries, max_directories), how many
-// there are, and the rooms where requests wait for the evictor to make a place. Who makes one claims its
-// place first, so that threads that make some at once do not exceed the limit together; a hard link needs
-// none. A limit that was lowered below what there is stays exceeded until the evictor has brought it down.
-// Any thread; a leaf among the locks. Failure: no claim at the limit.
+// The limits of how many entries and directories a pool may have (max_entries, max_directories) and how much
+// each of them in xattrs (max_xattr_bytes, max_xattrs), how many there are, and the rooms where requests wait
+// for the evictor to make a place. Who makes one claims its place first, so that threads that make some at
+// once do not exceed the limit together; a hard link needs none. A limit that was lowered below what there is
+// stays exceeded until the evictor has brought it down. Any thread; a leaf among the locks. Failure: no claim
+// at the limit.
 #pragma once
 
 #include <algorithm>
@@ -80,10 +81,15 @@ class NameLimits {
  public:
   NameLimits(const PoolOptions& options, const EntrySums& sums)
       : entries(options.max_entries, [&sums] { return sums.files(); }),
-        directories(options.max_directories, [this] { return directories_.load(); }) {}
+        directories(options.max_directories, [this] { return directories_.load(); }),
+        xattr_bytes(options.max_xattr_bytes),
+        xattrs(options.max_xattrs) {}
 
   NameLimit entries;
   NameLimit directories;
+  // Of one inode; what there is beyond a limit that was lowered stays.
+  std::atomic<uint64_t> xattr_bytes;
+  std::atomic<uint64_t> xattrs;
 
   // A directory got its name, or lost it. The pool's root is none.
   void made_directory() { ++directories_; }

@@ -115,6 +115,18 @@ Result<void> Settings::set_max_directories(uint64_t most) {
   return set_most(limits_.directories, &PoolOptions::max_directories, most);
 }
 
+Result<void> Settings::set_max_xattr_bytes(uint64_t most) {
+  MutexLock lock(mutex_);
+  limits_.xattr_bytes = options_.max_xattr_bytes = most;
+  return {};
+}
+
+Result<void> Settings::set_max_xattrs(uint64_t most) {
+  MutexLock lock(mutex_);
+  limits_.xattrs = options_.max_xattrs = most;
+  return {};
+}
+
 Result<void> Settings::set_most(NameLimit& limit, uint64_t PoolOptions::*option, uint64_t most) {
   {
     MutexLock lock(mutex_);

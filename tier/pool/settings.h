@@ -42,6 +42,8 @@ class Settings : DiskPart {
   Result<void> set_max_entries(uint64_t most) EXCLUDES(mutex_);
   Result<void> set_max_directories(uint64_t most) EXCLUDES(mutex_);
   Result<void> set_user_share(unsigned percent) EXCLUDES(mutex_);
+  Result<void> set_max_xattr_bytes(uint64_t most) EXCLUDES(mutex_);  // what is there already stays
+  Result<void> set_max_xattrs(uint64_t most) EXCLUDES(mutex_);
   Result<void> set_durability(Durability durability) EXCLUDES(mutex_);
   Result<void> set_admission(Admission admission) EXCLUDES(mutex_);
   Result<void> set_auto_prefetch(bool on) EXCLUDES(mutex_);

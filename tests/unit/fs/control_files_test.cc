@@ -68,12 +68,29 @@ class ControlFilesTest : public test::ServedTest {
 // The kernel of a mount that is served by the next version keeps these. A new file gets a new line here; a
 // line is never changed.
 TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
-  const std::map<std::string, uint64_t> of_pool = {
-      {"size", 1},      {"policy", 2},    {"watermarks", 3},   {"entry_size", 4},       {"pinned_max", 5},
-      {"evict", 6},     {"spill", 7},     {"durability", 8},   {"admission", 9},        {"auto_prefetch", 10},
-      {"prefetch", 11}, {"scrub", 12},    {"stats", 13},       {"stats.json", 14},      {"numa", 15},
-      {"entries", 16},  {"size_max", 17}, {"max_entries", 18}, {"max_directories", 19}, {"user_share", 20},
-      {"users", 21}};
+  const std::map<std::string, uint64_t> of_pool = {{"size", 1},
+                                                   {"policy", 2},
+                                                   {"watermarks", 3},
+                                                   {"entry_size", 4},
+                                                   {"pinned_max", 5},
+                                                   {"evict", 6},
+                                                   {"spill", 7},
+                                                   {"durability", 8},
+                                                   {"admission", 9},
+                                                   {"auto_prefetch", 10},
+                                                   {"prefetch", 11},
+                                                   {"scrub", 12},
+                                                   {"stats", 13},
+                                                   {"stats.json", 14},
+                                                   {"numa", 15},
+                                                   {"entries", 16},
+                                                   {"size_max", 17},
+                                                   {"max_entries", 18},
+                                                   {"max_directories", 19},
+                                                   {"max_xattr_bytes", 22},
+                                                   {"max_xattrs", 23},
+                                                   {"user_share", 20},
+                                                   {"users", 21}};
   const std::map<std::string, uint64_t> of_server = {
       {"version", 1}, {"stats", 2}, {"stats.json", 3}, {"upgrades", 4}, {"metrics", 5}};
   const ControlFiles& control = session_->control();

@@ -76,6 +76,8 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
                                                   {"size_max", 0444},
                                                   {"max_entries", 0644},
                                                   {"max_directories", 0644},
+                                                  {"max_xattr_bytes", 0644},
+                                                  {"max_xattrs", 0644},
                                                   {"user_share", 0644},
                                                   {"users", 0444}};
   EXPECT_EQ(modes, expected);
@@ -112,6 +114,8 @@ TEST_F(PoolFiles, ShowTheSettings) {
   EXPECT_EQ(shown("max_entries"), "0\n");
   EXPECT_EQ(shown("max_directories"), "0\n");
   EXPECT_EQ(shown("user_share"), "0%\n");
+  EXPECT_EQ(shown("max_xattr_bytes"), "256K\n");
+  EXPECT_EQ(shown("max_xattrs"), "256\n");
   EXPECT_EQ(shown("evict"), "evicted 0 entries 0\n");
   EXPECT_EQ(shown("spill"), "none\n");
   EXPECT_EQ(shown("durability"), "none\n");
@@ -129,7 +133,8 @@ TEST_F(PoolFiles, WhatIsWrittenIsShown) {
       {"watermarks", "50:60", "50:60\n"}, {"entry_size", "2M\n", "2M\n"},
       {"entry_size", "auto\n", "auto\n"}, {"pinned_max", "70%\n", "70%\n"},
       {"pinned_max", "0", "0%\n"},        {"max_entries", "1000\n", "1000\n"},
-      {"max_directories", "7", "7\n"},    {"max_entries", "0", "0\n"},
+      {"max_directories", "7", "7\n"},    {"max_xattr_bytes", "4K", "4K\n"},
+      {"max_xattrs", "0", "0\n"},         {"max_entries", "0", "0\n"},
       {"user_share", "30", "30%\n"},      {"user_share", "0%", "0%\n"},
   };
   for (const auto& [name, text, after] : cases) {
@@ -260,6 +265,9 @@ TEST_F(PoolFiles, WrongValuesChangeNothing) {
       {"max_entries", "-1"},
       {"max_entries", "1K"},
       {"max_directories", "all"},
+      {"max_xattr_bytes", "257K"},
+      {"max_xattrs", "257"},
+      {"max_xattrs", "-1"},
   };
   for (const auto& [name, text] : cases) {
     const Result<void> done = write(name, text);

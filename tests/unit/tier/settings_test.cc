@@ -72,6 +72,12 @@ TEST_F(SettingsTest, LimitsOfNamesHoldFromNowOn) {
   EXPECT_EQ(options().max_directories, 3u);
   EXPECT_EQ(limits_.entries.most(), 7u);
   EXPECT_EQ(limits_.directories.most(), 3u);
+  ASSERT_TRUE(settings_->set_max_xattr_bytes(4096));
+  ASSERT_TRUE(settings_->set_max_xattrs(9));
+  EXPECT_EQ(options().max_xattr_bytes, 4096u);
+  EXPECT_EQ(options().max_xattrs, 9u);
+  EXPECT_EQ(limits_.xattr_bytes, 4096u);
+  EXPECT_EQ(limits_.xattrs, 9u);
 }
 
 TEST_F(SettingsTest, OptionsOfAVersionWithoutALargestSize) {
