@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "alloc/memory_arena.h"
 #include "base/clock.h"
 #include "bench/entries.h"
 #include "bench/rows.h"
@@ -78,7 +79,9 @@ Run run(const std::string& path, uint64_t count, const Between& after_create) {
 
 void directory_rows(Bench& bench) {
   const uint64_t count = bench.scale.directory_entries;
-  const std::string size = "size=" + std::to_string(count * kEntryBytes * 5 / 4 + (uint64_t{64} << 20));
+  // A pool's size counts its names, too.
+  const std::string size =
+      "size=" + std::to_string(count * (kEntryBytes + kInodeBytes) * 5 / 4 + (uint64_t{64} << 20));
   Run ours;
   double bytes_an_entry = 0;
   {
