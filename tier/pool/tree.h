@@ -103,14 +103,18 @@ class Tree : DiskPart {
 
  private:
   Result<Tried> make_symlink(const char* target, int directory, const char* name, Patience patience);
+  // EAGAIN: the name, which the restore has just brought back, was not there a moment before.
+  Result<void> rename_now(int from, const char* old_name, int to, const char* new_name, unsigned flags,
+                          uint64_t request);
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
   Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,
                                          const char* name);
   // A name was removed or replaced; `before` are the attributes that the inode had.
   void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
                    KeptByDescriptor keep) REQUIRES(shard.mutex);
-  // True while restoring for an inode that the catalog has, that is no regular file or that has several
-  // names: the catalog cannot be told of a change yet. Its shard is held.
+  // True while restoring for an inode that is no regular file, or that a successor would bring back under the
+  // name that it has: because the tier is not in use yet, and the catalog cannot be told, of one that the
+  // catalog has or that has several names, or because it was brought back this moment. Its shard is held.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
   void tell_attributes(Entry& entry, bool even_xattrs = false);  // they have changed
   void tell_catalog(Entry& entry, bool even_xattrs);
