@@ -8,12 +8,6 @@
 #include "daemon/workers.h"
 
 namespace kvcachefs {
-namespace {
-
-// Clients that are served come before names that none has asked for yet.
-constexpr int kRestorerNice = 5;
-
-}  // namespace
 
 Workers::DiskThreads& Workers::threads_of(const std::shared_ptr<Pool>& pool) {
   return *std::ranges::find(disks_, pool, &DiskThreads::pool);
@@ -36,7 +30,8 @@ void Workers::restore(Restore& its) {
       run_promoters(threads_of(its.pool));
     }
     came_to(its, Restore::State::kInUse);
-    (void)setpriority(PRIO_PROCESS, 0, kRestorerNice);
+    // A takeover hurries only up to here.
+    if (getpriority(PRIO_PROCESS, 0) < 0) (void)setpriority(PRIO_PROCESS, 0, 0);
   });
   if (!restored && restored.error().code != ECANCELED) log_error("{}", restored.error().message);
   {

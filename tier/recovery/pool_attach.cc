@@ -148,9 +148,10 @@ Result<void> Recovery::has_room_for_names() {
   auto names = disk_.owned()->store->catalog().names();
   if (!names) return pass(names);
   const ArenaUsage now = arena_.usage();
-  if (*names <= now.free_inodes) return {};
+  const uint64_t inodes = is_supervised() ? *names + *names * 4 / 5 : *names;  // alloc/memory_arena.h
+  if (inodes <= now.free_inodes) return {};
   return fail(ENOSPC, fmt::format("pool {}: what its catalog has cannot be restored: {}", name_,
-                                  too_small(now.used_inodes() + *names)));
+                                  too_small(now.used_inodes() + inodes)));
 }
 
 void Recovery::tell_names() {

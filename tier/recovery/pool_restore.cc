@@ -6,6 +6,7 @@
 #include "base/fault_point.h"
 #include "base/log_limit.h"
 #include "base/progress.h"
+#include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
 #include "tier/pool/recovery.h"
 #include "tier/recovery/restored_directories.h"
@@ -84,7 +85,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     Catalog& catalog = tier_.store->catalog();
     auto done = catalog.load(*this);
     if (done && given_up_) return fail(ECANCELED, "given up");
-    if (done && failed_) done = fail(failed_->code, failed_->message);
+    if (done && failed_) done = fail(failed_->code, sys::error_text(failed_->code));
     if (done && lacks_)
       done = fail(lacks_->code, fmt::format("errno {}: {}", lacks_->code,
                                             too_small(arena_.usage().used_inodes() + lacking_)));
@@ -237,11 +238,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     if (content.size_bytes > 0)
       if (auto sized = sys::truncate(fd->get(), content.size_bytes); !sized) return pass(sized);
     if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
-    Entry marked;
-    marked.disk.node_id = node.id;
-    marked.kept = restore_ctime(fd->get(), node.modified, node.changed, is_supervised());
-    if (auto put = parts_.marks.mark_copy(marked, fd->get(), CopyMark::State::kCold, &content); !put)
-      return pass(put);
+    if (!is_supervised()) return fd;
+    (void)restore_ctime(fd->get(), node.modified, node.changed, true);
+    const CopyMark mark{.state = CopyMark::State::kCold, .node_id = node.id, .content = content};
+    if (auto put = put_copy_mark(fd->get(), mark); !put) return pass(put);
     return fd;
   }
 

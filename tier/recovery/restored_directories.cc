@@ -14,10 +14,10 @@ namespace {
 // Directories stay open while their files are made: a pool's entries mostly lie in few directories.
 constexpr size_t kOpenDirectories = 512;
 
-// The clock of the times of files.
+// No earlier than the times that files have got: some of those are finer than a tick (Linux 6.13).
 timespec file_time() {
   timespec now{};
-  (void)::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  (void)::clock_gettime(CLOCK_REALTIME, &now);
   return now;
 }
 
