@@ -7,12 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/mountinfo.h"
 #include "base/unique_fd.h"
 #include "bench/timing.h"
 
@@ -27,6 +30,27 @@ constexpr unsigned long kPlain = MS_NOSUID | MS_NODEV;
 std::string program(const std::string& name) {
   const char* const folder = std::getenv("KVCACHEFS_BIN_DIR");
   return (folder == nullptr ? std::string(KVCACHEFS_BIN_DIR) : folder) + "/" + name;
+}
+
+constexpr std::string_view kWorkPrefix = "/tmp/kv-bench-";
+
+// The last mount goes first, so that a mount goes before the one that it covers.
+template <class IsMeant>
+void unmount_all(const IsMeant& is_meant) {
+  auto mounts = read_mounts();
+  if (!mounts) return;
+  std::ranges::reverse(*mounts);
+  for (const MountPoint& mount : *mounts)
+    if (is_meant(mount.directory)) ::umount2(mount.directory.c_str(), MNT_FORCE | MNT_DETACH);
+}
+
+// What a benchmark leaves mounted that was killed together with its daemon: the memory of its pools, too.
+void clean_up_after_the_dead() {
+  unmount_all([](const std::string& directory) {
+    if (!directory.starts_with(kWorkPrefix)) return false;
+    const pid_t owner = std::atoi(directory.c_str() + kWorkPrefix.size());
+    return owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH;
+  });
 }
 
 bool wait_until(const std::function<bool()>& condition) {
@@ -49,11 +73,13 @@ std::vector<std::string> kvcachefs_words(const std::string& pool_options, const 
 
 }  // namespace
 
-WorkDirectory::WorkDirectory() : path_("/tmp/kv-bench-" + std::to_string(::getpid()) + "-XXXXXX") {
+WorkDirectory::WorkDirectory() : path_(std::string(kWorkPrefix) + std::to_string(::getpid()) + "-XXXXXX") {
+  clean_up_after_the_dead();
   must(::mkdtemp(path_.data()) == nullptr ? -1 : 0, "mkdtemp", path_);
 }
 
 WorkDirectory::~WorkDirectory() {
+  unmount_all([this](const std::string& directory) { return directory.starts_with(path_ + "/"); });
   std::error_code ignored;
   // The deepest directories are removed first, and only empty ones: a mount that still exists keeps its
   // files.

@@ -12,7 +12,7 @@
 namespace kvcachefs::bench {
 
 // The directory is /tmp/kv-bench-PID-XXXXXX. It is removed at the end, but never through a mount that could
-// not be unmounted.
+// not be unmounted. What a benchmark that was killed has left mounted is unmounted by the next one.
 class WorkDirectory {
  public:
   WorkDirectory();
