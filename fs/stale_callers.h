@@ -46,9 +46,9 @@ class StaleCallers {
   }
 
  private:
-  // The time is longer than a second try takes where a lookup in the mount's root waits for pools that are
-  // made. A mark that outlives its call costs the thread's next call its second try: one more miss.
-  static constexpr uint64_t kCallMs = 2000;
+  // The time is longer than a second try takes that waits for a takeover, which looks at a million entries in
+  // up to 14 s. A mark that outlives its call costs the thread's next call its second try: one more miss.
+  static constexpr uint64_t kCallMs = 30'000;
 
   std::atomic<bool> some_{false};
   Mutex mutex_;

@@ -7,7 +7,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kLatelyMs = 2000;  // longer than it takes to replace a process
+constexpr uint64_t kLatelyMs = 30'000;  // as in fs/stale_callers.h
 
 constexpr uint32_t kNoRequest = UINT32_MAX;
 thread_local uint32_t own_request = kNoRequest;
