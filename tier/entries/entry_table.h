@@ -18,6 +18,10 @@ struct EntryTable {
   static constexpr size_t kShards = 64;
 
   struct Shard {
+    // At 1 a million entries take 15.7 bytes each for their buckets, at 2 half of it, and a lookup passes
+    // half an entry more, of some 0.1 us, of the 10 us that an open takes.
+    Shard() { entries.max_load_factor(2); }
+
     Mutex mutex;
     std::unordered_map<uint64_t, Entry> entries GUARDED_BY(mutex);
     // Descriptors that keep inodes without a name alive until the kernel forgets them.
