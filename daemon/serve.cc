@@ -206,6 +206,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                         .listener = &invalidator,
                         .evictor = &evictor_wakeup,
                         .cores = std::max(1u, std::thread::hardware_concurrency()),
+                        .on_several_threads = &Workers::on_several_threads,
                         .survivors = &survivors,
                         .options_changed = [&] { return list_pools(); }}});
   list_pools = [&] {

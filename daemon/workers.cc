@@ -39,6 +39,8 @@ constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kSurveyPause = std::chrono::milliseconds(50);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
+// A takeover looks at a pool's files on half of the processors, because servers run meanwhile.
+constexpr unsigned kMostWalkers = 8;
 // The limit keeps a stop within systemd's patience of 90 s.
 constexpr uint64_t kFinishNs = 60'000'000'000;
 constexpr auto kFinishPause = std::chrono::milliseconds(5);
@@ -82,6 +84,25 @@ class OthersSignals {
 
 unsigned Workers::default_server_threads() {
   return std::clamp(std::thread::hardware_concurrency(), 8u, 16u);
+}
+
+void Workers::on_several_threads(const std::function<void()>& work) {
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostWalkers);
+  std::vector<std::thread> others;
+  {
+    const OthersSignals signals;
+    try {
+      while (others.size() + 1 < threads)
+        others.emplace_back([&work] {
+          pthread_setname_np(pthread_self(), "walker");
+          work();
+        });
+    } catch (const std::system_error& error) {
+      log_warning("{} threads instead of {}: {}", others.size() + 1, threads, error.what());
+    }
+  }
+  work();
+  for (std::thread& other : others) other.join();
 }
 
 template <class Serve>

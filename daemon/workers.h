@@ -32,6 +32,8 @@ class Workers {
   // only contend for the one queue of the device.
   static unsigned default_server_threads();
 
+  // As OnSeveralThreads (tier/children.h), of which there are fewer if the host has no more.
+  static void on_several_threads(const std::function<void()>& work);
   // The call starts the threads that take requests. They need no other where Session serves in part.
   void start_servers(unsigned server_threads);
   // The call starts all others, and those that carry out what was put aside.

@@ -36,6 +36,16 @@ Result<void> walk_tree(
     const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit,
     Walk walk = Walk::kAll);
 
+// Calls the work on several threads at once, the caller's among them, and returns when all have ended it.
+using OnSeveralThreads = std::function<void(const std::function<void()>& work)>;
+
+// As walk_tree(), for a tree of a million files: `visit_file` is called on all threads at once, `visit_other`
+// on one of them at a time.
+Result<void> walk_tree(
+    const MemoryArena& arena, const OnSeveralThreads& on_several_threads,
+    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit_other,
+    const std::function<void(int directory, uint64_t directory_ino, const Child& child)>& visit_file);
+
 // Flags to open a regular file with, in order to ask for its facts. Because a takeover may ask a million
 // files, each call counts: five calls on such a descriptor take 5 us; by name or by O_PATH they are seven
 // calls and take 14 us.

@@ -8,8 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "alloc/memory_arena.h"
@@ -17,6 +19,13 @@
 #include "tests/support/mount.h"
 
 namespace kvcachefs::test {
+
+inline void on_three_threads(const std::function<void()>& work) {
+  std::thread one(work), two(work);
+  work();
+  one.join();
+  two.join();
+}
 
 class ArenaTest : public ::testing::Test {
  protected:

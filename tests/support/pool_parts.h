@@ -253,7 +253,8 @@ class PoolPartsTest : public ArenaTest {
                                  .topology = &topology_,
                                  .backing_store = &backing_,
                                  .listener = &heard_,
-                                 .evictor = &wakeup_};
+                                 .evictor = &wakeup_,
+                                 .on_several_threads = &on_three_threads};
   PoolCounters counters_;
   CountingObserver counting_{counters_};
   Entries entries_{"lru"};

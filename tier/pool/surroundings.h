@@ -7,6 +7,7 @@
 
 #include "alloc/numa_topology.h"
 #include "base/result.h"
+#include "tier/children.h"
 #include "tier/pool/kernel_side.h"
 #include "tier/room.h"
 #include "tier/survivors/survivors.h"
@@ -20,6 +21,8 @@ struct PoolSurroundings {
   DiscardListener* listener = nullptr;
   Wakeup* evictor = nullptr;
   unsigned cores = 1;
+  // For what a takeover looks at.
+  OnSeveralThreads on_several_threads = [](const auto& work) { work(); };
   Survivors* survivors = nullptr;  // none: nothing outlives this process
   // Called when the pool's options have changed, to write them down for a successor.
   std::function<Result<void>()> options_changed = [] { return Result<void>(); };

@@ -4,21 +4,27 @@
 
 #include "base/fault_point.h"
 #include "base/progress.h"
-#include "tier/children.h"
 
 namespace kvcachefs {
 
-Result<void> MarkedTree::walk() {
+Result<void> MarkedTree::walk(const OnSeveralThreads& on_several_threads) {
+  Mutex mutex;
   Result<void> noted;
-  auto whole = walk_tree(arena_, [&](int directory, uint64_t directory_ino, const Child& child) {
-    const int flags = child.is_regular ? kReadForFacts : O_PATH | O_NOFOLLOW;
-    const int refused = injected_error("look at what is there");
-    auto fd = refused != 0 ? fail(refused) : sys::open_at(directory, child.name.c_str(), flags);
-    auto done =
-        fd ? note(fd->get(), child.is_regular, {.parent_ino = directory_ino, .name = child.name}) : pass(fd);
-    if (!done) noted = std::move(done);
-  });
+  const auto look = [&](int directory, uint64_t directory_ino, const Child& child) {
+    auto done = look_at(directory, directory_ino, child);
+    if (done) return;
+    MutexLock lock(mutex);
+    noted = std::move(done);
+  };
+  auto whole = walk_tree(arena_, on_several_threads, look, look);
   return noted ? std::move(whole) : std::move(noted);
+}
+
+Result<void> MarkedTree::look_at(int directory, uint64_t directory_ino, const Child& child) {
+  if (const int refused = injected_error("look at what is there")) return fail(refused);
+  const int flags = child.is_regular ? kReadForFacts : O_PATH | O_NOFOLLOW;
+  auto fd = sys::open_at(directory, child.name.c_str(), flags);
+  return fd ? note(fd->get(), child.is_regular, {.parent_ino = directory_ino, .name = child.name}) : pass(fd);
 }
 
 Result<void> MarkedTree::note(int fd, bool is_file, Place place) {
@@ -30,25 +36,28 @@ Result<void> MarkedTree::note(int fd, bool is_file, Place place) {
   if (!handle) return pass(handle);
   if (!attributes) return pass(attributes);
   if (!mark || mark->node_id == 0) {
+    MutexLock lock(mutex_);
     if (S_ISDIR(attributes->st_mode)) unnumbered_[handle->ino] = {*handle, std::move(place)};
     return {};
   }
   if (mark->state == CopyMark::State::kUnreadable) return {};
   const uint64_t id = mark->node_id;
-  tier_.store->saw_id(id);
   KeptCtime kept = is_file ? KeptCtime() : adopt_ctime(fd, *attributes, true);
   bool pinned = false;
   if (is_file)
     if (const LockedEntry entry{entries_.shard(handle->ino), handle->ino})
       kept = entry->kept, pinned = entry->pinned;
   show_ctime(kept, *attributes);
+  const bool plain = is_file && !has_other_xattrs(fd);
+  MutexLock lock(mutex_);
+  tier_.store->saw_id(id);
   Node& node = nodes_[id];
   if (node.places.empty()) {
     node.handle = *handle;
     node.mark = std::move(*mark);
     node.is_file = is_file;
     node.attributes = *attributes;
-    node.plain = is_file && !has_other_xattrs(fd);
+    node.plain = plain;
     node.pinned = pinned;
   }
   node.places.push_back(std::move(place));

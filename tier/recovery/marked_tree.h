@@ -1,6 +1,6 @@
 // The tree of an adopted pool, by the marks on its inodes (tier/catalog/copy_mark.h): which nodes of the
-// catalog are in it, and where. One thread, before the pool is served. Failure: walk() fails if it could not
-// look at everything; what a later call cannot look at, it leaves out.
+// catalog are in it, and where. One thread, but for those of walk(), before the pool is served. Failure:
+// walk() fails if it could not look at everything; what a later call cannot look at, it leaves out.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,7 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "tier/catalog/copy_mark.h"
+#include "tier/children.h"
 #include "tier/disk/disk_tier.h"
 #include "tier/entries/entries.h"
 
@@ -45,7 +47,7 @@ class MarkedTree {
   MarkedTree(const MemoryArena& arena, Entries& entries, DiskTier& tier)
       : arena_(arena), entries_(entries), tier_(tier), ids_{{arena.tree().ino, kCatalogRoot}} {}
 
-  Result<void> walk();
+  Result<void> walk(const OnSeveralThreads& on_several_threads);
   Nodes& nodes() { return nodes_; }
   Result<CatalogNode> describe(uint64_t id, const Node& node) const;
   // The directories of a node's names get their numbers here if they have none: they were made while the disk
@@ -61,13 +63,15 @@ class MarkedTree {
     sys::Handle handle;
     Place place;
   };
-  Result<void> note(int fd, bool is_file, Place place);
+  Result<void> look_at(int directory, uint64_t directory_ino, const Child& child) EXCLUDES(mutex_);
+  Result<void> note(int fd, bool is_file, Place place) EXCLUDES(mutex_);
   uint64_t id_of_directory(uint64_t ino);  // 0: the directory cannot be looked at
   uint64_t number(uint64_t ino, uint64_t parent_id);
 
   const MemoryArena& arena_;
   Entries& entries_;
   DiskTier& tier_;
+  Mutex mutex_;  // of the others, and of what the store has seen, while walk() has several threads
   Nodes nodes_;
   std::unordered_map<uint64_t, uint64_t> ids_;           // directories' numbers, by inode number
   std::unordered_map<uint64_t, Unnumbered> unnumbered_;  // directories without a number, by inode number

@@ -77,7 +77,6 @@ class Recovery::Adopter : DiskPart {
   explicit Adopter(const Recovery& its)
       : DiskPart(its), parts_(its.parts_), survivors_(*surroundings_.survivors) {}
 
-  // What could not be looked at would count as gone.
   Result<void> begin() {
     {
       MutexLock lock(mutex_);
@@ -94,7 +93,7 @@ class Recovery::Adopter : DiskPart {
     }
     adopt_nameless();
     fault_point("adopted nameless");
-    if (capacity_.closed()) return whole_;
+    if (capacity_.closed()) return whole();
     adopt_other(root_ino(), 0);
     // Clients cannot find what is in a directory that was not found. What fails here does so again in walk().
     (void)walk_tree(
@@ -104,7 +103,7 @@ class Recovery::Adopter : DiskPart {
             adopt_other(handle->ino, handle->generation);
         },
         Walk::kNotFiles);
-    return whole_;
+    return whole();
   }
 
   Result<void> walk() {
@@ -114,7 +113,7 @@ class Recovery::Adopter : DiskPart {
     // From here on nothing is adopted, also by a find() that is under way: it takes the shard first.
     walked_ = true;
     for (EntryTable::Shard& shard : entries_.shards()) MutexLock lock(shard.mutex);
-    if (!whole_) return whole_;
+    if (auto found = whole(); !found) return found;
     publish();
     // The remaining backing ids are of files that are gone: a client that has the file open goes on without
     // it.
@@ -155,6 +154,11 @@ class Recovery::Adopter : DiskPart {
     uint64_t ino;
   };
 
+  // What could not be looked at would count as gone.
+  Result<void> whole() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return whole_;
+  }
   bool knows(uint64_t ino) { return LockedEntry(entries_.shard(ino), ino) != nullptr; }
 
   void adopt_nameless() {
@@ -185,20 +189,23 @@ class Recovery::Adopter : DiskPart {
   }
 
   void adopt_tree() {
-    auto whole = walk_tree(arena_, [this](int directory, uint64_t, const Child& child) {
-      if (child.is_regular) {
-        if (auto adopted = adopt_named(child, directory); !adopted) note_failure(adopted.error());
-      } else if (const auto handle = sys::handle_at(directory, child.name.c_str())) {
-        adopt_other(handle->ino, handle->generation);
-        if (child.is_directory) limits_.made_directory();
-        count_other(directory, child.name.c_str());
-        parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
-      }
-    });
-    if (!whole) note_failure(whole.error());
+    const auto other = [this](int directory, uint64_t, const Child& child) {
+      const auto handle = sys::handle_at(directory, child.name.c_str());
+      if (!handle) return;
+      adopt_other(handle->ino, handle->generation);
+      if (child.is_directory) limits_.made_directory();
+      count_other(directory, child.name.c_str());
+      parts_.tree.empty_directories()->rests({.handle = *handle, .age_unknown = true}, 0);
+    };
+    const auto file = [this](int directory, uint64_t, const Child& child) {
+      if (auto adopted = adopt_named(child, directory); !adopted) note_failure(adopted.error());
+    };
+    if (auto whole = walk_tree(arena_, surroundings_.on_several_threads, other, file); !whole)
+      note_failure(whole.error());
   }
 
-  void note_failure(const Error& error) {
+  void note_failure(const Error& error) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     if (whole_) whole_ = fail(EIO, "not all of its files can be looked at: " + sys::error_text(error.code));
   }
 
@@ -335,9 +342,9 @@ class Recovery::Adopter : DiskPart {
 
   const Parts& parts_;
   Survivors& survivors_;
-  Result<void> whole_;
   std::atomic<bool> walked_{false};
   Mutex mutex_;
+  Result<void> whole_ GUARDED_BY(mutex_);
   // What is known of files at first: the counts.
   std::unordered_map<uint64_t, Entries::Found> opens_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, int32_t> backings_ GUARDED_BY(mutex_);

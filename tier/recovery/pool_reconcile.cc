@@ -53,7 +53,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
-    if (auto whole = tree_.walk(); !whole) return pass(whole);
+    if (auto whole = tree_.walk(surroundings_.on_several_threads); !whole) return pass(whole);
     claim();
     claim_kept();
     fault_point("claimed what the disk has");

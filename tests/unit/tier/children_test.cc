@@ -5,10 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
+#include <thread>
+#include <utility>
 
+#include "base/mutex.h"
 #include "base/sys.h"
 #include "tests/support/arena_test.h"
 
@@ -75,6 +80,32 @@ TEST_F(WalkTest, ComesToADirectoryBeforeItsChildren) {
   EXPECT_LT(place("a"), place("b"));
   EXPECT_LT(place("b"), place("f"));
   EXPECT_LT(place("s"), 4);
+}
+
+TEST_F(WalkTest, OnSeveralThreadsComesToEachNameOnce) {
+  constexpr int kDirectories = 10, kFiles = 200;
+  for (int d = 0; d < kDirectories; ++d) {
+    make_directory("d" + std::to_string(d));
+    for (int f = 0; f < kFiles; ++f) (void)make(fmt::format("d{}/f{}", d, f));
+  }
+  Mutex mutex;
+  std::set<std::pair<uint64_t, std::string>> files;
+  std::set<std::string> directories;
+  std::atomic<unsigned> threads = 0;
+  const auto walked = walk_tree(
+      *arena_, &test::on_three_threads,
+      [&](int, uint64_t, const Child& child) { EXPECT_TRUE(directories.insert(child.name).second); },
+      [&](int directory, uint64_t directory_ino, const Child& child) {
+        thread_local bool is_first = true;
+        if (std::exchange(is_first, false)) ++threads;
+        while (threads < 2) std::this_thread::yield();
+        EXPECT_TRUE(sys::stat_at(directory, child.name.c_str())) << "the directory is still open";
+        MutexLock lock(mutex);
+        EXPECT_TRUE(files.emplace(directory_ino, child.name).second);
+      });
+  EXPECT_TRUE(walked);
+  EXPECT_EQ(directories.size(), size_t{kDirectories});
+  EXPECT_EQ(files.size(), size_t{kDirectories * kFiles});
 }
 
 }  // namespace kvcachefs::children_test

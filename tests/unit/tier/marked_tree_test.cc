@@ -34,7 +34,7 @@ class MarkedTreeTest : public test::RecoveryTest {
   }
   MarkedTree& walk() {
     attach_disk();
-    const auto walked = tree_marked_.emplace(*arena_, entries_, tier()).walk();
+    const auto walked = tree_marked_.emplace(*arena_, entries_, tier()).walk(surroundings_.on_several_threads);
     EXPECT_TRUE(walked) << walked.error().message;
     return *tree_marked_;
   }
@@ -112,7 +112,7 @@ TEST_F(MarkedTreeTest, ItFailsIfItCouldNotLookAtAll) {
   const auto walk_with = [&](int descriptors) {
     const rlimit few{.rlim_cur = static_cast<rlim_t>(descriptors), .rlim_max = before.rlim_max};
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    const auto walked = tree.walk();
+    const auto walked = tree.walk(surroundings_.on_several_threads);
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
     return code_of(walked);
   };
@@ -120,7 +120,7 @@ TEST_F(MarkedTreeTest, ItFailsIfItCouldNotLookAtAll) {
   EXPECT_EQ(walk_with(next), EMFILE) << "the directory";
   EXPECT_EQ(walk_with(next + 1), EMFILE) << "the file in it";
   EXPECT_THAT(tree.nodes(), IsEmpty());
-  EXPECT_EQ(code_of(tree.walk()), 0);
+  EXPECT_EQ(code_of(tree.walk(surroundings_.on_several_threads)), 0);
   EXPECT_EQ(tree.nodes().size(), 1u);
 }
 
