@@ -278,7 +278,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     entry->disk.name_hash = name_hash_of(marked.places.front().name);
     const CatalogContent& content = entries_.contents().copied(*entry, std::move(marked.mark.content));
     if (marked.is_dirty()) return;
-    const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
+    const uint64_t data_bytes = rounded_up(data_bytes_of(content, tier_.store->unit_bytes()));
     if (entry->direct_count > 0) tier_.store->hold(entries_.contents().held_on_disk(*entry, content));
     entries_.contents().found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
     if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);

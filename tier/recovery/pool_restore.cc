@@ -279,8 +279,8 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
 
   // Gives the inode what the catalog has besides names and content.
   static Result<sys::Handle> dress(const CatalogNode& node, int fd) {
-    if (node.uid != 0 || node.gid != 0)
-      if (auto owned = sys::change_owner(fd, node.uid, node.gid); !owned) return pass(owned);
+    // Also to root, because in a set-group-ID directory the inode has got that one's group.
+    if (auto owned = sys::change_owner(fd, node.uid, node.gid); !owned) return pass(owned);
     // Because the umask is 0 the mode is right, except that a set-group-ID directory and a change of owner
     // change bits.
     if (!S_ISLNK(node.mode) && (S_ISDIR(node.mode) || (node.mode & 07000) != 0))

@@ -47,6 +47,14 @@ TEST_F(RecoveryReconcileTest, WhatBothHaveIsCleanOrCold) {
   EXPECT_GT(tier().store->new_id(), 3u);
 }
 
+TEST_F(RecoveryReconcileTest, AColdEntryCountsForWhatItWouldTake) {
+  const auto small = content(100, {{2, 1}}, 6);
+  const uint64_t cold = leave_cold("cold", 3, small);
+  commit_left(3, "cold", small);
+  recover();
+  EXPECT_EQ(state(cold).charged_bytes, kBlock);
+}
+
 TEST_F(RecoveryReconcileTest, TheCatalogHearsOfChangedAttributes) {
   (void)leave_clean("f", 2, content_);
   commit_left(2, "f", content_);

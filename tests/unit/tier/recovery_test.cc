@@ -53,6 +53,17 @@ TEST_F(RecoveryAttachTest, TheTreeComesBack) {
   EXPECT_EQ(::fgetxattr(open("link").get(), "user.k", text, sizeof text), 1);
 }
 
+TEST_F(RecoveryAttachTest, RootsFileInADirectoryThatGivesItsGroupIsRoots) {
+  CatalogNode directory = directory_node(2);
+  directory.mode = S_IFDIR | 02777;
+  directory.gid = 8;
+  commit_left({PutNode{directory}, PutName{kCatalogRoot, "d", 2}, PutNode{file_node(3, 0640)},
+               PutName{2, "file", 3}, PutContent{3, content_}});
+  ASSERT_TRUE(attach());
+  EXPECT_EQ(status("d/file").st_gid, 0u);
+  EXPECT_EQ(status("d/file").st_mode, S_IFREG | 0640u);
+}
+
 TEST_F(RecoveryAttachTest, ItsFilesAreColdEntries) {
   commit_tree();
   ASSERT_TRUE(attach());
