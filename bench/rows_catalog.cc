@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "alloc/memory_arena.h"
 #include "base/clock.h"
 #include "bench/spill_pool.h"
+#include "bench/takeover.h"
 #include "tier/catalog/catalog.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/disk/spill_target.h"
@@ -76,20 +78,31 @@ void catalog_rows(Bench& bench) {
                     "", fmt::format("{:.2f} µs an entry", 1e6 / committed), "", committed,
                     Row::Bound::kAtLeast, 50'000});
   std::vector<double> seconds;
+  TakeoverTimes taken_over;
+  const uint64_t size_bytes = std::max(least_size_for_inodes(2 * entries), uint64_t{1} << 30);
   for (unsigned round = 0; round < std::min(bench.scale.rounds, 3u); ++round) {
     const uint64_t begin_ns = now_ns();
-    const Kvcachefs ours(
-        bench.work, fmt::format("start-{}", round),
-        fmt::format("size=1G,spill={},spill_size={},spill_unit={}", path, disk_bytes(entries), kUnitBytes));
+    const Kvcachefs ours(bench.work, fmt::format("start-{}", round),
+                         fmt::format("size={},spill={},spill_size={},spill_unit={}", size_bytes, path,
+                                     disk_bytes(entries), kUnitBytes));
     while (ours.pool_stat("cold_entries") < static_cast<double>(entries)) {
       throw_if_stopped();
       ::usleep(1000);
       if (now_ns() - begin_ns > 100'000'000'000) throw BenchError("the entries are not back");
     }
     seconds.push_back(1 / rate(1, begin_ns));
+    if (round == 0) taken_over = kill_serving_process(ours);
   }
   bench.report.add({fmt::format("start of a mount with {} entries on its disk, seconds", entries), "", "", "",
                     median(seconds), Row::Bound::kAtMost, 20});
+  const auto takeover = [&](const char* what, double figure, Row::Bound bound, double limit) {
+    bench.report.add({fmt::format("takeover with {} entries on the disk: {}", entries, what), "", "", "",
+                      figure, bound, limit});
+  };
+  takeover("longest wait of opens of what is in memory, ms", taken_over.longest_open_ms, Row::Bound::kAtMost,
+           150);
+  takeover("seconds until a store", taken_over.store_s, Row::Bound::kNone, 0);
+  takeover("seconds until an open of what is on the disk", taken_over.cold_open_s, Row::Bound::kNone, 0);
 }
 
 }  // namespace kvcachefs::bench
