@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvcachefs::test {
@@ -32,6 +33,7 @@ class File {
   File& operator=(File&& other) noexcept;
   int fd() const { return fd_; }
   void close();
+  int release() { return std::exchange(fd_, -1); }  // the caller closes it
 
  private:
   int fd_ = -1;
