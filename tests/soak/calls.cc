@@ -11,7 +11,8 @@ constexpr int kMostSeconds = 30;
 // kvcachefsd(8): for room a call waits 30 s at most. It may have waited in a queue before that.
 constexpr int kMostSecondsForRoom = 35;
 
-// ENOENT: an entry or an empty directory has left. EACCES and EPERM: what modes and the sticky bit say.
+// ENOENT: an entry or an empty directory has left. EACCES and EPERM: what modes and the sticky bit say. EIO
+// of an order: a takeover found the disk locked for a moment by the process before it.
 std::array<CallKind, kCalls> make_kinds() {
   std::array<CallKind, kCalls> kinds;
   const auto is = [&](Call call, const char* name, std::vector<int> documented, int most = kMostSeconds) {
@@ -53,7 +54,7 @@ std::array<CallKind, kCalls> make_kinds() {
   is(Call::kRemoveXattr, "removexattr", {ENOENT, ENODATA, EACCES});
   is(Call::kWatch, "inotify_add_watch", {ENOENT, EACCES});
   is(Call::kReadControl, "read a control file", {EMFILE});
-  is(Call::kOrder, "write a control file", {EBUSY}, kMostSecondsForRoom);
+  is(Call::kOrder, "write a control file", {EBUSY, EIO}, kMostSecondsForRoom);
   return kinds;
 }
 
