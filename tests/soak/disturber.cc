@@ -15,6 +15,7 @@ namespace {
 constexpr uint64_t kSecondNs = 1'000'000'000;
 // What the serving process says when it ends because a disk that a takeover could not have can be had again.
 constexpr const char* kHandsOver = "ends, and another takes over, with the disk";
+constexpr uint64_t kLongestSeconds = 150;  // however many takeovers there were meanwhile
 constexpr uint64_t kLateSeconds = 5;  // beyond what a call may take: then the soak does not wait for its end
 
 size_t count_of(const std::string& text, const std::string& what) {
@@ -83,7 +84,9 @@ void Disturber::look_for_hangs() {
     const ClientState& its = record_.client(number);
     const CallKind& kind = kind_of(static_cast<Call>(its.call.load()));
     const uint64_t most_ns = (static_cast<uint64_t>(kind.most_seconds) + kLateSeconds) * kSecondNs;
-    if (record_.waits_ns(number) < most_ns) continue;
+    const uint64_t begun_ns = its.call_begun_ns;
+    const bool waits_too_long = begun_ns != 0 && monotonic_ns() > begun_ns + kLongestSeconds * kSecondNs;
+    if (record_.waits_ns(number) < most_ns && !waits_too_long) continue;
     record_.fail("HANG: client " + std::to_string(number) + " in `" + its.action.load() + "`: " + kind.name,
                  true);
     std::fprintf(stderr, "the serving process:\n%s", stacks_of(mount_.serving_pid()).c_str());

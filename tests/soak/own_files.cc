@@ -12,7 +12,7 @@
 namespace kvcachefs::soak {
 namespace {
 
-constexpr uint64_t kFiles = 48;        // of each client in each pool
+constexpr uint64_t kFiles = 16;        // of each client in each pool
 constexpr uint64_t kNearBlocks = 384;  // most of a file lies in these
 constexpr uint64_t kFarBlocks = 1 << 18;
 constexpr uint64_t kMostAllocatedBlocks = 1024;
@@ -173,7 +173,7 @@ void change(Client& client) {
         (void)write_blocks(client, its, any_block(client), 1 + client.random().below(32));
     }
   }
-  if (its.model.is_known && client.random().one_in(3)) prove(client, its);
+  if (its.model.is_known && client.random().one_in(2)) prove(client, its);
   if (client.random().one_in(10)) client.call(Call::kSync, its.path, [&] { return ::fsync(its.file.fd()); });
   client.close(its.file, its.path);
 }
