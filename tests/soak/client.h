@@ -25,9 +25,10 @@ using test::File;
 using test::Random;
 
 struct Place {
-  std::string mount;                 // the mount's root
-  std::vector<std::string> pools;    // names; the last one has a disk
-  std::vector<uint64_t> pool_bytes;  // what their sizes are at most
+  std::string mount;                        // the mount's root
+  std::vector<std::string> pools;           // names; the last one has a disk
+  std::vector<uint64_t> pool_bytes;         // what their sizes are at most
+  uint64_t most_entries, most_directories;  // what their limits are at most
 };
 
 // What a client knows of a file that it alone changes.

@@ -69,9 +69,11 @@ void command(Client& client) {
     case 4:
       return order(client, pool, "policy", one_of({"lru", "lfu", "fifo", "priority"}));
     case 5:
-      return order(client, pool, "max_entries", from(3000, 6000));
+      return order(client, pool, "max_entries",
+                   from(client.place().most_entries / 2, client.place().most_entries));
     case 6:
-      return order(client, pool, "max_directories", from(800, 1500));
+      return order(client, pool, "max_directories",
+                   from(client.place().most_directories / 2, client.place().most_directories));
     case 7:
       order(client, pool, "max_xattrs", from(8, 64));
       return order(client, pool, "max_xattr_bytes", from(16, 64) + "K");

@@ -90,8 +90,11 @@ Sampler::Usage Sampler::usage_of(const std::string& pool) const {
   return usage;
 }
 
-void Sampler::check_count(const std::string& what, uint64_t count, uint64_t limit, uint64_t before) {
-  at_most(what, count, std::max(limit, before) + kCallsInHand);
+void Sampler::check_count(const std::string& what, uint64_t count, uint64_t limit, uint64_t most) {
+  Count& last = counts_[what];
+  const uint64_t bound = limit == last.limit ? std::max(limit, last.count) : most;
+  at_most(what, count, bound + kCallsInHand);
+  last = {count, limit};
 }
 
 // A pool has its new size as soon as it begins to shrink, and what is too much leaves meanwhile.
@@ -104,6 +107,7 @@ void Sampler::check_memory(const std::string& pool, uint64_t most_bytes) {
   const bool is_resized = orders % 2 != 0 || orders != record_.size_orders();
   const uint64_t size = is_resized ? most_bytes : stats.at("size_bytes");
   at_most(pool + ": bytes in its tmpfs", std::max(before.bytes, after.bytes), size);
+  at_most(pool + ": pinned_bytes", stats.at("pinned_bytes"), most_bytes / 2);  // as pinned_max was at most
   const uint64_t inodes = std::max(before.inodes, after.inodes);
   at_most(pool + ": inodes of its tmpfs", inodes, kFreeInodes + most_bytes / 2560 + 16);
   // kvcachefsd(8): what clients have open may exceed the size by what the names take.
@@ -113,13 +117,9 @@ void Sampler::check_memory(const std::string& pool, uint64_t most_bytes) {
 
 void Sampler::check_pool(const std::string& pool, const Stats& stats) {
   if (stats.empty()) return;
-  PoolState& state = pools_[pool];
-  check_count(pool + ": entries", stats.at("entries"), stats.at("max_entries"), state.entries);
+  check_count(pool + ": entries", stats.at("entries"), stats.at("max_entries"), place_.most_entries);
   check_count(pool + ": directories", stats.at("directories"), stats.at("max_directories"),
-              state.directories);
-  at_most(pool + ": pinned_bytes", stats.at("pinned_bytes"), stats.at("pinned_max_bytes"));
-  state.entries = stats.at("entries");
-  state.directories = stats.at("directories");
+              place_.most_directories);
   // spill_errors also counts what cannot be copied for reasons of its own: deep names, too many holes.
   for (const char* const error : {"checksum_errors", "promote_errors", "catalog_errors", "disk_failed"})
     at_most(pool + ": " + error, stats.at(error), 0);

@@ -27,8 +27,8 @@ class Sampler {
 
  private:
   using Stats = std::map<std::string, uint64_t>;
-  struct PoolState {
-    uint64_t entries = 0, directories = 0;  // at the last sample
+  struct Count {
+    uint64_t count = 0, limit = 0;
   };
 
   struct Usage {
@@ -39,8 +39,8 @@ class Sampler {
   Usage usage_of(const std::string& pool) const;
   void check_pool(const std::string& pool, const Stats& stats);
   void check_memory(const std::string& pool, uint64_t most_bytes);
-  // A count may be above a limit that was lowered, but does not grow there.
-  void check_count(const std::string& what, uint64_t count, uint64_t limit, uint64_t before);
+  // A count may be above a limit that was lowered, but does not grow there. It may have grown before that.
+  void check_count(const std::string& what, uint64_t count, uint64_t limit, uint64_t most);
   void check_disk(const Stats& stats);
   void check_daemon();
   void at_most(const std::string& what, uint64_t value, uint64_t bound);
@@ -49,7 +49,7 @@ class Sampler {
   const test::Mount& mount_;
   const Place& place_;
   std::string spill_file_;
-  std::map<std::string, PoolState> pools_;
+  std::map<std::string, Count> counts_;  // at the last sample
   struct Peak {
     uint64_t value = 0, bound = 0;
     double closest = 0;

@@ -37,6 +37,7 @@ uint64_t seed = 1;
 std::string log_file;
 
 constexpr std::array<uid_t, kClients> kUsers = {0, 65534, 1000, 1001, 1002, 1003, 1004, 1005};
+constexpr uint64_t kMostEntries = 6000, kMostDirectories = 1500;
 constexpr auto kSamplePause = std::chrono::milliseconds(200);
 constexpr auto kStepPause = std::chrono::milliseconds(50);
 constexpr auto kLastCalls = std::chrono::seconds(60);  // until clients have ended
@@ -52,16 +53,17 @@ class Soak : public ::testing::Test {
   }
 
   std::string spill_file() const { return disk_ / "spill"; }
+  static std::string limits() {
+    return "max_entries=" + std::to_string(kMostEntries) +
+           ",max_directories=" + std::to_string(kMostDirectories) + ",max_xattrs=32,max_xattr_bytes=64K";
+  }
   std::string pool_with_disk() const {
-    return "b:size=128M,max_entries=6000,max_directories=1500,max_xattrs=32,max_xattr_bytes=64K,spill=" +
-           spill_file() + ",spill_size=512M";
+    return "b:size=128M," + limits() + ",spill=" + spill_file() + ",spill_size=512M";
   }
   void start() {
-    mount_.emplace(test::MountOptions{
-        .pools = {"a:size=256M,user_share=20%,max_entries=6000,max_directories=1500,max_xattrs=32,"
-                  "max_xattr_bytes=64K",
-                  pool_with_disk()}});
-    place_ = {mount_->root(), {"a", "b"}, {256 * test::kMiB, 128 * test::kMiB}};
+    mount_.emplace(test::MountOptions{.pools = {"a:size=256M,user_share=20%," + limits(), pool_with_disk()}});
+    place_ = {
+        mount_->root(), {"a", "b"}, {256 * test::kMiB, 128 * test::kMiB}, kMostEntries, kMostDirectories};
     disturber_.emplace(record_, *mount_, seconds, seed);
     sampler_.emplace(record_, *mount_, place_, spill_file());
     for (int i = 0; i < kClients; ++i) clients_.push_back(fork_client(record_, place_, i, kUsers[i], seed));
