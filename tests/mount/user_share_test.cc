@@ -160,6 +160,29 @@ TEST_F(UserShareTest, SparseFilesThatGrowThrowNothingOut) {
   EXPECT_GE(modest_left(), kEntries / 4) << "about what the new one needs and is promised";
 }
 
+// A write to what a file has already takes no room, wherever the file has holes.
+TEST_F(UserShareTest, WhatHeHasIsWrittenAnewInAFullPool) {
+  start();
+  constexpr off_t kBehindAHole = 8 << 20;
+  const int error = as_user(kGreedy, kGreedy, [this] {
+    const std::string block(4096, 's');
+    const File sparse(path("sparse"), O_CREAT | O_RDWR);
+    if (::pwrite(sparse.fd(), block.data(), block.size(), kBehindAHole) != 4096) return errno;
+    const File large(path("large"), O_CREAT | O_WRONLY);
+    for (const size_t bytes : {kMiB, size_t{4096}}) {
+      const std::string piece(bytes, 'g');
+      while (::write(large.fd(), piece.data(), piece.size()) > 0) {
+      }
+    }
+    const File again(path("sparse"), O_RDWR);  // for which nothing can be promised
+    const bool is_full = ::pwrite(again.fd(), block.data(), block.size(), 2 * kBehindAHole) == -1;
+    if (mode() == Mode::kDaemonIo && !is_full) return EEXIST;
+    return ::pwrite(again.fd(), block.data(), block.size(), kBehindAHole) == 4096 ? 0 : errno;
+  });
+  EXPECT_EQ(error_name(error), "ok");
+  EXPECT_TRUE(is_over(kGreedy));
+}
+
 TEST_F(UserShareTest, FloodsThrowNothingOut) {
   start();
   store_modest();

@@ -18,9 +18,14 @@ constexpr uint64_t kCopyDemandBytes = uint64_t{4} << 20;
 // a smaller one may be the first of many.
 constexpr uint64_t kWholeBytes = uint64_t{1} << 20;
 
-// Memory that the file lacks up to the offset `end`, if the file has no holes.
-uint64_t missing_bytes(const struct stat& file, uint64_t end) {
-  return end - std::min(end, allocated_bytes_of(file));
+// Memory that the file lacks for a write, if it has no holes before that. A write to what is there lacks
+// none, and must not be refused for want of room: it may be that of a mapping, whose client is not told.
+uint64_t missing_bytes(int fd, const struct stat& file, uint64_t offset, uint64_t bytes) {
+  const uint64_t end = offset + bytes;
+  const uint64_t lacking = end - std::min(end, allocated_bytes_of(file));
+  if (lacking == 0 || end > size_of(file)) return lacking;
+  const auto hole = sys::seek(fd, offset, SEEK_HOLE);
+  return hole && *hole >= end ? 0 : lacking;
 }
 
 // The writer has allocated its memory itself: the rest of its promise goes back to the other writers.
@@ -75,7 +80,7 @@ Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> 
     return Written{0, Tried::kWouldWait};
   size_t total = 0;
   const auto before = sys::stat_of(*fd);
-  uint64_t missing = before ? missing_bytes(*before, offset + bytes.size()) : 0;
+  uint64_t missing = before ? missing_bytes(*fd, *before, offset, bytes.size()) : 0;
   const uid_t user = before ? before->st_uid : 0;
   for (int attempt = 0;; ++attempt) {
     const Waited room =
