@@ -1,5 +1,6 @@
 #include "tier/children.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
