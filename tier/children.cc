@@ -87,9 +87,9 @@ class TreeReader {
       pending_.pop_back();
       auto directory = arena_.open(next, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
       if (!directory) {
-        const int code = directory.error().code;  // a link or a pipe is no directory
+        const int code = directory.error().code;  // a link or a pipe is no directory, nor is what has gone
         static LogLimit limit(kMostNamed);
-        if (code != ENOTDIR && code != ELOOP) {
+        if (code != ENOTDIR && code != ELOOP && code != ESTALE) {
           limit.error("directory {} cannot be looked through: {}", next.ino, std::strerror(code));
           whole_ = pass(directory);
         }
@@ -119,7 +119,7 @@ class TreeReader {
     visit_other_(fd, ino_, child_);
     if (const auto handle = sys::handle_at(fd, child_.name.c_str()))
       pending_.push_back(*handle);
-    else
+    else if (handle.error().code != ENOENT)
       whole_ = fail(handle.error().code);
   }
 

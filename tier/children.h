@@ -27,7 +27,7 @@ Result<void> for_each_child(UniqueFd directory, const std::function<void(const C
 
 // Each name of the tree, a directory before its children. However wide or deep the tree is, the walk has one
 // descriptor open at a time and does not recurse; a directory that waits for its turn takes 16 bytes.
-// After an error, which is the answer, it goes on with what it can read.
+// After an error, which is the answer, it goes on with what it can read. What users remove meanwhile is none.
 // kNotFiles: only what is no regular file, and nothing in a directory without others in it, which is not
 // read.
 enum class Walk { kAll, kNotFiles };

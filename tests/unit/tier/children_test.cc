@@ -83,6 +83,20 @@ TEST_F(WalkTest, ComesToADirectoryBeforeItsChildren) {
   EXPECT_LT(place("s"), 4);
 }
 
+// As users remove directories while a pool is walked: before one is looked at, and before its turn has come.
+TEST_F(WalkTest, WhatGoesMeanwhileIsNoFailure) {
+  for (const char* name : {"a", "b", "b/in-b", "c", "c/in-c"}) make_directory(name);
+  const auto remove = [&](const char* name) {
+    EXPECT_EQ(::unlinkat(arena_->tree_fd(), name, AT_REMOVEDIR), 0) << name;
+  };
+  const auto walked = walk_tree(*arena_, [&](int, uint64_t, const Child& child) {
+    if (child.name == "a") remove("a");
+    if (child.name == "in-b") remove("c/in-c"), remove("c");
+    if (child.name == "in-c") remove("b/in-b"), remove("b");
+  });
+  EXPECT_TRUE(walked) << walked.error().message;
+}
+
 TEST_F(WalkTest, OnSeveralThreadsComesToEachNameOnce) {
   constexpr int kDirectories = 10, kFiles = 200;
   for (int d = 0; d < kDirectories; ++d) {
