@@ -34,7 +34,8 @@ class MarkedTreeTest : public test::RecoveryTest {
   }
   MarkedTree& walk() {
     attach_disk();
-    const auto walked = tree_marked_.emplace(*arena_, entries_, tier()).walk(surroundings_.on_several_threads);
+    const auto walked =
+        tree_marked_.emplace(*arena_, entries_, tier()).walk(surroundings_.on_several_threads);
     EXPECT_TRUE(walked) << walked.error().message;
     return *tree_marked_;
   }
