@@ -51,7 +51,10 @@ class TreeReader {
   // Any thread: returns when no name is left to be read.
   void visit_files(const Visit& visit) EXCLUDES(mutex_) {
     for (Files files; next(files);)
-      for (const Child& file : files.children) visit(::dirfd(files.directory.get()), files.ino, file);
+      for (const Child& file : files.children) {
+        count_step();
+        visit(::dirfd(files.directory.get()), files.ino, file);
+      }
   }
   // When all threads have ended.
   Result<void> outcome() EXCLUDES(mutex_) {
