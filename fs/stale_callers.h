@@ -24,10 +24,16 @@ class StaleCallers {
   bool again(pid_t thread) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const uint64_t now_ms = now_coarse_ms();  // under the lock, so no mark is later than now
-    std::erase_if(threads_, [&](const auto& told) { return now_ms - told.second > kCallMs; });
-    const bool first = threads_.try_emplace(thread, now_ms).second;
+    const auto is_old = [&](uint64_t told_ms) { return now_ms - told_ms > kCallMs; };
+    if (now_ms - swept_ms_ > kSweepMs) {
+      swept_ms_ = now_ms;
+      std::erase_if(threads_, [&](const auto& told) { return is_old(told.second); });
+    }
+    const auto [told, first] = threads_.try_emplace(thread, now_ms);
     some_.store(true, std::memory_order_release);
-    return !first;
+    if (first || !is_old(told->second)) return !first;
+    told->second = now_ms;
+    return false;
   }
 
   // True if the thread was told ESTALE in the call that it makes, or shortly before.
@@ -50,9 +56,12 @@ class StaleCallers {
   // up to 14 s. A mark that outlives its call costs the thread's next call its second try: one more miss.
   static constexpr uint64_t kCallMs = 30'000;
 
+  static constexpr uint64_t kSweepMs = 1000;  // marks of threads that never ask again may be many
+
   std::atomic<bool> some_{false};
   Mutex mutex_;
   std::unordered_map<pid_t, uint64_t> threads_ GUARDED_BY(mutex_);
+  uint64_t swept_ms_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvcachefs

@@ -67,12 +67,22 @@ void read_others_small(Client& client) {
     read_whole(client, client.root(pool) + "/u" + other, "s-" + other + "-" + std::to_string(first + i));
 }
 
-void map_some(Client& client) {
+struct OpenedEntry {
+  std::string name, path;
+  File file;  // none: a miss
+};
+
+OpenedEntry open_any(Client& client) {
   const std::string pool = client.any_pool();
   const uint64_t key = client.any_key(pool);
   const std::string name = "e-" + std::to_string(key);
   const std::string path = client.shared(pool, key) + "/" + name;
-  File file = client.open(Call::kOpenToRead, path, O_RDONLY);
+  return {name, path, client.open(Call::kOpenToRead, path, O_RDONLY)};
+}
+
+void map_some(Client& client) {
+  OpenedEntry opened = open_any(client);
+  auto& [name, path, file] = opened;
   if (file.fd() < 0) return;
   struct stat status {};
   if (client.call(Call::kStat, path, [&] { return ::fstat(file.fd(), &status); }) != 0) return;
@@ -121,11 +131,8 @@ void link_some(Client& client) {
 
 // An entry that is read goes on being read when its name has gone.
 void read_without_a_name(Client& client) {
-  const std::string pool = client.any_pool();
-  const uint64_t key = client.any_key(pool);
-  const std::string name = "e-" + std::to_string(key);
-  const std::string path = client.shared(pool, key) + "/" + name;
-  File file = client.open(Call::kOpenToRead, path, O_RDONLY);
+  OpenedEntry opened = open_any(client);
+  auto& [name, path, file] = opened;
   if (file.fd() < 0) return;
   client.call(Call::kUnlink, path, [&] { return ::unlink(path.c_str()); });
   if (client.random().one_in(3)) ::usleep(static_cast<useconds_t>(client.random().below(100'000)));

@@ -8,12 +8,11 @@
 namespace kvcachefs {
 
 Result<void> MarkedTree::walk(const OnSeveralThreads& on_several_threads) {
-  Mutex mutex;
   Result<void> noted;
   const auto look = [&](int directory, uint64_t directory_ino, const Child& child) {
     auto done = look_at(directory, directory_ino, child);
     if (done) return;
-    MutexLock lock(mutex);
+    MutexLock lock(mutex_);
     noted = std::move(done);
   };
   auto whole = walk_tree(arena_, on_several_threads, look, look);
