@@ -151,6 +151,9 @@ Result<void> symlink_at(const char* target, int directory, const char* name) {
 
 Result<void> link_to(int fd, int directory, const char* name) {
   if (!is_one_component(directory, name)) return fail(EINVAL);
+  // The path is used only without CAP_DAC_READ_SEARCH, because resolving it costs 3 us.
+  const int rc = linkat(fd, "", directory, name, AT_EMPTY_PATH);
+  if (rc == 0 || errno != ENOENT) return done(rc);
   return done(linkat(AT_FDCWD, ProcPath(fd).text, directory, name, AT_SYMLINK_FOLLOW));
 }
 
@@ -208,6 +211,8 @@ Result<size_t> list_xattr(int fd, std::span<char> names) {
 }
 
 Result<void> set_xattr(int fd, const char* name, std::string_view value, int flags) {
+  const int rc = fsetxattr(fd, name, value.data(), value.size(), flags);
+  if (rc == 0 || errno != EBADF) return done(rc);
   return done(setxattr(ProcPath(fd).text, name, value.data(), value.size(), flags));
 }
 

@@ -77,7 +77,7 @@ void catalog_rows(Bench& bench) {
   bench.report.add({fmt::format("catalog: entries committed a second, {} in batches of {}", entries, kBatch),
                     "", fmt::format("{:.2f} µs an entry", 1e6 / committed), "", committed,
                     Row::Bound::kAtLeast, 50'000});
-  std::vector<double> seconds;
+  std::vector<double> served, seconds;
   TakeoverTimes taken_over;
   const uint64_t size_bytes = std::max(least_size_for_inodes(2 * entries), uint64_t{1} << 30);
   for (unsigned round = 0; round < std::min(bench.scale.rounds, 3u); ++round) {
@@ -85,6 +85,7 @@ void catalog_rows(Bench& bench) {
     const Kvcachefs ours(bench.work, fmt::format("start-{}", round),
                          fmt::format("size={},spill={},spill_size={},spill_unit={}", size_bytes, path,
                                      disk_bytes(entries), kUnitBytes));
+    served.push_back(1 / rate(1, begin_ns));
     while (ours.pool_stat("cold_entries") < static_cast<double>(entries)) {
       throw_if_stopped();
       ::usleep(1000);
@@ -93,8 +94,12 @@ void catalog_rows(Bench& bench) {
     seconds.push_back(1 / rate(1, begin_ns));
     if (round == 0) taken_over = kill_serving_process(ours);
   }
-  bench.report.add({fmt::format("start of a mount with {} entries on its disk, seconds", entries), "", "", "",
-                    median(seconds), Row::Bound::kAtMost, 20});
+  bench.report.add(
+      {fmt::format("start of a mount with {} entries on its disk, seconds until it serves", entries), "", "",
+       "", median(served), Row::Bound::kAtMost, 2});
+  bench.report.add(
+      {fmt::format("start of a mount with {} entries on its disk, seconds until all are there", entries), "",
+       "", "", median(seconds), Row::Bound::kAtMost, 20});
   const auto takeover = [&](const char* what, double figure, Row::Bound bound, double limit) {
     bench.report.add({fmt::format("takeover with {} entries on the disk: {}", entries, what), "", "", "",
                       figure, bound, limit});

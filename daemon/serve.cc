@@ -34,6 +34,9 @@ namespace {
 
 constexpr auto kNegotiationTime = std::chrono::seconds(10);
 constexpr int kHastyNice = -10;
+// A start waits this long for what the pools' disks have. So nothing is missing after the start of a pool
+// whose names, some ten thousand, come back meanwhile.
+constexpr auto kRestorePatience = std::chrono::milliseconds(700);
 
 // The call returns when a signal asks for the end, or when the connection has ended by an umount from
 // outside.
@@ -76,9 +79,10 @@ Result<std::vector<ListedPool>> begin_adopting(Pools& pools, const Survivors& su
 }
 
 Result<void> adopt_pools(Pools& pools, const std::vector<ListedPool>& there, Survivors& survivors,
-                         const RuntimeDir& runtime) {
+                         const RuntimeDir& runtime, Workers& workers) {
   for (const ListedPool& pool : there)
     if (auto adopted = pools.adopt(pool.number, pool.options); !adopted) return adopted;
+  if (auto served = workers.restore_disks(std::chrono::milliseconds(0)); !served) return served;
   runtime.note_pools_without_disk(names_without_disk(pools));
   // These kept inodes belong to pools that are gone, or that were about to be created.
   for (const auto& [place, kept] : survivors.kept_inodes().list())
@@ -132,7 +136,7 @@ Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& p
     haste.emplace();
   };
   if (in_part) serve();
-  if (auto adopted = adopt_pools(pools, *there, survivors, runtime); !adopted) return adopted;
+  if (auto adopted = adopt_pools(pools, *there, survivors, runtime, workers); !adopted) return adopted;
   fault_point("pools adopted");
   session.all_found();
   if (!in_part) serve();
@@ -142,7 +146,8 @@ Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& p
 Result<void> begin(const Config& config, Pools& pools, Session& session, Workers& workers,
                    Survivors& survivors) {
   for (const PoolOptions& options : config.pools)
-    if (auto pool = pools.create(options); !pool) return pass(pool);
+    if (auto pool = pools.create(options, Attaching::kBehind); !pool) return pass(pool);
+  if (auto restored = workers.restore_disks(kRestorePatience); !restored) return restored;
   if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
   if (auto mounted = session.mount(); !mounted) return mounted;
   workers.start_servers(server_threads_of(config));

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <iterator>
 #include <system_error>
@@ -41,6 +42,7 @@ constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A takeover looks at a pool's files on half of the processors, because servers run meanwhile.
 constexpr unsigned kMostWalkers = 8;
+constexpr auto kRestorePause = std::chrono::milliseconds(1000);
 // The limit keeps a stop within systemd's patience of 90 s.
 constexpr uint64_t kFinishNs = 60'000'000'000;
 constexpr auto kFinishPause = std::chrono::milliseconds(5);
@@ -217,17 +219,55 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
   });
 }
 
-void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
-  DiskTier* const tier = pool->disk().tier();
-  const OthersSignals others;
-  MutexLock lock(mutex_);
-  DiskThreads& disk = disks_.emplace_back();
-  disk.pool = pool;
+void Workers::run_promoters(DiskThreads& disk) {
+  for (const auto& lane : disk.pool->disk().tier()->lanes)
+    run_thread("promoter", 0, disk, [&lane](auto at_most) { lane->step(at_most); });
+}
+
+void Workers::run_others(DiskThreads& disk) {
+  DiskTier* const tier = disk.pool->disk().tier();
   run_thread("spiller", kSpillerNice, disk, [tier](auto at_most) { tier->spiller.step(at_most); });
   run_thread("committer", 0, disk, [tier](auto at_most) { tier->store->log().step(at_most); });
-  for (const auto& lane : tier->lanes)
-    run_thread("promoter", 0, disk, [&lane](auto at_most) { lane->step(at_most); });
   run_thread("scrubber", kBackgroundNice, disk, [tier](auto at_most) { tier->scrubber.step(at_most); });
+}
+
+void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
+  const OthersSignals others;
+  MutexLock lock(mutex_);
+  if (std::ranges::find(disks_, pool, &DiskThreads::pool) != disks_.end()) return;  // restore() runs them
+  DiskThreads& disk = disks_.emplace_back();
+  disk.pool = pool;
+  run_promoters(disk);
+  run_others(disk);
+}
+
+Result<void> Workers::restore_disks(std::chrono::milliseconds patience) {
+  const OthersSignals others;
+  MutexLock lock(mutex_);
+  for (const auto& pool : pools_.all()) {
+    if (!pool->recovery().brings_back()) continue;
+    disks_.emplace_back().pool = pool;
+    Restore& its = restores_.emplace_back();
+    its.pool = pool;
+    its.thread = std::thread([this, &its] {
+      pthread_setname_np(pthread_self(), "restorer");
+      restore(its);
+    });
+  }
+  const auto all_are = [this](Restore::State state) REQUIRES(mutex_) {
+    return std::ranges::all_of(restores_, [state](const Restore& its) { return its.state >= state; });
+  };
+  while (!all_are(Restore::State::kInUse)) restored_.wait_for(mutex_, kRestorePause);
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!all_are(Restore::State::kEnded)) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) break;
+    restored_.wait_for(mutex_, left);
+  }
+  for (const Restore& its : restores_)
+    if (!its.outcome) return fail(its.outcome.error().code, its.outcome.error().message);
+  return {};
 }
 
 void Workers::end_disks_of_removed_pools() {
@@ -279,6 +319,7 @@ void Workers::end_servers() {
 // No request comes any more: dirty content that is closed is written to the disk while the disk tier's
 // threads still run.
 void Workers::finish_disks() {
+  end_restores();
   const uint64_t deadline_ns = now_ns() + kFinishNs;
   for (const auto& pool : pools_.list()) {
     if (pool->disk().away() != nullptr) {
@@ -331,7 +372,7 @@ void Workers::evict() {
 }
 
 void Workers::stop() {
-  if (threads_.empty()) return;
+  if (threads_.empty()) return finish_disks();  // of a start that has failed
   pools_.on_disk_tier({});
   for (const auto& pool : pools_.all()) pool->capacity().waiting().end_waits();
   end_servers();

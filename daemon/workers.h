@@ -36,6 +36,10 @@ class Workers {
   static void on_several_threads(const std::function<void()>& work);
   // The call starts the threads that take requests. They need no other where Session serves in part.
   void start_servers(unsigned server_threads);
+  // The call starts a thread for each pool of which something is to be brought back from its disk. It answers
+  // when each of these pools can be served, and after `patience` more, unless all is back sooner. The first
+  // failure up to then is the answer; a later one is for the log.
+  Result<void> restore_disks(std::chrono::milliseconds patience) EXCLUDES(mutex_);
   // The call starts all others, and those that carry out what was put aside.
   void start(unsigned server_threads);
   // The call looks regularly whether the disk of a pool without its disk can be had again, if there is such a
@@ -65,6 +69,22 @@ class Workers {
     std::shared_ptr<Pool> pool;
     std::vector<std::thread> threads;
   };
+  // What comes back of a pool while it is served; until then its disk is only read from.
+  struct Restore {
+    enum class State : uint8_t { kBegun, kInUse, kEnded };
+    std::shared_ptr<Pool> pool;
+    std::thread thread;
+    State state = State::kBegun;
+    Result<void> outcome;
+  };
+  void restore(Restore& its) EXCLUDES(mutex_);
+  void came_to(Restore& its, Restore::State state, Result<void> outcome = {}) EXCLUDES(mutex_);
+  DiskThreads& threads_of(const std::shared_ptr<Pool>& pool) REQUIRES(mutex_);
+  void run_promoters(DiskThreads& disk) REQUIRES(mutex_);
+  void run_others(DiskThreads& disk) REQUIRES(mutex_);
+  static void give_up(Pool& pool);
+  // A restore on which nothing depends is given up, another is waited for.
+  void end_restores() EXCLUDES(mutex_);
   template <class Step>
   void run_thread(const char* name, int nice, DiskThreads& disk, Step step) REQUIRES(mutex_);
   void end_servers();
@@ -85,6 +105,8 @@ class Workers {
   // A disk tier is closed once, when all its threads have ended.
   static void end(std::vector<DiskThreads> disks);
   std::vector<DiskThreads> disks_ GUARDED_BY(mutex_);
+  std::list<Restore> restores_ GUARDED_BY(mutex_);
+  Condition restored_;
   std::atomic<bool> disks_stopping_{false};
   struct Passing {
     std::thread thread;

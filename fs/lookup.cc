@@ -49,6 +49,9 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   auto directory = pool.inodes().directory(node->ino);
   if (!directory) return reply_error(request, std::move(directory.error()));
 
+  // A miss is not cached while names are being restored, because the name may appear at any moment: from here
+  // on, if the restore ends meanwhile.
+  const bool may_appear = pool.disk().restoring() || pool.recovery().is_adopting();
   // An open that was told ESTALE looks its name up here again, and has no third try. The mark in
   // stale_callers stays as it is.
   const bool last_try = server_of(request).stale_callers.told(fuse_req_ctx(request)->pid);
@@ -67,8 +70,7 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
                                 known->attributes, may_change ? 0 : kLongTimeoutS));
   }
   pool.inodes().looked_for_nothing(node->ino);
-  // A miss is not cached while names are being restored, because the name may appear at any moment.
-  reply_no_entry(request, pool.disk().restoring() || pool.recovery().is_adopting() ? 0 : kLongTimeoutS);
+  reply_no_entry(request, may_appear ? 0 : kLongTimeoutS);
 }
 
 void add_lookup(fuse_lowlevel_ops& table) {

@@ -135,9 +135,10 @@ Lines disk_lines(const StatsReading& stats, const PoolDetails& details) {
                    count(stats, "disk_discards"), count(stats, "overrun_discards"))},
       {"catalog",
        fmt::format("{} commits, {} errors{}", count(stats, "catalog_commits"), count(stats, "catalog_errors"),
-                   stats.number("disk_failed") != 0 ? "; FAILED, nothing more until a restart"
-                   : stats.number("disk_away") != 0 ? "; AWAY, served from memory and tried again"
-                                                    : "")},
+                   stats.number("disk_failed") != 0      ? "; FAILED, nothing more until a restart"
+                   : stats.number("disk_away") != 0      ? "; AWAY, served from memory and tried again"
+                   : stats.number("disk_restoring") != 0 ? "; what the disk has is being brought back"
+                                                         : "")},
   };
 }
 

@@ -119,6 +119,8 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolCounters::catalog_errors, "catalog_errors", "Transactions of the catalog that failed."},
     {&SpillUsage::failed, "disk_failed", "1 if the disk tier gets nothing more until the pool starts again."},
     {&SpillUsage::away, "disk_away", "1 while the pool is served without its disk, which is tried again."},
+    {&SpillUsage::restoring, "disk_restoring",
+     "1 while what the disk has is being brought back after a start."},
     {&PoolReading::io_mode, "io_mode", {}},
 };
 

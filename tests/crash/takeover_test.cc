@@ -258,6 +258,7 @@ class GivenTierTest : public TakeoverTest {
     stop();
   }
   void expect_all() {
+    EXPECT_TRUE(becomes("disk_restoring", 0));  // a successor serves before all is back
     expect_whole();
     EXPECT_EQ(difference(1, read_file(path("second"))), "");
     EXPECT_EQ(difference(2, read_file(path("third"))), "");

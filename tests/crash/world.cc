@@ -41,6 +41,7 @@ class World::CuttableCatalog final : public Catalog {
     return world_.catalog_->load(visitor, losses);
   }
   uint64_t highest_id() override { return world_.catalog_->highest_id(); }
+  Result<uint64_t> names() override { return world_.catalog_->names(); }
   Result<std::optional<std::string>> setting(std::string_view name) override {
     return world_.catalog_->setting(name);
   }

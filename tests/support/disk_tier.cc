@@ -47,12 +47,13 @@ void DiskTierTest::TearDown() {
 
 void DiskTierTest::start(const TierOptions& options) {
   start_pool("p:size=" + options.size + ",spill=" + spill_file() + ",spill_size=" + options.spill_size +
-             (options.more.empty() ? "" : "," + options.more));
+                 (options.more.empty() ? "" : "," + options.more),
+             options.waits_for_names);
 }
 
-void DiskTierTest::start_pool(const std::string& pool) {
+void DiskTierTest::start_pool(const std::string& pool, bool waits_for_names) {
   stop();
-  mount_ = std::make_unique<Mount>(MountOptions{.pools = {pool}});
+  mount_ = std::make_unique<Mount>(MountOptions{.pools = {pool}, .waits_for_names = waits_for_names});
 }
 
 void DiskTierTest::stop() {

@@ -19,6 +19,7 @@ struct TierOptions {
   std::string size = "32M";
   std::string spill_size = "256M";
   std::string more = {};  // more keys, `key=value,…`
+  bool waits_for_names = true;
 };
 
 // The text of the MountError of a daemon that has to refuse to serve; empty if the daemon serves.
@@ -32,7 +33,7 @@ class DiskTierTest : public ::testing::Test {
   void TearDown() override;
 
   void start(const TierOptions& options = {});
-  void start_pool(const std::string& pool);  // `pool`: a whole --pool value of a pool p
+  void start_pool(const std::string& pool, bool waits_for_names = true);  // a whole --pool value of a pool p
   void stop();
   void kill();  // kills the daemon and removes the stale mount
   // stop_and_check() expects that `kvcachefs check` finds nothing wrong with what the stopped daemon left.

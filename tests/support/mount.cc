@@ -236,6 +236,20 @@ void Mount::wait_until_serving() {
       kStartDeadline);
   if (code != -1) throw MountError("kvcachefsd ended with " + std::to_string(code) + " instead of serving");
   if (!serves) throw MountError("kvcachefsd does not serve " + root_);
+  if (options_.waits_for_names) wait_for_names();
+}
+
+// A start serves before all names are back. On a busy machine even a few may take longer.
+void Mount::wait_for_names() const {
+  for (const std::string& pool : options_.pools) {
+    if (pool.find("spill=") == std::string::npos) continue;
+    const std::string name = pool.substr(0, pool.find(':'));
+    const auto are_back = [&] {
+      std::string text;
+      return load(control("stats", name), &text) == 0 && parse_stats(text)["disk_restoring"] == "0";
+    };
+    if (!eventually(are_back, kStartDeadline)) throw MountError("not all names of " + name + " come back");
+  }
 }
 
 std::string Mount::log() const {

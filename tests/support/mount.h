@@ -40,6 +40,7 @@ struct MountOptions {
   std::vector<std::string> arguments = {};            // other arguments, before the mount point
   std::string mount_point = {};                       // empty: a fresh one
   std::string runtime_dir = {};                       // empty: a fresh one
+  bool waits_for_names = true;                        // of pools with spill=, before the constructor returns
 };
 
 class Mount {
@@ -100,6 +101,7 @@ class Mount {
   void start_tmpfs();
   std::string with_disk_tier(const std::string& pool);
   void wait_until_serving();
+  void wait_for_names() const;
   void clean_up();
 
   MountOptions options_;

@@ -93,8 +93,6 @@ class RecoveryTest : public PoolPartsTest {
     ASSERT_TRUE(attached) << attached.error().message;
   }
   uint64_t used_units() { return kUnits - 1 - tier().store->space().free_units(); }
-
- private:
   Result<void> attach(decltype(&Recovery::attach_disk) how) {
     auto disk = std::make_unique<FaultyDisk>(FaultyDiskOptions{.size_bytes = kUnits * kUnitBytes});
     device_ = disk.get();

@@ -27,6 +27,7 @@ class StoredCatalog final : public Catalog {
     MutexLock lock(mutex_);
     return highest_id_;
   }
+  Result<uint64_t> names() override;
   Result<std::optional<std::string>> setting(std::string_view name) override;
   Result<void> put_setting(std::string_view name, std::string_view value) override;
   Result<void> clear() override;
@@ -63,6 +64,19 @@ Result<void> StoredCatalog::load(CatalogVisitor& visitor, Losses losses) {
   });
   if (!visited || losses == Losses::kKeep || repair.empty()) return visited;
   return store_->write([&](CatalogTransaction& transaction) { return repair.apply(transaction); });
+}
+
+Result<uint64_t> StoredCatalog::names() {
+  MutexLock lock(mutex_);
+  uint64_t result = 0;
+  auto read = store_->read([&](CatalogTransaction& transaction) -> Result<void> {
+    auto count = transaction.records_in(CatalogTable::kNames);
+    if (!count) return pass(count);
+    result = *count;
+    return {};
+  });
+  if (!read) return pass(read);
+  return result;
 }
 
 Result<std::optional<std::string>> StoredCatalog::setting(std::string_view name) {

@@ -121,6 +121,8 @@ class CatalogVisitor {
   // as the call.
   virtual void node(const CatalogNode& node, std::span<const CatalogName> names,
                     const CatalogContent* content) = 0;
+  // All directories have been visited.
+  virtual void directories_done() {}
   // `id` is 0 and `name` is empty where they are unknown.
   virtual void lost(CatalogLoss loss, uint64_t id, std::string_view name) = 0;
 };
@@ -151,6 +153,9 @@ class Catalog {
 
   // The highest id that is in the catalog or was put since open(); at least kCatalogRoot.
   virtual uint64_t highest_id() = 0;
+
+  // The number of names, damaged ones among them.
+  virtual Result<uint64_t> names() = 0;
 
   // Settings of the caller's choice: names up to 500 bytes, values up to 1 MiB. Names that begin with
   // "catalog." are the catalog's own (EINVAL). Putting a setting is a commit.

@@ -38,6 +38,7 @@ Result<void> CatalogLoad::run() {
   if (Result<void> found = find_directories(); !found) return found;
   if (Result<void> read = read_names(); !read) return read;
   walk_directories();
+  visitor_.directories_done();
   std::ranges::sort(names_, {}, [](const Name& name) { return std::pair(name.id, name.place); });
   return visit_files();
 }

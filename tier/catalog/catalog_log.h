@@ -64,6 +64,9 @@ class CatalogLog {
   // has_lost() is true if a flush failed before a content of the node was committed: the disk may not have
   // it.
   bool has_lost(uint64_t node_id) const EXCLUDES(mutex_);
+  // stop_for_good() freezes the log, for a catalog of which not all could be read. It is called before the
+  // first step().
+  void stop_for_good(const char* why) EXCLUDES(mutex_) { freeze(why, false); }
   // close() tells remaining waiters, and later callers, ESHUTDOWN. It is called after the last step().
   void close() EXCLUDES(mutex_);
 

@@ -123,6 +123,12 @@ Result<void> CatalogTransaction::clear(CatalogTable table) {
   return {};
 }
 
+Result<uint64_t> CatalogTransaction::records_in(CatalogTable table) {
+  MDB_stat facts{};
+  if (const int rc = mdb_stat(transaction_, tables_[index_of(table)], &facts); rc != 0) return failed(rc);
+  return facts.ms_entries;
+}
+
 Result<void> CatalogTransaction::Scan::take(int rc, std::string_view key, std::string_view value) {
   valid_ = rc == 0;
   if (rc != 0 && rc != MDB_NOTFOUND) return transaction_->failed(rc);

@@ -42,6 +42,7 @@ class CatalogTransaction {
   Result<void> put(CatalogTable table, std::string_view key, std::string_view value);
   Result<void> erase(CatalogTable table, std::string_view key);  // erasing a missing key succeeds
   Result<void> clear(CatalogTable table);
+  Result<uint64_t> records_in(CatalogTable table);
 
   // The records of one table from a key on, in order; the table must not change meanwhile.
   class Scan {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/size.h"
 #include "base/sys.h"
 #include "tier/catalog/catalog_records.h"
 #include "tier/kept_ctime.h"
@@ -99,14 +100,20 @@ uint64_t place_hash(uint64_t parent_ino, std::string_view name) {
   return std::max(hasher.digest().low, uint64_t{1});
 }
 
-Result<void> put_restoring(int root, bool restoring) {
-  if (restoring) return sys::set_xattr(root, kRestoringXattr, "1", 0);
+Result<void> put_restoring(int root, uint64_t up_to) {
+  return sys::set_xattr(root, kRestoringXattr, std::to_string(up_to), 0);
+}
+
+Result<void> put_restored(int root) {
   auto removed = sys::remove_xattr(root, kRestoringXattr);
   return !removed && removed.error().code == ENODATA ? Result<void>() : removed;
 }
 
-bool is_restoring(int root) {
-  return sys::get_xattr(root, kRestoringXattr, {}).has_value();
+std::optional<uint64_t> restoring_up_to(int root) {
+  std::array<char, 24> value{};
+  const auto length = sys::get_xattr(root, kRestoringXattr, value);
+  if (!length) return std::nullopt;
+  return parse_number(std::string_view(value.data(), *length)).value_or(0);
 }
 
 }  // namespace kvcachefs

@@ -40,9 +40,10 @@ uint64_t promised_number(const std::optional<CopyMark>& mark);
 bool has_other_xattrs(int fd);                                    // other than this mark and kTimesXattr
 uint64_t place_hash(uint64_t parent_ino, std::string_view name);  // never 0
 
-// put_restoring() marks the root of a pool that is just being given a disk tier: its catalog may not have
-// every entry yet.
-Result<void> put_restoring(int root, bool restoring);
-bool is_restoring(int root);
+// put_restoring() marks the root of a pool whose names are being brought back from its catalog: files with
+// numbers beyond `up_to` may be missing because they are still to come; what else is missing was removed.
+Result<void> put_restoring(int root, uint64_t up_to);
+Result<void> put_restored(int root);
+std::optional<uint64_t> restoring_up_to(int root);  // none: all are back
 
 }  // namespace kvcachefs

@@ -71,8 +71,9 @@ struct SpillUsage {
   uint64_t clean_bytes = 0;
   uint64_t cold_entries = 0;
   uint64_t cold_bytes = 0;
-  bool failed = false;  // the disk gets nothing more until the pool starts again
-  bool away = false;    // the disk cannot be opened, and is tried again
+  bool failed = false;     // the disk gets nothing more until the pool starts again
+  bool away = false;       // the disk cannot be opened, and is tried again
+  bool restoring = false;  // what the disk has is being brought back
 };
 
 }  // namespace kvcachefs

@@ -182,6 +182,7 @@ SpillUsage Insight::spill_usage() const {
   usage.cold_entries = entries_.sums().stored_entries(Entry::Tier::kCold);
   usage.cold_bytes = entries_.sums().stored_bytes(Entry::Tier::kCold);
   usage.away = disk_.away() != nullptr;
+  usage.restoring = disk_.restoring();
   if (DiskTier* const tier = disk_.tier()) {
     const uint64_t unit = tier->store->unit_bytes();
     const ExtentAllocator& space = tier->store->space();

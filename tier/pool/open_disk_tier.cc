@@ -120,7 +120,9 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
     if (auto put = put_uuid(**catalog, kSpillUuidSetting, target->uuid); !put) return put;
   }
   const uint64_t size_bytes = target->size_units * target->unit_bytes;
-  const auto attach = adopted ? &Recovery::attach_adopted_disk : &Recovery::attach_disk;
+  const auto attach = adopted                     ? &Recovery::begin_attaching_adopted
+                      : how == Attaching::kBehind ? &Recovery::begin_attaching
+                                                  : &Recovery::attach_disk;
   auto attached =
       (pool.recovery().*attach)(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
   if (attached)

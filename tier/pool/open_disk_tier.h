@@ -9,8 +9,9 @@
 namespace kvcachefs {
 
 // kAdopted: the pool was taken over from a process that died (Pool::adopt). Its disk and catalog exist
-// already, or are away: nothing is made, and nothing is forced.
-enum class Attaching { kNew, kAdopted };
+// already, or are away: nothing is made, and nothing is forced. kBehind: what the catalog has is left to
+// Recovery::bring_back(), as kAdopted leaves what that process did not bring back.
+enum class Attaching { kNew, kBehind, kAdopted };
 Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching how = Attaching::kNew);
 // Says whether kAdopted would find what it needs: path, superblock, catalog, locks. Gives all back at once.
 Result<void> probe_disk_tier(const PoolOptions& options);

@@ -37,7 +37,7 @@ Presence PoolDisk::presence_of_cold() const {
 }
 
 bool PoolDisk::takes_more() const {
-  return tier() != nullptr && !tier()->store->log().frozen();
+  return tier() != nullptr && !restoring() && !tier()->store->log().frozen();
 }
 
 // The limit is at most half of the pool: what the spiller has queued can leave only by the disk, which may
@@ -103,18 +103,6 @@ void PoolDisk::use() {
   entries_.observe(*owned_);
   entries_.shares().set_disk(owned_->store->space().units(), owned_->store->unit_bytes());
   tier_.store(owned_.get());
-}
-
-void PoolDisk::note_changed(uint64_t ino) {
-  if (!restoring_) return;
-  MutexLock lock(changed_mutex_);
-  if (restoring_) changed_meanwhile_.insert(ino);
-}
-
-std::unordered_set<uint64_t> PoolDisk::end_restoring() {
-  MutexLock lock(changed_mutex_);
-  restoring_ = false;
-  return std::exchange(changed_meanwhile_, {});
 }
 
 }  // namespace kvcachefs

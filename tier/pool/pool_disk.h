@@ -6,17 +6,16 @@
 
 #include <atomic>
 #include <memory>
-#include <unordered_set>
 
-#include "base/mutex.h"
 #include "tier/disk/away_disk.h"
 #include "tier/disk/disk_tier.h"
 #include "tier/pool/opened.h"
 #include "tier/pool/pool_part.h"
+#include "tier/pool/restoring.h"
 
 namespace kvcachefs {
 
-class PoolDisk : PoolPart {
+class PoolDisk : PoolPart, public Restoring {
  public:
   explicit PoolDisk(const PoolPart& part) : PoolPart(part) {}
 
@@ -30,6 +29,8 @@ class PoolDisk : PoolPart {
   Presence presence_of_cold() const;                      // of an entry whose content is on the disk alone
 
   // --- the way to it ---
+  // A tier that is in use while names come back is only read from: what is free on the disk is known when all
+  // contents are.
   bool takes_more() const;
   bool is_busy(uint64_t pressure_bytes) const;  // it is asked for nothing more to make room
   uint64_t backlog_bytes() const { return tier() == nullptr ? 0 : tier()->spiller.backlog_bytes(); }
@@ -51,12 +52,6 @@ class PoolDisk : PoolPart {
   void own(std::unique_ptr<DiskTier> tier) { owned_ = std::move(tier); }
   void use();
   void is_away(std::unique_ptr<AwayDisk> away) { away_ = std::move(away); }
-  // The catalog is being read while the pool serves: names appear.
-  bool restoring() const { return restoring_; }
-  void set_restoring(bool restoring) { restoring_ = restoring; }
-  // Mode, owner, times or xattrs of the inode have changed; end_restoring() answers those noted.
-  void note_changed(uint64_t ino) EXCLUDES(changed_mutex_);
-  std::unordered_set<uint64_t> end_restoring() EXCLUDES(changed_mutex_);
 
  private:
   bool wants_spill(const Entry& entry, bool again) const;
@@ -64,11 +59,8 @@ class PoolDisk : PoolPart {
   std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
   std::unique_ptr<DiskTier> owned_;
   std::atomic<DiskTier*> tier_{nullptr};
-  std::atomic<bool> restoring_{false};  // cleared after tier_ is set
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<uint64_t> wanted_bytes_{0};
-  Mutex changed_mutex_;
-  std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(changed_mutex_);
 };
 
 // What a part works on that knows of the pool's disk.

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "base/sys_disk.h"
-#include "tier/pool/open_disk_tier.h"
 
 namespace kvcachefs {
 
@@ -62,7 +61,7 @@ std::string Pools::more_than_memory(std::string_view name, uint64_t size_bytes, 
       format_size(surroundings_.reserve_bytes));
 }
 
-Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
+Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options, Attaching how) {
   if (auto named = check_pool_name(options.name); !named) return pass(named);
   if (auto good = check_spill_options(options); !good) return pass(good);
   if (auto good = check_size_max(options); !good) return pass(good);
@@ -81,7 +80,7 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options) {
   auto pool = Pool::create(number, options, surroundings_of(options.name, number));
   if (!pool) return pool;
   if (!options.spill_path.empty())
-    if (auto attached = attach_disk(*pool, options); !attached) return pass(attached);
+    if (auto attached = attach_disk(*pool, options, how); !attached) return pass(attached);
   fault_point("pool made");
   put(number, *pool);
   return pool;
@@ -152,6 +151,8 @@ Result<void> Pools::remove(std::string_view name) {
   // Its names would come back with the disk.
   if (pool->disk().away() != nullptr)
     return fail(EBUSY, fmt::format("pool {}: its disk is away, and keeps what was removed", pool->name()));
+  if (pool->disk().restoring())
+    return fail(EBUSY, fmt::format("pool {}: what its disk has is still being brought back", pool->name()));
   if (pool->serves_from_disk())
     return fail(EBUSY, fmt::format("pool {}: a client reads an entry that only its disk has", pool->name()));
   auto retired = pool->retire();
@@ -159,7 +160,8 @@ Result<void> Pools::remove(std::string_view name) {
   return retired;
 }
 
-Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options) {
+Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options,
+                                Attaching how) {
   if (!surroundings_.opens_may_wait)
     return fail(EOPNOTSUPP, fmt::format("pool {}: spill={} would block an open over io_uring", pool->name(),
                                         options.spill_path));
@@ -167,21 +169,21 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
   for (const auto& other : list())
     if (other != pool)
       if (auto apart = check_spills_apart(options, other->settings().options()); !apart) return apart;
-  auto attached = open_disk_tier(*pool, options);
-  if (attached && disk_started_) disk_started_(pool);
+  auto attached = open_disk_tier(*pool, options, how);
+  if (attached && disk_started_ && pool->disk().tier() != nullptr) disk_started_(pool);
   return attached;
 }
 
 Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
   MutexLock change(change_mutex_);
-  if (pool->disk().exists())
+  if (pool->disk().exists() || pool->disk().restoring())
     return fail(EBUSY,
                 fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
                             "the next start",
                             pool->name()));
   if (auto good = check_spill_options(wanted); !good) return good;
   if (wanted.spill_path.empty()) return {};
-  return attach_disk(pool, wanted);
+  return attach_disk(pool, wanted, Attaching::kNew);
 }
 
 void Pools::on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started) {

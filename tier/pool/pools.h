@@ -12,6 +12,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "tier/pool/open_disk_tier.h"
 #include "tier/pool/pool.h"
 
 namespace kvcachefs {
@@ -37,16 +38,16 @@ class Pools {
   // Also those that were removed and not yet reaped; by number.
   std::vector<std::shared_ptr<Pool>> all() const;
 
-  Result<std::shared_ptr<Pool>> create(const PoolOptions& options);
+  Result<std::shared_ptr<Pool>> create(const PoolOptions& options, Attaching how = Attaching::kNew);
   // Pool::adopt, under the number that the pool had, and what is to follow for each of them: its other files,
   // and its disk. After an error this process must not serve, nor end otherwise than without destructors.
   Result<void> begin_adopting(uint16_t number, const PoolOptions& options);
   Result<void> adopt(uint16_t number, const PoolOptions& options);
   // A pool with the defaults: a quarter of the memory that no pool has yet.
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
-  // ENOTEMPTY unless its tree is empty. EBUSY while its disk is away, or while a client reads an entry from
-  // it. The caller waits for DiskRequests::when_committed() first: else the disk may still have what was
-  // removed.
+  // ENOTEMPTY unless its tree is empty. EBUSY while its disk is away or what it has is being brought back, or
+  // while a client reads an entry from it. The caller waits for DiskRequests::when_committed() first: else
+  // the disk may still have what was removed.
   Result<void> remove(std::string_view name);
   // EINVAL beyond the memory; EPERM for an owner beyond size_max. An administrator's size becomes size_max,
   // too.
@@ -71,7 +72,7 @@ class Pools {
   std::string more_than_memory(std::string_view name, uint64_t size_bytes, uint64_t others_bytes) const;
   Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;
   void put(uint16_t number, std::shared_ptr<Pool> pool);
-  Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options)
+  Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options, Attaching how)
       REQUIRES(change_mutex_);
 
   const Surroundings surroundings_;

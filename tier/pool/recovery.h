@@ -5,7 +5,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -55,6 +57,19 @@ class Recovery : DiskPart {
   // made to agree with them.
   Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                    uint64_t unit_bytes, const PoolOptions& spill);
+  // The same, but what comes back is left to bring_back(), which another thread calls while the pool is
+  // served. ENOSPC: the pool's size is not enough for the names that the catalog has.
+  Result<void> begin_attaching(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                               uint64_t unit_bytes, const PoolOptions& spill);
+  Result<void> begin_attaching_adopted(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                                       uint64_t unit_bytes, const PoolOptions& spill);
+  bool brings_back() const { return pending_.has_value(); }  // bring_back() is to be called
+  // `in_use` is called when all directories are back and the disk tier is in use; before it, the pool is not
+  // served. After a failure before it the pool has no disk tier, and an adopted pool goes on without its
+  // disk. After a later one, what is back by then is served, and the catalog is not written any more.
+  // ECANCELED after give_up(): the pool is of no further use.
+  Result<void> bring_back(const std::function<void()>& in_use);
+  void give_up() { given_up_ = true; }
   // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h). EIO as adopt().
   Result<void> go_on_without_disk(const PoolOptions& spill, const Error& why);
 
@@ -65,16 +80,29 @@ class Recovery : DiskPart {
   using KnownNodes = std::unordered_map<uint64_t, sys::Handle>;  // by the catalog's number
   Result<void> make_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                          uint64_t unit_bytes, const PoolOptions& spill);
+  struct Pending {
+    PoolOptions spill;
+    KnownNodes there;
+    bool is_adopted = false;
+  };
   Result<void> begin_restoring(const PoolOptions& spill);
-  Result<void> restore(DiskTier& tier, const KnownNodes& there);
-  // `unfinished`: what the catalog has and the tree lacks is still to be restored. Answers the tree's nodes.
-  Result<KnownNodes> reconcile(DiskTier& tier, bool unfinished);
+  Result<void> has_room_for_names();
+  static std::string too_small(uint64_t inodes);  // a pool that needs as many
+  // With `use` the pool is served from when it is called, after the directories.
+  Result<void> restore(DiskTier& tier, const KnownNodes& there, const std::function<void()>& use = {});
+  // What the catalog has beyond the number `up_to` and the tree lacks is still to be restored. Answers the
+  // tree's nodes.
+  Result<KnownNodes> reconcile(DiskTier& tier, std::optional<uint64_t> up_to);
   void use_disk(const PoolOptions& spill);
+  void undo_attaching();
+  void all_are_back();
   void tell_names();
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
 
   const Parts parts_;
   std::atomic<bool> adopting_{false};
+  std::optional<Pending> pending_;
+  std::atomic<bool> given_up_{false};
   std::unique_ptr<Adopter> adopter_;  // stays, because a late find() may use it
 };
 

@@ -11,6 +11,8 @@
 namespace kvcachefs {
 namespace {
 
+constexpr unsigned kRenameTries = 8;
+
 // The entry; or `unknown`, which has only the inode number, if there is no entry. The entry is not copied,
 // because only Candidates may read its place there.
 const Entry& known(EntryTable::Shard& shard, uint64_t ino, Entry& unknown) REQUIRES(shard.mutex) {
@@ -79,8 +81,10 @@ void Tree::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat
 }
 
 bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
-  return disk_.restoring() &&
-         (entry == nullptr || !entry->is_file() || entry->disk.node_id != 0 || names > 1);
+  if (!disk_.restoring()) return false;
+  if (entry == nullptr || !entry->is_file()) return true;
+  if (disk_.tier() != nullptr) return disk_.may_come_back(entry->disk.node_id);
+  return entry->disk.node_id != 0 || names > 1;
 }
 
 Result<void> Tree::remove(int directory, const char* name, bool is_directory, uint64_t request) {
@@ -149,6 +153,15 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
 Result<void> Tree::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags,
                           uint64_t request) {
   if ((flags & RENAME_WHITEOUT) != 0) return fail(EINVAL);
+  for (unsigned tries = 1;; ++tries) {
+    auto renamed = rename_now(from, old_name, to, new_name, flags, request);
+    if (renamed || renamed.error().code != EAGAIN) return renamed;
+    if (tries == kRenameTries) return fail(EBUSY);
+  }
+}
+
+Result<void> Tree::rename_now(int from, const char* old_name, int to, const char* new_name, unsigned flags,
+                              uint64_t request) {
   auto source = sys::handle_at(from, old_name);
   if (!source) return pass(source);
   auto target = sys::handle_at(to, new_name);
@@ -167,15 +180,16 @@ Result<void> Tree::rename(int from, const char* old_name, int to, const char* ne
     keep = keep_nameless(victim, *target, to, new_name);
     if (!keep) return pass(keep);
   }
-  const bool restoring = disk_.restoring();
-  if (restoring) {
+  bool may_meet_restored = false;
+  if (disk_.restoring()) {
     const auto moved = sys::stat_at(from, old_name);
     const auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
     if (keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
         (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink)))
       return fail(EBUSY);
     // The restore may bring this name back at any moment.
-    if (!target && flags == 0) flags = RENAME_NOREPLACE;
+    may_meet_restored = !target && flags == 0;
+    if (may_meet_restored) flags = RENAME_NOREPLACE;
   }
   const auto rename_at = [&] {
     if (surroundings_.survivors != nullptr)
@@ -199,10 +213,7 @@ Result<void> Tree::rename(int from, const char* old_name, int to, const char* ne
   } else {
     renamed = rename_at();
   }
-  if (!renamed) {
-    if (restoring && !target && renamed.error().code == EEXIST) return fail(EBUSY);
-    return renamed;
-  }
+  if (!renamed) return may_meet_restored && renamed.error().code == EEXIST ? fail(EAGAIN) : renamed;
   if (replaced) count_without_a_name(target_ino, *replaced);
   if (victim != nullptr)
     lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
@@ -224,7 +235,7 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
   if (entry == nullptr) return fail(ESTALE);
-  if (disk_.restoring() && !entry->removed) return fail(EBUSY);
+  if (!entry->removed && keeps_its_names(&*entry, 2)) return fail(EBUSY);
   Result<void> linked;
   if (DiskTier* const tier = disk_.tier()) {
     MutexLock tree(tier->names.tree());

@@ -105,6 +105,9 @@ class Tree : DiskPart {
   // EDQUOT: the target takes memory, and the user has more than his share.
   Result<Tried> make_symlink(const char* target, uid_t uid, int directory, const char* name,
                              Patience patience);
+  // EAGAIN: the name, which the restore has just brought back, was not there a moment before.
+  Result<void> rename_now(int from, const char* old_name, int to, const char* new_name, unsigned flags,
+                          uint64_t request);
   bool may_not_add(int fd) const;
   void count_again(uint64_t ino);  // its owner, xattrs or names have changed
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
@@ -114,8 +117,9 @@ class Tree : DiskPart {
   void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
                    KeptByDescriptor keep) REQUIRES(shard.mutex);
   void count_without_a_name(uint64_t ino, const struct stat& before);
-  // True while restoring for an inode that the catalog has, that is no regular file or that has several
-  // names: the catalog cannot be told of a change yet. Its shard is held.
+  // True while restoring for an inode that is no regular file, or that a successor would bring back under the
+  // name that it has: because the tier is not in use yet, and the catalog cannot be told, of one that the
+  // catalog has or that has several names, or because it was brought back this moment. Its shard is held.
   bool keeps_its_names(const Entry* entry, nlink_t names) const;
   void tell_attributes(Entry& entry, bool even_xattrs = false);  // they have changed
   void tell_catalog(Entry& entry, bool even_xattrs);

@@ -4,6 +4,7 @@
 
 #include "base/fault_point.h"
 #include "base/log.h"
+#include "base/size.h"
 #include "base/sys_disk.h"
 #include "tier/pool/recovery.h"
 
@@ -38,19 +39,11 @@ Result<void> Recovery::make_disk(std::unique_ptr<BlockDevice> device, std::uniqu
 Result<void> Recovery::attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                    uint64_t unit_bytes, const PoolOptions& spill) {
   if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  // Until the restore is done, an open finds a restored entry gone (begin_open), and its rename or removal
-  // gets EBUSY. Taking each shard once waits out every thread that entered before restoring_ was set.
-  disk_.set_restoring(true);
   const bool served = parts_.inodes.root_is_known();
-  for (EntryTable::Shard& shard : entries_.shards()) MutexLock lock(shard.mutex);
   auto restored = begin_restoring(spill);
   if (restored) restored = restore(*disk_.owned(), {});
   if (!restored) {
-    disk_.own(nullptr);
-    parts_.settings.name_disk({});
-    (void)surroundings_.options_changed();
-    (void)put_restoring(arena_.tree_fd(), false);
-    disk_.end_restoring();
+    undo_attaching();
     return restored;
   }
   if (served) tell_names();
@@ -63,19 +56,102 @@ Result<void> Recovery::attach_disk(std::unique_ptr<BlockDevice> device, std::uni
 Result<void> Recovery::attach_adopted_disk(std::unique_ptr<BlockDevice> device,
                                            std::unique_ptr<Catalog> catalog, uint64_t unit_bytes,
                                            const PoolOptions& spill) {
+  auto begun = begin_attaching_adopted(std::move(device), std::move(catalog), unit_bytes, spill);
+  return begun && pending_ ? bring_back([] {}) : begun;
+}
+
+Result<void> Recovery::begin_attaching(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                                       uint64_t unit_bytes, const PoolOptions& spill) {
   if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  const bool unfinished = is_restoring(arena_.tree_fd());
-  auto there = reconcile(*disk_.owned(), unfinished);
-  Result<void> agreed = there ? Result<void>() : pass(there);
-  if (agreed && unfinished) agreed = restore(*disk_.owned(), *there);
-  if (!agreed) {
+  auto begun = has_room_for_names();
+  if (begun) begun = begin_restoring(spill);
+  if (!begun) {
+    undo_attaching();
+    return begun;
+  }
+  disk_.set_last_to_restore(disk_.owned()->store->catalog().highest_id());
+  pending_ = Pending{.spill = spill, .there = {}, .is_adopted = false};
+  return {};
+}
+
+Result<void> Recovery::begin_attaching_adopted(std::unique_ptr<BlockDevice> device,
+                                               std::unique_ptr<Catalog> catalog, uint64_t unit_bytes,
+                                               const PoolOptions& spill) {
+  if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
+  const auto up_to = restoring_up_to(arena_.tree_fd());
+  auto there = reconcile(*disk_.owned(), up_to);
+  if (!there) {
     disk_.own(nullptr);
-    return agreed;
+    return pass(there);
+  }
+  if (up_to) {
+    disk_.set_restoring(true);
+    disk_.set_restored_up_to(*up_to);
+    disk_.set_last_to_restore(disk_.owned()->store->catalog().highest_id());
+    pending_ = Pending{.spill = spill, .there = std::move(*there), .is_adopted = true};
+    return {};
   }
   use_disk(spill);
   tell_names();
   parts_.disk_requests.spill_all();
   return {};
+}
+
+Result<void> Recovery::bring_back(const std::function<void()>& in_use) {
+  const Pending pending = std::move(*pending_);
+  pending_.reset();
+  bool is_used = false;
+  auto restored = restore(*disk_.owned(), pending.there, [&] {
+    parts_.settings.use_disk(pending.spill);
+    disk_.use();
+    is_used = true;
+    in_use();
+  });
+  if (!restored && given_up_) return restored;
+  if (!restored && is_used) {
+    // A successor tries again from where this process has come to.
+    disk_.tier()->store->log().stop_for_good(restored.error().message.c_str());
+    (void)disk_.end_restoring();
+    return restored;
+  }
+  if (!restored && pending.is_adopted) {
+    disk_.own(nullptr);
+    return go_on_without_disk(pending.spill, restored.error());
+  }
+  if (!restored) {
+    undo_attaching();
+    return restored;
+  }
+  all_are_back();
+  for (const uint64_t ino : disk_.end_restoring()) parts_.tree.tell_catalog(ino);
+  if (pending.is_adopted) tell_names();
+  parts_.disk_requests.spill_all();
+  return {};
+}
+
+void Recovery::undo_attaching() {
+  disk_.own(nullptr);
+  parts_.settings.name_disk({});
+  (void)surroundings_.options_changed();
+  (void)put_restored(arena_.tree_fd());
+  (void)disk_.end_restoring();
+}
+
+std::string Recovery::too_small(uint64_t inodes) {
+  return fmt::format("the size that the pool has now is not enough for its entries' names, which need {}",
+                     format_size_exact(least_size_for_inodes(inodes)));
+}
+
+// A client's files may fill the pool meanwhile, and then what finds no place is dropped. But a pool that is
+// too small from the beginning would lose what its disk has for a mistake in its options. What their
+// xattrs take is left out, so that a pool that was full starts again.
+Result<void> Recovery::has_room_for_names() {
+  auto names = disk_.owned()->store->catalog().names();
+  if (!names) return pass(names);
+  const ArenaUsage now = arena_.usage();
+  if (*names <= now.free_inodes) return {};
+  return fail(ENOSPC, fmt::format("pool {}: what its catalog has cannot be restored: {}", name_,
+                                  too_small(now.used_inodes() + *names)));
 }
 
 void Recovery::tell_names() {
@@ -85,11 +161,15 @@ void Recovery::tell_names() {
         name_, sys::error_text(told.error().code));
 }
 
+// Until the restore is done, an open finds a restored entry gone (begin_open) if the tier is not in use, and
+// its rename or removal gets EBUSY. Taking each shard once waits out every thread that entered before that.
 // A successor must know of the tier before the first name appears that only the disk has content for. Until
 // all names are back it must also know that the missing ones were not removed.
 Result<void> Recovery::begin_restoring(const PoolOptions& spill) {
+  disk_.set_restoring(true);
+  for (EntryTable::Shard& shard : entries_.shards()) MutexLock lock(shard.mutex);
   if (!is_supervised()) return {};
-  if (auto put = put_restoring(arena_.tree_fd(), true); !put) return put;
+  if (auto put = put_restoring(arena_.tree_fd(), 0); !put) return put;
   parts_.settings.name_disk(spill);
   auto written = surroundings_.options_changed();
   fault_point("disk tier named");
@@ -98,11 +178,15 @@ Result<void> Recovery::begin_restoring(const PoolOptions& spill) {
 
 void Recovery::use_disk(const PoolOptions& spill) {
   parts_.settings.use_disk(spill);
+  all_are_back();
+  disk_.use();
+}
+
+void Recovery::all_are_back() {
   fault_point("all restored");
   // A successor that takes the restore for unfinished would bring back what is removed from here on.
-  if (is_supervised() && !put_restoring(arena_.tree_fd(), false))
+  if (is_supervised() && !put_restored(arena_.tree_fd()))
     surroundings_.survivors->children().forbid_succession();
-  disk_.use();
 }
 
 }  // namespace kvcachefs

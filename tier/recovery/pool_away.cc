@@ -26,7 +26,7 @@ Result<void> Recovery::go_on_without_disk(const PoolOptions& spill, const Error&
   (void)disk_.exchange_durability(durability_of(spill));
   // Names that the catalog has are kept if a restore is unfinished: the process that goes on with the restore
   // would bring removed ones back.
-  disk_.set_restoring(is_restoring(arena_.tree_fd()));
+  disk_.set_restoring(restoring_up_to(arena_.tree_fd()).has_value());
   Result<void> opened;
   const auto walked = walk_tree(arena_, [&](int directory, uint64_t, const Child& child) {
     if (!child.is_regular) return;

@@ -2,6 +2,7 @@
 // of its files say what the disk has of them (tier/catalog/copy_mark.h), and its tree has their names. The
 // catalog is brought up to date here: with what it did not get, or lost in that process's memory alone.
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -44,12 +45,8 @@ bool is_same(const CatalogNode& a, const CatalogNode& b) {
 
 class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
  public:
-  Reconciler(const Recovery& its, DiskTier& tier, bool unfinished)
-      : DiskPart(its),
-        marks_(its.parts_.marks),
-        pool_tree_(its.parts_.tree),
-        tier_(tier),
-        unfinished_(unfinished) {}
+  Reconciler(const Recovery& its, DiskTier& tier, std::optional<uint64_t> up_to)
+      : DiskPart(its), marks_(its.parts_.marks), pool_tree_(its.parts_.tree), tier_(tier), up_to_(up_to) {}
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
@@ -94,7 +91,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     if (node.id == kCatalogRoot) return;
     const auto found = marked_.find(node.id);
     if (found == marked_.end() || found->second.is_file != (content != nullptr)) {
-      if (unfinished_) return;
+      if (is_to_come(node.id)) return;
       if (content == nullptr) return drop(names);
       Stray& stray = strays_.emplace_back(Stray{.id = node.id, .names = {}, .content = *content});
       std::ranges::transform(names, std::back_inserter(stray.names), place_of);
@@ -111,7 +108,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     std::set<CatalogNames::Place> wanted = tree_.names_of(marked);
     for (const CatalogName& name : names) {
       CatalogNames::Place place = place_of(name);
-      if (wanted.erase(place) > 0 || unfinished_) continue;
+      if (wanted.erase(place) > 0 || is_to_come(node.id)) continue;
       if (marked.is_file)
         lost_names_.push_back(std::move(place));
       else
@@ -132,6 +129,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   void lost(CatalogLoss, uint64_t, std::string_view) override {}
 
  private:
+  bool is_to_come(uint64_t id) const { return up_to_ && id > *up_to_; }
+
   void claim() {
     for (auto at = marked_.begin(); at != marked_.end();) {
       count_step();
@@ -298,7 +297,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   CopyMarks& marks_;
   Tree& pool_tree_;
   DiskTier& tier_;
-  const bool unfinished_;
+  const std::optional<uint64_t> up_to_;
   std::vector<Stray> strays_;
   std::vector<CatalogNames::Place> lost_names_;  // the tree has their files by other names
   std::vector<CatalogChange> dropped_;
@@ -309,8 +308,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   uint64_t lost_ = 0;
 };
 
-Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, bool unfinished) {
-  return Reconciler(*this, tier, unfinished).run();
+Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, std::optional<uint64_t> up_to) {
+  return Reconciler(*this, tier, up_to).run();
 }
 
 }  // namespace kvcachefs

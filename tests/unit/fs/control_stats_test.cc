@@ -149,7 +149,8 @@ TEST(ControlStats, TextShowsWhatWasMeasured) {
        {"size_bytes 100", "used_bytes 60", "pinned_max_bytes 50", "open_entries 2", "policy lfu",
         "opens_hit 101", "lookups_missed 102", "creates 103", "reservation_wait_ns 2500000000",
         "entry_size_bytes 4096", "huge_bytes 24", "spill_size_bytes 201", "spill_largest_free_run_bytes 204",
-        "dirty_bytes 206", "cold_bytes 210", "disk_failed 1", "disk_away 0", "io_mode passthrough"}) {
+        "dirty_bytes 206", "cold_bytes 210", "disk_failed 1", "disk_away 0", "disk_restoring 0",
+        "io_mode passthrough"}) {
     EXPECT_TRUE(holds(lines, line)) << line;
   }
   EXPECT_EQ(lines.front(), "size_bytes 100");

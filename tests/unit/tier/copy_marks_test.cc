@@ -106,7 +106,7 @@ TEST_F(CopyMarksTest, TheMarkIsWrittenBeforeTheTierChanges) {
   ASSERT_TRUE(marks_->mark_copy(it(), file_.get(), State::kClean, &copy));
   entries_.contents().spilled(it());
   const auto tiers = test::at_calls(
-      {SYS_setxattr}, [&] { marks_->became_dirty(it(), file_.get()); },
+      {SYS_fsetxattr}, [&] { marks_->became_dirty(it(), file_.get()); },
       [&] { return static_cast<int>(it().tier); });
   EXPECT_EQ(tiers, std::vector<int>{static_cast<int>(Entry::Tier::kClean)});
 }

@@ -56,8 +56,8 @@ TEST_F(EvictorDiskTest, TheMarkOfAColdEntryComesBeforeItsPagesGo) {
   supervise();
   attach_disk();
   make_clean(store("f"));
-  const auto calls = test::calls_in({SYS_setxattr, SYS_fallocate}, [&] { (void)evict_all(); });
-  EXPECT_EQ(calls, (std::vector<int>{SYS_setxattr, SYS_setxattr, SYS_fallocate, SYS_setxattr}))
+  const auto calls = test::calls_in({SYS_fsetxattr, SYS_fallocate}, [&] { (void)evict_all(); });
+  EXPECT_EQ(calls, (std::vector<int>{SYS_fsetxattr, SYS_fsetxattr, SYS_fallocate, SYS_fsetxattr}))
       << "the times, the mark, the pages, the times";
 }
 

@@ -216,13 +216,13 @@ TEST_F(OpenFilesDataTest, AFileIsCutBeforeItIsMarkedIfItIsColdAndElseAfter) {
   supervise();
   attach_disk();
   const auto calls = [&](uint64_t its) {
-    return test::calls_in({SYS_ftruncate, SYS_setxattr}, [&] { (void)files_->truncate(its, 0); });
+    return test::calls_in({SYS_ftruncate, SYS_fsetxattr}, [&] { (void)files_->truncate(its, 0); });
   };
   const uint64_t f = store("f");
   make_clean(f);
-  EXPECT_EQ(calls(f), (std::vector<int>{SYS_setxattr, SYS_ftruncate}));
+  EXPECT_EQ(calls(f), (std::vector<int>{SYS_fsetxattr, SYS_ftruncate}));
   make_cold(f);
-  EXPECT_EQ(calls(f), (std::vector<int>{SYS_ftruncate, SYS_setxattr}));
+  EXPECT_EQ(calls(f), (std::vector<int>{SYS_ftruncate, SYS_fsetxattr}));
 }
 
 // Else a later rename would give another name a content that it never had.

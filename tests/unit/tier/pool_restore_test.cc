@@ -45,6 +45,7 @@ class HookedCatalog final : public Catalog {
     return done;
   }
   uint64_t highest_id() override { return catalog_->highest_id(); }
+  Result<uint64_t> names() override { return catalog_->names(); }
   Result<std::optional<std::string>> setting(std::string_view name) override {
     return catalog_->setting(name);
   }

@@ -277,7 +277,7 @@ TEST_F(RecoveryReconcileTest, APinnedColdEntryIsPromoted) {
 TEST_F(RecoveryReconcileTest, AnUnfinishedRestoreIsFinished) {
   const auto other = content(kBlock, {{2, 1}});
   (void)leave_cold("f", 2, content_);
-  ASSERT_TRUE(put_restoring(root(), true));
+  ASSERT_TRUE(put_restoring(root(), 0));
   commit_left(2, "f", content_);
   commit_left({PutName{kCatalogRoot, "link", 2}});
   commit_left(3, "g", other);
@@ -288,7 +288,7 @@ TEST_F(RecoveryReconcileTest, AnUnfinishedRestoreIsFinished) {
   EXPECT_EQ(ino("link"), ino("f"));
   EXPECT_EQ(catalogued("g"), 3u);
   EXPECT_EQ(used_units(), 2u);
-  EXPECT_FALSE(is_restoring(root()));
+  EXPECT_FALSE(restoring_up_to(root()));
 }
 
 TEST_F(RecoveryReconcileTest, WhatIsDirtyIsSpilled) {

@@ -86,12 +86,12 @@ TEST_F(RecoveryAttachTest, ASuccessorLearnsOfTheDiskBeforeTheFirstName) {
   commit_tree();
   std::vector<bool> begun;
   surroundings_.options_changed = [&] {
-    begun.push_back(is_restoring(root()) && settings_->options().spill_path == "disk" && !is_there("d"));
+    begun.push_back(restoring_up_to(root()) && settings_->options().spill_path == "disk" && !is_there("d"));
     return Result<void>();
   };
   ASSERT_TRUE(attach());
   EXPECT_EQ(begun, std::vector{true});
-  EXPECT_FALSE(is_restoring(root()));
+  EXPECT_FALSE(restoring_up_to(root()));
   const auto mark = copy_mark_of(open("link").get());
   ASSERT_TRUE(mark);
   EXPECT_EQ(mark->state, CopyMark::State::kCold);
@@ -157,7 +157,7 @@ TEST_F(RecoveryAttachTest, AfterAnErrorAllIsAsItWas) {
   EXPECT_EQ(code_of(refused), ENOSPC);
   EXPECT_EQ(disk_->tier(), nullptr);
   EXPECT_FALSE(disk_->restoring());
-  EXPECT_FALSE(is_restoring(root()));
+  EXPECT_FALSE(restoring_up_to(root()));
   EXPECT_EQ(settings_->options().spill_path, "");
   EXPECT_FALSE(is_there("link"));
   EXPECT_EQ(entries_.sums().files(), 0u);
@@ -207,7 +207,7 @@ TEST_F(RecoveryAwayTest, WhatIsReadFromTheDiskStaysHeld) {
 }
 
 TEST_F(RecoveryAwayTest, AnUnfinishedRestoreGoesOnLater) {
-  ASSERT_TRUE(put_restoring(root(), true));
+  ASSERT_TRUE(put_restoring(root(), 0));
   const uint64_t cold = leave_cold("cold", 4, content(kBlock, {{1, 1}}));
   adopt();
   ASSERT_TRUE(go_on());

@@ -227,6 +227,27 @@ TEST_F(TreeTest, WhileRestoringNamesOfTheCatalogStay) {
   EXPECT_EQ(remove("d", true), 0);
 }
 
+// While the disk tier is in use the catalog can be told, but a successor must know what is to come.
+TEST_F(TreeTest, WhileRestoringBehindOnlyNamesThatMayComeBackStay) {
+  attach_disk(Durability::kNone);
+  for (const uint64_t id : {6, 7, 8, 9, 10}) set_node_id(store("f" + std::to_string(id)), id);
+  (void)store("new");
+  (void)make_known_directory("d");
+  disk_->set_restoring(true);
+  disk_->set_restored_up_to(7);
+  disk_->set_last_to_restore(9);
+  EXPECT_EQ(remove("f8"), EBUSY);
+  EXPECT_EQ(rename("f9", "moved"), EBUSY);
+  EXPECT_EQ(rename("new", "f9"), EBUSY);
+  EXPECT_EQ(remove("d", true), EBUSY);
+  EXPECT_EQ(remove("f6"), 0);
+  EXPECT_EQ(rename("new", "f7"), 0);
+  EXPECT_EQ(rename("f7", "moved"), 0);
+  EXPECT_EQ(remove("f10"), 0) << "given a number by this process";
+  (void)disk_->end_restoring();
+  EXPECT_EQ(remove("f8"), 0);
+}
+
 TEST_F(TreeTest, ANamelessFileBecomesAnEntryWithItsFirstName) {
   const Nameless f = create_nameless();
   EXPECT_EQ(entries_.sums().files(), 0u);

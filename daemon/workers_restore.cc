@@ -1,0 +1,71 @@
+// What comes back of the pools' disks while they are served.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "daemon/workers.h"
+
+namespace kvcachefs {
+
+Workers::DiskThreads& Workers::threads_of(const std::shared_ptr<Pool>& pool) {
+  return *std::ranges::find(disks_, pool, &DiskThreads::pool);
+}
+
+void Workers::came_to(Restore& its, Restore::State state, Result<void> outcome) {
+  {
+    MutexLock lock(mutex_);
+    its.state = state;
+    its.outcome = std::move(outcome);
+    if (state == Restore::State::kEnded) its.pool = nullptr;  // which may be removed from now on
+  }
+  restored_.notify_all();
+}
+
+void Workers::restore(Restore& its) {
+  auto restored = its.pool->recovery().bring_back([&] {
+    {
+      MutexLock lock(mutex_);
+      run_promoters(threads_of(its.pool));
+    }
+    came_to(its, Restore::State::kInUse);
+    // A takeover hurries only up to here.
+    if (getpriority(PRIO_PROCESS, 0) < 0) (void)setpriority(PRIO_PROCESS, 0, 0);
+  });
+  if (!restored && restored.error().code != ECANCELED) log_error("{}", restored.error().message);
+  {
+    MutexLock lock(mutex_);
+    if (its.pool->disk().tier() == nullptr)
+      std::erase_if(disks_, [&](const DiskThreads& disk) { return disk.pool == its.pool; });
+    else if (restored || restored.error().code != ECANCELED)
+      run_others(threads_of(its.pool));
+  }
+  came_to(its, Restore::State::kEnded, std::move(restored));
+}
+
+void Workers::give_up(Pool& pool) {
+  log_info("pool {}: stopped before all of its entries were back; the next start brings them back",
+           pool.name());
+  pool.recovery().give_up();
+}
+
+// Nothing is lost with a restore that is given up if the catalog has all that clients could have changed.
+void Workers::end_restores() {
+  {
+    MutexLock lock(mutex_);
+    for (const Restore& its : restores_) {
+      if (its.state == Restore::State::kEnded) continue;
+      const DiskTier* const tier = its.pool->disk().tier();
+      const bool has_all = its.pool->disk().durability() == Durability::kNone ||
+                           its.pool->insight().spill_usage().dirty_entries == 0;
+      if (tier == nullptr || (has_all && tier->store->log().idle() && tier->spiller.idle()))
+        give_up(*its.pool);
+    }
+  }
+  for (Restore& its : restores_) its.thread.join();
+  MutexLock lock(mutex_);
+  restores_.clear();
+}
+
+}  // namespace kvcachefs

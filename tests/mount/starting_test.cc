@@ -1,0 +1,205 @@
+// What a start serves while it still brings back what a pool's disk has.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "tests/support/faults.h"
+#include "tests/support/files.h"
+
+namespace kvcachefs::test {
+namespace {
+
+constexpr int kFiles = 300;
+constexpr int kThere = 270;  // where the restore is held, after its first mark
+constexpr size_t kBytes = 5000;
+constexpr auto npos = std::string::npos;
+
+// The pool has the directory d and in it kFiles files, which come back in the order of their numbers.
+class StartingTest : public FaultedTierTest {
+ protected:
+  void SetUp() override {
+    FaultedTierTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    start();
+    make_directory(path("d"), 0755);
+    for (int i = 0; i < kFiles; ++i) ASSERT_EQ(store(name(i), content(i)), 0) << i;
+    start_held();
+  }
+  void TearDown() override {
+    go_on();
+    FaultedTierTest::TearDown();
+  }
+  void start_held() {
+    stop();
+    arm("pause restored " + std::to_string(kThere + 1));  // after the directory
+    start({.waits_for_names = false});
+    ASSERT_TRUE(eventually([&] { return exists(paused()); }));
+  }
+  void go_on() { (void)::unlink(paused().c_str()); }
+  void until_all_are_back() { ASSERT_TRUE(becomes("disk_restoring", 0)); }
+  std::string paused() const { return fault_file() + ".paused"; }
+  std::string name(int i) { return path("d/" + std::to_string(i)); }
+  static std::string content(int i) { return pattern(static_cast<uint64_t>(i), kBytes); }
+  bool is_whole(int i) {
+    return exists(name(i)) && difference(static_cast<uint64_t>(i), read_file(name(i))).empty();
+  }
+  // The files that are back and those that are not, in no order that a test may rely on.
+  std::vector<int> there(bool are_there) {
+    std::vector<int> result;
+    for (int i = 0; i < kFiles; ++i)
+      if (exists(name(i)) == are_there) result.push_back(i);
+    return result;
+  }
+  void expect_all_but(const std::vector<int>& missing) {
+    EXPECT_EQ(there(false), missing);
+    for (int i = 0; i < kFiles; i += 20) EXPECT_TRUE(is_whole(i) || !exists(name(i))) << i;
+  }
+};
+
+TEST_F(StartingTest, WhatIsBackIsServedAndWhatIsNotIsAMiss) {
+  EXPECT_EQ(stat("disk_restoring"), 1);
+  const auto back = there(true), missing = there(false);
+  ASSERT_EQ(back.size(), static_cast<size_t>(kThere));
+  EXPECT_TRUE(is_whole(back.front()));
+  EXPECT_TRUE(is_whole(back.back()));
+  EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), ENOENT);
+  ASSERT_EQ(store(path("new"), "new"), 0);
+  make_directory(path("e"), 0755);
+  ASSERT_EQ(store(path("e/new"), "new"), 0);
+  go_on();
+  until_all_are_back();
+  expect_all_but({});
+  EXPECT_EQ(read_file(path("e/new")), "new");
+  start();
+  expect_all_but({});
+  EXPECT_EQ(read_file(path("new")), "new");
+  stop_and_check();
+}
+
+TEST_F(StartingTest, ANameThatIsStoredMeanwhileIsTheNewerFile) {
+  const auto back = there(true), missing = there(false);
+  ASSERT_EQ(store(name(missing.front()), "newer"), 0);
+  ASSERT_EQ(store(path("d/temporary"), "renamed"), 0);
+  EXPECT_EQ(::rename(path("d/temporary").c_str(), name(missing.back()).c_str()), 0);
+  ASSERT_EQ(store(name(back.front()), "written over"), 0);
+  go_on();
+  until_all_are_back();
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(read_file(name(missing.front())), "newer");
+    EXPECT_EQ(read_file(name(missing.back())), "renamed");
+    EXPECT_EQ(read_file(name(back.front())), "written over");
+    EXPECT_EQ(there(false), std::vector<int>{});
+    start();
+  }
+  stop_and_check();
+}
+
+TEST_F(StartingTest, WhatIsRemovedMeanwhileStaysRemoved) {
+  const auto back = there(true);
+  ASSERT_EQ(::unlink(name(back.front()).c_str()), 0);
+  EXPECT_EQ(::rename(name(back[1]).c_str(), path("moved").c_str()), 0);
+  EXPECT_EQ(error_of(::rename(path("d").c_str(), path("moved-d").c_str())), EBUSY);
+  go_on();
+  until_all_are_back();
+  for (int round = 0; round < 2; ++round) {
+    expect_all_but({back.front(), back[1]});
+    EXPECT_TRUE(exists(path("moved")));
+    start();
+  }
+  stop_and_check();
+}
+
+TEST_F(StartingTest, AfterADeathInTheMidstAllIsRight) {
+  const auto back = there(true), missing = there(false);
+  ASSERT_EQ(::unlink(name(back.front()).c_str()), 0);
+  EXPECT_EQ(::rename(name(back[1]).c_str(), path("moved").c_str()), 0);
+  ASSERT_EQ(store(name(missing.front()), "newer"), 0);
+  ASSERT_EQ(store(path("new"), "new"), 0);
+  EXPECT_EQ(difference(static_cast<uint64_t>(back[2]), read_file(name(back[2]))), "");
+  kill_server();
+  go_on();
+  until_all_are_back();
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(there(false), (std::vector<int>{back.front(), back[1]}));
+    EXPECT_EQ(difference(static_cast<uint64_t>(back[1]), read_file(path("moved"))), "");
+    EXPECT_EQ(read_file(name(missing.front())), "newer");
+    EXPECT_EQ(read_file(path("new")), "new");
+    EXPECT_TRUE(is_whole(missing.back()));
+    EXPECT_TRUE(is_whole(back[2]));
+    start();
+  }
+  stop_and_check();
+}
+
+TEST_F(StartingTest, AnFsyncWaitsAndAStopWaitsForNothing) {
+  const auto missing = there(false);
+  ASSERT_EQ(store(path("new"), "new"), 0);
+  auto synced = std::async(std::launch::async, [&] { return sync_directory(); });
+  EXPECT_EQ(synced.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  go_on();
+  EXPECT_EQ(synced.get(), 0);
+  start_held();
+  auto goes_on = std::async(std::launch::async, [&] {
+    EXPECT_TRUE(
+        eventually([&] { return mount().log().find("before all of its entries were back") != npos; }));
+    go_on();
+  });
+  stop();
+  goes_on.get();
+  start();
+  EXPECT_EQ(read_file(path("new")), "new");
+  expect_all_but({});
+  stop_and_check();
+}
+
+TEST_F(StartingTest, AStopWaitsForAllIfAClientHasStored) {
+  ASSERT_EQ(store(path("newer"), "newer"), 0);
+  ASSERT_EQ(::kill(mount().pid(), SIGTERM), 0);
+  go_on();
+  stop();
+  start();
+  EXPECT_EQ(read_file(path("newer")), "newer");
+  expect_all_but({});
+  stop_and_check();
+}
+
+// What is back is served, what was stored meanwhile too; the next start has all.
+TEST_F(StartingTest, AFailureInTheMidstLosesNothing) {
+  const auto back = there(true), missing = there(false);
+  ASSERT_EQ(store(path("new"), "new"), 0);
+  arm("failing restore a file " + std::to_string(EMFILE));
+  go_on();
+  until_all_are_back();
+  EXPECT_NE(mount().log().find("cannot be restored"), npos) << mount().log();
+  EXPECT_EQ(there(true), back);
+  EXPECT_TRUE(is_whole(back.front()));
+  EXPECT_EQ(read_file(path("new")), "new");
+  EXPECT_EQ(sync_directory(), EIO);
+  arm("");
+  replace_server();
+  until_all_are_back();
+  expect_all_but({});
+  EXPECT_EQ(read_file(path("new")), "new");
+  start();
+  expect_all_but({});
+  EXPECT_EQ(read_file(path("new")), "new");
+  stop_and_check();
+}
+
+TEST_F(StartingTest, ThePoolStaysWhileItIsRestored) {
+  EXPECT_EQ(error_of(::rmdir(mount().path().c_str())), EBUSY);
+  go_on();
+  until_all_are_back();
+  expect_all_but({});
+  stop_and_check();
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
