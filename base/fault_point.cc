@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -85,6 +86,23 @@ void reached(const char* place, uint64_t number) {
     for (;;) pause();
   for (volatile bool goes_on = spins; goes_on;) continue;
   std::abort();
+}
+
+bool holds(const char* place, uint64_t number) {
+  static std::atomic<bool> held{false};
+  const std::string paused = fault_file() + ".paused";
+  if (held) {
+    held = access(paused.c_str(), F_OK) == 0;
+    return held;
+  }
+  const auto wanted = sys::read_text(fault_file().c_str());
+  if (!wanted) return false;
+  const size_t end = std::min(wanted->find('\n'), wanted->size());
+  const std::string here = number == 0 ? std::string(place) : fmt::format("{} {}", place, number);
+  if (wanted->substr(0, end) != "hold " + here || !take_line(*wanted, end)) return false;
+  held = true;
+  std::ofstream(paused).close();
+  return true;
 }
 
 int wanted_error(std::string_view place) {

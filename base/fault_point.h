@@ -25,6 +25,13 @@ inline void fault_point(const char* place, uint64_t number = 0) {
     reached(place, number);
 }
 
+// True while the test holds the thread at the place, which meanwhile does what others need of it: from a line
+// `hold PLACE`, removed as above, until the test removes FILE.paused. Of one place in the process at a time.
+bool holds(const char* place, uint64_t number);
+inline bool is_held(const char* place, uint64_t number = 0) {
+  return fault_points_are_on && holds(place, number);
+}
+
 int wanted_error(std::string_view place);
 
 // The errno with which the call at this place is to fail; 0: the call is to be made. A line `fail PLACE ERRNO

@@ -181,6 +181,7 @@ void Workers::join_ended_helpers() {
 void Workers::end_helpers() {
   for (const auto& pool : pools_.all()) {
     pool->capacity().waiting().end();
+    pool->names_to_come().lane().end();
     pool->settings().orders().end();
   }
   std::list<Passing> helpers;

@@ -53,7 +53,7 @@ bool is_renamed(const Request& request, Pool& pool, int from, const char* name, 
 // that disk would get it back. EBUSY: the disk was too slow. The wait is short, because the kernel holds
 // the mount's root meanwhile. A frozen catalog answers at once, so its pool can be removed.
 Result<void> settle_catalog(Pool& pool) {
-  if (pool.disk().restoring()) return {};  // Pools::remove() refuses
+  if (pool.disk().lacks_names()) return {};  // Pools::remove() refuses
   if (pool.disk().tier() == nullptr) return {};
   const auto committed = std::make_shared<std::promise<void>>();
   auto heard = committed->get_future();

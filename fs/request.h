@@ -5,10 +5,12 @@
 
 #include <linux/fuse.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "fs/fuse.h"
 #include "tier/survivors/survivors.h"
@@ -34,6 +36,23 @@ inline fuse_in_header header_of(std::span<const std::byte> received) {
   fuse_in_header header{};
   if (received.size() >= sizeof header) std::memcpy(&header, received.data(), sizeof header);
   return header;
+}
+
+// What follows the header; zeros for one that is too short.
+template <class Arguments>
+Arguments arguments_of(std::span<const std::byte> received) {
+  Arguments arguments{};
+  if (received.size() >= sizeof(fuse_in_header) + sizeof arguments)
+    std::memcpy(&arguments, received.data() + sizeof(fuse_in_header), sizeof arguments);
+  return arguments;
+}
+// The first of the strings that follow the arguments, or the second; empty if there is none.
+inline std::string_view name_in(std::span<const std::byte> received, size_t argument_bytes,
+                                bool second = false) {
+  const auto text = received.subspan(std::min(received.size(), sizeof(fuse_in_header) + argument_bytes));
+  std::string_view rest(reinterpret_cast<const char*>(text.data()), text.size());
+  if (second) rest.remove_prefix(rest.contains('\0') ? rest.find('\0') + 1 : rest.size());
+  return rest.substr(0, rest.find('\0'));
 }
 
 // The server thread has received this, as the device gave it, and hands it to libfuse next, which calls a

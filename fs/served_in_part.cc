@@ -21,22 +21,6 @@ constexpr uint32_t kStatx = 52;  // FUSE_STATX of Linux 6.6; Debian 12's linux/f
 
 constexpr auto kLook = std::chrono::milliseconds(100);
 
-// What follows the header of a request; zeros where it is too short, which libfuse refuses.
-template <class Arguments>
-Arguments arguments_of(std::span<const std::byte> request) {
-  Arguments arguments{};
-  if (request.size() >= sizeof(fuse_in_header) + sizeof arguments)
-    std::memcpy(&arguments, request.data() + sizeof(fuse_in_header), sizeof arguments);
-  return arguments;
-}
-
-// The name that a LOOKUP has after its header.
-std::string name_in(std::span<const std::byte> request) {
-  const auto text = request.subspan(std::min(request.size(), sizeof(fuse_in_header)));
-  const auto* const begin = reinterpret_cast<const char*>(text.data());
-  return {begin, std::find(begin, begin + text.size(), '\0')};
-}
-
 bool is_open_of_a_reader(std::span<const std::byte> request) {
   return (arguments_of<fuse_open_in>(request).flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY;
 }
@@ -72,7 +56,7 @@ bool ServedInPart::is_served(std::span<const std::byte> request) const {
   Recovery& its = pool->recovery();
   switch (header.opcode) {
     case FUSE_LOOKUP:
-      return its.find(id.ino(), name_in(request).c_str());
+      return its.find(id.ino(), std::string(name_in(request, 0)).c_str());
     case FUSE_GETATTR:
     case FUSE_READLINK:
       return true;

@@ -329,11 +329,8 @@ void Session::serve_device() {
     const auto request = memory->bytes().first(*received);
     const auto way = in_part_.way_of(request);
     if (way == ServedInPart::Way::kLookedUpAgain) have_looked_up_again(request);
-    if (way != ServedInPart::Way::kServed) continue;
-    fuse_buf buffer{};
-    buffer.mem = memory->bytes().data();
-    buffer.size = *received;
-    handle(buffer);
+    if (way != ServedInPart::Way::kServed || awaits_names(request)) continue;
+    handle(request);
     // Most of an open's cost is waking up this thread, so one thread at a time looks for the next request
     // while the others sleep. If one of those takes the request that is seen here, the next receive of this
     // thread sleeps as usual.
@@ -350,28 +347,16 @@ void Session::serve_device() {
   fuse_session_exit(session_);
 }
 
-void Session::handle(fuse_buf& received) {
+void Session::handle(std::span<std::byte> bytes) {
+  fuse_buf received{};
+  received.mem = bytes.data();
+  received.size = bytes.size();
   const Request request = begin_request(server_.survivors, received);
   if (server_.survivors.supervised() && !server_.survivors.connection().device_fd()) save_init(received);
   fuse_session_process_buf(session_, &received);
   if (request.opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
   fault_point("request answered", request.opcode);
   server_.survivors.requests().end();
-}
-
-// The caller counts as told, as by a handler: if what it finds has gone before it is opened, that is a miss.
-void Session::have_looked_up_again(std::span<const std::byte> request) {
-  const auto thread = static_cast<pid_t>(header_of(request).pid);
-  if (!server_.stale_callers.again(thread)) server_.survivors.requests().told_stale(thread);
-  (void)tell_kernel(-ESTALE, header_of(request).unique);
-}
-
-void Session::serve_what_was_put_aside() {
-  while (auto request = in_part_.next()) {
-    fuse_buf buffer{};
-    buffer.mem = request->data(), buffer.size = request->size();
-    handle(buffer);
-  }
 }
 
 void Session::notify() {

@@ -82,7 +82,10 @@ class Session {
   Result<void> give_device(int fd);
   void save_init(const fuse_buf& request);
   void serve_device();
-  void handle(fuse_buf& received);
+  void handle(std::span<std::byte> bytes);
+  // True for a request that has a name which is to come back: it is carried out when that is there, or was
+  // answered.
+  bool awaits_names(std::span<const std::byte> request);
   void have_looked_up_again(std::span<const std::byte> request);
   bool tell_kernel(int32_t code, uint64_t unique = 0) const;
 

@@ -3,10 +3,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <future>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,7 +41,7 @@ class StartingTest : public FaultedTierTest {
   }
   void start_held() {
     stop();
-    arm("pause restored " + std::to_string(kThere + 1));  // after the directory
+    arm("hold restored " + std::to_string(kThere + 1));  // after the directory
     start({.waits_for_names = false});
     ASSERT_TRUE(eventually([&] { return exists(paused()); }));
   }
@@ -50,26 +53,38 @@ class StartingTest : public FaultedTierTest {
   bool is_whole(int i) {
     return exists(name(i)) && difference(static_cast<uint64_t>(i), read_file(name(i))).empty();
   }
-  // The files that are back and those that are not, in no order that a test may rely on.
+  // The files that are listed and those that are not, in no order that a test may rely on. A look for a file
+  // by its name would bring it back.
   std::vector<int> there(bool are_there) {
+    std::set<std::string> listed;
+    for (const auto& entry : std::filesystem::directory_iterator(path("d")))
+      listed.insert(entry.path().filename());
     std::vector<int> result;
     for (int i = 0; i < kFiles; ++i)
-      if (exists(name(i)) == are_there) result.push_back(i);
+      if (listed.contains(std::to_string(i)) == are_there) result.push_back(i);
     return result;
   }
-  void expect_all_but(const std::vector<int>& missing) {
+  void expect_all_but(std::vector<int> missing) {
+    std::ranges::sort(missing);
     EXPECT_EQ(there(false), missing);
     for (int i = 0; i < kFiles; i += 20) EXPECT_TRUE(is_whole(i) || !exists(name(i))) << i;
   }
 };
 
-TEST_F(StartingTest, WhatIsBackIsServedAndWhatIsNotIsAMiss) {
+TEST_F(StartingTest, WhatIsLookedForIsBroughtBackAtOnce) {
   EXPECT_EQ(stat("disk_restoring"), 1);
   const auto back = there(true), missing = there(false);
   ASSERT_EQ(back.size(), static_cast<size_t>(kThere));
   EXPECT_TRUE(is_whole(back.front()));
-  EXPECT_TRUE(is_whole(back.back()));
-  EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), ENOENT);
+  EXPECT_TRUE(is_whole(missing.front()));
+  EXPECT_TRUE(is_whole(missing.back()));
+  EXPECT_EQ(there(true).size(), back.size() + 2);
+  EXPECT_EQ(error_of(::open(path("d/none").c_str(), O_RDONLY)), ENOENT);
+  EXPECT_EQ(error_of(::open(name(missing[1]).c_str(), O_CREAT | O_EXCL | O_WRONLY, 0644)), EEXIST);
+  EXPECT_EQ(error_of(::mkdir(name(missing[2]).c_str(), 0755)), EEXIST);
+  EXPECT_EQ(error_of(::symlink("x", name(missing[3]).c_str())), EEXIST);
+  EXPECT_EQ(error_of(::link(name(back.front()).c_str(), name(missing[4]).c_str())), EEXIST);
+  EXPECT_EQ(error_of(::rmdir(name(missing[5]).c_str())), ENOTDIR);
   ASSERT_EQ(store(path("new"), "new"), 0);
   make_directory(path("e"), 0755);
   ASSERT_EQ(store(path("e/new"), "new"), 0);
@@ -88,28 +103,31 @@ TEST_F(StartingTest, ANameThatIsStoredMeanwhileIsTheNewerFile) {
   ASSERT_EQ(store(name(missing.front()), "newer"), 0);
   ASSERT_EQ(store(path("d/temporary"), "renamed"), 0);
   EXPECT_EQ(::rename(path("d/temporary").c_str(), name(missing.back()).c_str()), 0);
+  EXPECT_EQ(::rename(name(missing[1]).c_str(), name(missing[2]).c_str()), 0);
   ASSERT_EQ(store(name(back.front()), "written over"), 0);
   go_on();
   until_all_are_back();
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(read_file(name(missing.front())), "newer");
     EXPECT_EQ(read_file(name(missing.back())), "renamed");
+    EXPECT_EQ(difference(static_cast<uint64_t>(missing[1]), read_file(name(missing[2]))), "");
     EXPECT_EQ(read_file(name(back.front())), "written over");
-    EXPECT_EQ(there(false), std::vector<int>{});
+    EXPECT_EQ(there(false), std::vector<int>{missing[1]});
     start();
   }
   stop_and_check();
 }
 
 TEST_F(StartingTest, WhatIsRemovedMeanwhileStaysRemoved) {
-  const auto back = there(true);
+  const auto back = there(true), missing = there(false);
+  ASSERT_EQ(::unlink(name(missing.back()).c_str()), 0);
   ASSERT_EQ(::unlink(name(back.front()).c_str()), 0);
   EXPECT_EQ(::rename(name(back[1]).c_str(), path("moved").c_str()), 0);
   EXPECT_EQ(error_of(::rename(path("d").c_str(), path("moved-d").c_str())), EBUSY);
   go_on();
   until_all_are_back();
   for (int round = 0; round < 2; ++round) {
-    expect_all_but({back.front(), back[1]});
+    expect_all_but({back.front(), back[1], missing.back()});
     EXPECT_TRUE(exists(path("moved")));
     start();
   }
@@ -122,13 +140,19 @@ TEST_F(StartingTest, AfterADeathInTheMidstAllIsRight) {
   EXPECT_EQ(::rename(name(back[1]).c_str(), path("moved").c_str()), 0);
   ASSERT_EQ(store(name(missing.front()), "newer"), 0);
   ASSERT_EQ(store(path("new"), "new"), 0);
+  ASSERT_EQ(::unlink(name(missing[1]).c_str()), 0);
+  EXPECT_EQ(::rename(name(missing[2]).c_str(), path("moved late").c_str()), 0);
+  ASSERT_EQ(store(path("replaces"), "replaces"), 0);
+  EXPECT_EQ(::rename(path("replaces").c_str(), name(missing[3]).c_str()), 0);
   EXPECT_EQ(difference(static_cast<uint64_t>(back[2]), read_file(name(back[2]))), "");
   kill_server();
   go_on();
   until_all_are_back();
   for (int round = 0; round < 2; ++round) {
-    EXPECT_EQ(there(false), (std::vector<int>{back.front(), back[1]}));
+    expect_all_but({back.front(), back[1], missing[1], missing[2]});
     EXPECT_EQ(difference(static_cast<uint64_t>(back[1]), read_file(path("moved"))), "");
+    EXPECT_EQ(difference(static_cast<uint64_t>(missing[2]), read_file(path("moved late"))), "");
+    EXPECT_EQ(read_file(name(missing[3])), "replaces");
     EXPECT_EQ(read_file(name(missing.front())), "newer");
     EXPECT_EQ(read_file(path("new")), "new");
     EXPECT_TRUE(is_whole(missing.back()));
@@ -174,21 +198,24 @@ TEST_F(StartingTest, AStopWaitsForAllIfAClientHasStored) {
 TEST_F(StartingTest, AFailureInTheMidstLosesNothing) {
   const auto back = there(true), missing = there(false);
   ASSERT_EQ(store(path("new"), "new"), 0);
-  arm("failing restore a file " + std::to_string(EMFILE));
+  arm("failing restore a file " + std::to_string(ENOMEM));
   go_on();
   until_all_are_back();
   EXPECT_NE(mount().log().find("cannot be restored"), npos) << mount().log();
   EXPECT_EQ(there(true), back);
   EXPECT_TRUE(is_whole(back.front()));
   EXPECT_EQ(read_file(path("new")), "new");
+  EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), EIO) << "it may still come back";
+  EXPECT_EQ(store(name(missing.front()), "newer"), EIO);
+  EXPECT_EQ(::unlink(name(back.front()).c_str()), 0);
   EXPECT_EQ(sync_directory(), EIO);
   arm("");
   replace_server();
   until_all_are_back();
-  expect_all_but({});
+  expect_all_but({back.front()});
   EXPECT_EQ(read_file(path("new")), "new");
   start();
-  expect_all_but({});
+  expect_all_but({back.front()});
   EXPECT_EQ(read_file(path("new")), "new");
   stop_and_check();
 }

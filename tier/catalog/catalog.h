@@ -121,8 +121,14 @@ class CatalogVisitor {
   // as the call.
   virtual void node(const CatalogNode& node, std::span<const CatalogName> names,
                     const CatalogContent* content) = 0;
+  // What is no directory has this name, and is visited later, unless the catalog has lost it.
+  virtual void to_be_visited(const CatalogName&, uint64_t /*id*/) {}
   // All directories have been visited.
   virtual void directories_done() {}
+  // From then on, before each node: the number of one that is to be visited at once, and once more when its
+  // turn comes; 0: none. The visit is left out if the catalog has lost the node. The next call is asked after
+  // the visit.
+  virtual uint64_t wanted() { return 0; }
   // `id` is 0 and `name` is empty where they are unknown.
   virtual void lost(CatalogLoss loss, uint64_t id, std::string_view name) = 0;
 };

@@ -107,7 +107,10 @@ void CatalogLoad::walk_directories() {
       Name& name = names_[index];
       name.used = true;
       const auto found = directories_.find(name.id);
-      if (found != directories_.end()) reach(name, found->second, reached);
+      if (found != directories_.end())
+        reach(name, found->second, reached);
+      else
+        visitor_.to_be_visited(*records::name_of(name.view()), name.id);
     }
   }
 }
@@ -136,6 +139,7 @@ Result<void> CatalogLoad::visit_files() {
       if (name->id != 0) lose(CatalogLoss::kNameWithoutNode, CatalogTable::kNames, name->view(), name->id);
   };
   while (nodes->valid()) {
+    if (Result<void> visited = visit_wanted(); !visited) return visited;
     const uint64_t id = records::id_of(nodes->key()).value_or(0);
     lose_names_before(id);
     const auto first = name;
@@ -146,7 +150,27 @@ Result<void> CatalogLoad::visit_files() {
     if (Result<void> moved = nodes->next(); !moved) return moved;
   }
   lose_names_before(UINT64_MAX);
+  if (Result<void> visited = visit_wanted(); !visited) return visited;
   return skip_contents(*contents, UINT64_MAX);
+}
+
+// What is lost is reported when its turn comes.
+Result<void> CatalogLoad::visit_wanted() {
+  for (uint64_t id = visitor_.wanted(); id != 0; id = visitor_.wanted()) {
+    const auto key = records::id_key(id);
+    auto record = transaction_.look_up(CatalogTable::kNodes, key);
+    if (!record) return pass(record);
+    auto content = transaction_.look_up(CatalogTable::kContents, key);
+    if (!content) return pass(content);
+    if (!*record || !records::decode_node(id, **record, node_) || S_ISDIR(node_.mode)) continue;
+    const bool is_file = S_ISREG(node_.mode);
+    if (is_file && !(*content && records::decode_content(id, **content, content_))) continue;
+    node_names_.clear();
+    for (const Name& name : std::ranges::equal_range(names_, id, {}, &Name::id))
+      if (name.used) node_names_.push_back(*records::name_of(name.view()));
+    if (!node_names_.empty()) visitor_.node(node_, node_names_, is_file ? &content_ : nullptr);
+  }
+  return {};
 }
 
 Result<void> CatalogLoad::skip_contents(CatalogTransaction::Scan& contents, uint64_t until_id) {

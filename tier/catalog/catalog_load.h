@@ -58,6 +58,7 @@ class CatalogLoad {
   void walk_directories();
   void reach(Name& name, Directory& directory, std::deque<uint64_t>& reached);
   Result<void> visit_files();
+  Result<void> visit_wanted();
   Result<void> visit(uint64_t id, std::string_view key, std::string_view record, std::span<Name> names,
                      CatalogTransaction::Scan& contents);
   void keep(uint64_t id, const records::NodeFacts& facts, std::span<Name> names);

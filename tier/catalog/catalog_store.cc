@@ -98,6 +98,16 @@ Result<std::optional<std::string_view>> CatalogTransaction::get(CatalogTable tab
   return view_of(value);
 }
 
+Result<std::optional<std::string_view>> CatalogTransaction::look_up(CatalogTable table,
+                                                                    std::string_view key) {
+  count_step();
+  MDB_val wanted = value_of(key), value{};
+  const int rc = mdb_get(transaction_, tables_[index_of(table)], &wanted, &value);
+  if (rc == MDB_NOTFOUND) return std::nullopt;
+  if (rc != 0) return failed(rc);
+  return view_of(value);
+}
+
 Result<void> CatalogTransaction::put(CatalogTable table, std::string_view key, std::string_view value) {
   count_step();
   Result<MDB_cursor*> at = cursor(table);

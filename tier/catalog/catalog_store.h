@@ -39,6 +39,8 @@ class CatalogTransaction {
   ~CatalogTransaction();
 
   Result<std::optional<std::string_view>> get(CatalogTable table, std::string_view key);
+  // The same, but a scan of the table goes on.
+  Result<std::optional<std::string_view>> look_up(CatalogTable table, std::string_view key);
   Result<void> put(CatalogTable table, std::string_view key, std::string_view value);
   Result<void> erase(CatalogTable table, std::string_view key);  // erasing a missing key succeeds
   Result<void> clear(CatalogTable table);

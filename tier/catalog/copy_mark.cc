@@ -100,8 +100,15 @@ uint64_t place_hash(uint64_t parent_ino, std::string_view name) {
   return std::max(hasher.digest().low, uint64_t{1});
 }
 
-Result<void> put_restoring(int root, uint64_t up_to) {
-  return sys::set_xattr(root, kRestoringXattr, std::to_string(up_to), 0);
+// The number up to which all are back stands first, in digits and a 0 byte: an earlier version wrote no more
+// than a digit.
+Result<void> put_restoring(int root, uint64_t up_to, std::span<const uint64_t> changed) {
+  std::string value = std::to_string(up_to);
+  if (!changed.empty()) {
+    value.push_back('\0');
+    value.append(reinterpret_cast<const char*>(changed.data()), changed.size_bytes());
+  }
+  return sys::set_xattr(root, kRestoringXattr, value, 0);
 }
 
 Result<void> put_restored(int root) {
@@ -109,11 +116,23 @@ Result<void> put_restored(int root) {
   return !removed && removed.error().code == ENODATA ? Result<void>() : removed;
 }
 
-std::optional<uint64_t> restoring_up_to(int root) {
-  std::array<char, 24> value{};
+std::optional<RestoringMark> restoring_mark_of(int root) {
+  std::vector<char> value(kMostBytes);
   const auto length = sys::get_xattr(root, kRestoringXattr, value);
   if (!length) return std::nullopt;
-  return parse_number(std::string_view(value.data(), *length)).value_or(0);
+  const std::string_view text(value.data(), *length);
+  const size_t digits = std::min(text.find('\0'), text.size());
+  RestoringMark mark{.up_to = parse_number(text.substr(0, digits)).value_or(0)};
+  const std::string_view ids = text.substr(std::min(digits + 1, text.size()));
+  mark.changed.resize(ids.size() / sizeof(uint64_t));
+  if (!mark.changed.empty())
+    std::memcpy(mark.changed.data(), ids.data(), mark.changed.size() * sizeof(uint64_t));
+  return mark;
+}
+
+std::optional<uint64_t> restoring_up_to(int root) {
+  const auto mark = restoring_mark_of(root);
+  return mark ? std::optional(mark->up_to) : std::nullopt;
 }
 
 }  // namespace kvcachefs

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "tier/catalog/catalog.h"
@@ -41,9 +43,17 @@ bool has_other_xattrs(int fd);                                    // other than 
 uint64_t place_hash(uint64_t parent_ino, std::string_view name);  // never 0
 
 // put_restoring() marks the root of a pool whose names are being brought back from its catalog: files with
-// numbers beyond `up_to` may be missing because they are still to come; what else is missing was removed.
-Result<void> put_restoring(int root, uint64_t up_to);
+// numbers beyond `up_to` may be missing because they are still to come, but for those in `changed`, of which
+// clients have changed names; what else is missing was removed. `up_to` is 0 until all directories are back.
+struct RestoringMark {
+  static constexpr size_t kMostChanged = 8000;  // what an xattr has room for
+
+  uint64_t up_to = 0;
+  std::vector<uint64_t> changed = {};
+};
+Result<void> put_restoring(int root, uint64_t up_to, std::span<const uint64_t> changed = {});
 Result<void> put_restored(int root);
-std::optional<uint64_t> restoring_up_to(int root);  // none: all are back
+std::optional<RestoringMark> restoring_mark_of(int root);  // none: all are back
+std::optional<uint64_t> restoring_up_to(int root);
 
 }  // namespace kvcachefs

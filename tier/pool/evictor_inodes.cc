@@ -233,7 +233,7 @@ bool Evictor::make_inode_room() {
   const EmptyDirectories::Counts before = tree_.empty_directories()->counts();
   uint64_t removed = 0;
   bool has_more = false;
-  if ((reclaiming_ || reclaiming_directories_) && !disk_.restoring()) {
+  if ((reclaiming_ || reclaiming_directories_) && !disk_.lacks_names()) {
     DirectoryReclaimer reclaimer(*this, tree_);
     reclaimer.reclaim(std::max(reclaiming_ ? now.inodes / kEnoughShare - now.free_inodes : 0,
                                reclaiming_directories_ ? limit.lack(places) : 0),

@@ -58,6 +58,7 @@ class Pool {
   OpenFiles& open_files() { return open_files_; }
   Prefetcher& prefetcher() { return prefetcher_; }
   const PoolDisk& disk() const { return disk_; }
+  NamesToCome& names_to_come() { return disk_.names_to_come(); }
   DiskRequests& disk_requests() { return disk_requests_; }
   Evictor& evictor() { return evictor_; }
   Settings& settings() { return settings_; }

@@ -151,7 +151,7 @@ Result<void> Pools::remove(std::string_view name) {
   // Its names would come back with the disk.
   if (pool->disk().away() != nullptr)
     return fail(EBUSY, fmt::format("pool {}: its disk is away, and keeps what was removed", pool->name()));
-  if (pool->disk().restoring())
+  if (pool->disk().lacks_names())
     return fail(EBUSY, fmt::format("pool {}: what its disk has is still being brought back", pool->name()));
   if (pool->serves_from_disk())
     return fail(EBUSY, fmt::format("pool {}: a client reads an entry that only its disk has", pool->name()));
@@ -176,7 +176,7 @@ Result<void> Pools::attach_disk(const std::shared_ptr<Pool>& pool, const PoolOpt
 
 Result<void> Pools::set_spill(const std::shared_ptr<Pool>& pool, const PoolOptions& wanted) {
   MutexLock change(change_mutex_);
-  if (pool->disk().exists() || pool->disk().restoring())
+  if (pool->disk().exists() || pool->disk().lacks_names())
     return fail(EBUSY,
                 fmt::format("pool {}: it has a disk tier; another, or another size of it, can be given at "
                             "the next start",

@@ -83,16 +83,17 @@ class Recovery : DiskPart {
   struct Pending {
     PoolOptions spill;
     KnownNodes there;
+    RestoringMark mark;
     bool is_adopted = false;
   };
   Result<void> begin_restoring(const PoolOptions& spill);
   Result<void> has_room_for_names();
   static std::string too_small(uint64_t inodes);  // a pool that needs as many
   // With `use` the pool is served from when it is called, after the directories.
-  Result<void> restore(DiskTier& tier, const KnownNodes& there, const std::function<void()>& use = {});
-  // What the catalog has beyond the number `up_to` and the tree lacks is still to be restored. Answers the
-  // tree's nodes.
-  Result<KnownNodes> reconcile(DiskTier& tier, std::optional<uint64_t> up_to);
+  Result<void> restore(DiskTier& tier, const KnownNodes& there, const RestoringMark& mark = {},
+                       const std::function<void()>& use = {});
+  // What the catalog has beyond the mark and the tree lacks is still to be restored. Answers the tree's nodes.
+  Result<KnownNodes> reconcile(DiskTier& tier, const std::optional<RestoringMark>& mark);
   void use_disk(const PoolOptions& spill);
   void undo_attaching();
   void all_are_back();

@@ -1,5 +1,6 @@
-// Restoring says of a pool whether its catalog is being read while it serves, so that names appear, and which
-// files of the catalog may still come. Any thread; one of them begins, goes on and ends. Never fails.
+// Restoring says of a pool whether its catalog is being read while it serves, so that names appear, which of
+// them are still to come, and what clients have changed meanwhile. Any thread; one of them begins, goes on
+// and ends. Never fails, but for its parts.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,8 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "tier/pool/changed_names.h"
+#include "tier/pool/names_to_come.h"
 
 namespace kvcachefs {
 
@@ -15,17 +18,21 @@ class Restoring {
  public:
   bool restoring() const { return restoring_; }
   void set_restoring(bool restoring) { restoring_ = restoring; }
-  // If the disk tier is in use meanwhile, files come back in the order of their numbers, of which `last` is
-  // the highest. A file up to restored_up_to() can lose its name: a successor would not bring it back.
-  void set_last_to_restore(uint64_t last) { last_ = last; }
-  void set_restored_up_to(uint64_t id) { up_to_.store(id, std::memory_order_release); }
-  uint64_t restored_up_to() const { return up_to_.load(std::memory_order_acquire); }
-  bool may_come_back(uint64_t node_id) const { return node_id > restored_up_to() && node_id <= last_; }
+  // If the disk tier is in use meanwhile, the restore brings back at once what a client asks for.
+  NamesToCome& names_to_come() { return names_to_come_; }
+  ChangedNames& changed_names() { return changed_names_; }
+  const ChangedNames& changed_names() const { return changed_names_; }
+  // The tree lacks names of the catalog. They may be in any directory, so no directory goes.
+  bool lacks_names() const { return restoring_ || changed_names_.matters(); }
   // Mode, owner, times or xattrs of the inode have changed; end_restoring() answers those noted.
   void note_changed(uint64_t ino) EXCLUDES(changed_mutex_) {
     if (!restoring_) return;
     MutexLock lock(changed_mutex_);
     if (restoring_) changed_meanwhile_.insert(ino);
+  }
+  bool was_changed(uint64_t ino) EXCLUDES(changed_mutex_) {
+    MutexLock lock(changed_mutex_);
+    return changed_meanwhile_.contains(ino);
   }
   std::unordered_set<uint64_t> end_restoring() EXCLUDES(changed_mutex_) {
     MutexLock lock(changed_mutex_);
@@ -35,8 +42,8 @@ class Restoring {
 
  private:
   std::atomic<bool> restoring_{false};  // cleared after the tier is in use
-  std::atomic<uint64_t> up_to_{0};
-  std::atomic<uint64_t> last_{UINT64_MAX};
+  NamesToCome names_to_come_;
+  ChangedNames changed_names_;
   Mutex changed_mutex_;
   std::unordered_set<uint64_t> changed_meanwhile_ GUARDED_BY(changed_mutex_);
 };

@@ -30,7 +30,8 @@ class Settings : DiskPart {
   // take half a minute, and are carried out one after the other.
   WaitingLane& orders() { return orders_; }
   PoolOptions options() const EXCLUDES(mutex_);
-  // A smaller size evicts the excess. EBUSY: too much cannot be evicted, and the size stays as it was.
+  // A smaller size evicts the excess. EBUSY: too much cannot be evicted, or names are still to come back, and
+  // the size stays as it was.
   Result<void> set_size(uint64_t size_bytes) EXCLUDES(mutex_);
   Result<void> set_size_max(uint64_t size_max_bytes) EXCLUDES(mutex_);  // EINVAL below the size
   Result<void> set_policy(std::string_view name) EXCLUDES(mutex_);

@@ -80,11 +80,15 @@ void Tree::lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat
   tell_attributes(entry);
 }
 
-bool Tree::keeps_its_names(const Entry* entry, nlink_t names) const {
-  if (!disk_.restoring()) return false;
-  if (entry == nullptr || !entry->is_file()) return true;
-  if (disk_.tier() != nullptr) return disk_.may_come_back(entry->disk.node_id);
-  return entry->disk.node_id != 0 || names > 1;
+Result<void> Tree::will_change_names(EntryTable::Shard& shard, uint64_t ino, mode_t mode, nlink_t names) {
+  if (!disk_.lacks_names()) return {};
+  if (S_ISDIR(mode)) return fail(EBUSY);
+  Entry unknown;
+  const Entry& entry = known(shard, ino, unknown);
+  if (DiskTier* const tier = disk_.tier())
+    return disk_.changed_names().note(S_ISREG(mode) ? entry.disk.node_id : tier->names.id_of(entry));
+  const bool may_come_back = !S_ISREG(mode) || &entry == &unknown || entry.disk.node_id != 0 || names > 1;
+  return may_come_back ? fail(EBUSY) : Result<void>();
 }
 
 Result<void> Tree::remove(int directory, const char* name, bool is_directory, uint64_t request) {
@@ -95,7 +99,8 @@ Result<void> Tree::remove(int directory, const char* name, bool is_directory, ui
   auto attributes = sys::stat_at(directory, name);
   if (!attributes) return pass(attributes);
   Entry* entry = shard.find(handle->ino);
-  if (keeps_its_names(entry, attributes->st_nlink)) return fail(EBUSY);
+  if (auto may = will_change_names(shard, handle->ino, attributes->st_mode, attributes->st_nlink); !may)
+    return may;
   auto keep = keep_nameless(entry, *handle, directory, name);
   if (!keep) return pass(keep);
   DiskTier* const tier = disk_.tier();
@@ -130,7 +135,7 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   {
     std::optional<MutexLock> tree;
     if (tier != nullptr) tree.emplace(tier->names.tree());
-    if (disk_.restoring()) return fail(EBUSY);
+    if (disk_.lacks_names()) return fail(EBUSY);
     if (auto removed = sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR); !removed)
       return fail(removed.error().code);
     limits_.lost_directory();
@@ -181,13 +186,16 @@ Result<void> Tree::rename_now(int from, const char* old_name, int to, const char
     if (!keep) return pass(keep);
   }
   bool may_meet_restored = false;
-  if (disk_.restoring()) {
+  if (disk_.lacks_names()) {
     const auto moved = sys::stat_at(from, old_name);
+    if (!moved) return fail(moved.error().code);
+    if (auto may = will_change_names(source_shard, source->ino, moved->st_mode, moved->st_nlink); !may)
+      return may;
     const auto met = target ? sys::stat_at(to, new_name) : Result<struct stat>(fail(ENOENT));
-    if (keeps_its_names(source_shard.find(source->ino), moved ? moved->st_nlink : 0) ||
-        (met && keeps_its_names(target_shard.find(target_ino), met->st_nlink)))
-      return fail(EBUSY);
-    // The restore may bring this name back at any moment.
+    if (met)
+      if (auto may = will_change_names(target_shard, target_ino, met->st_mode, met->st_nlink); !may)
+        return may;
+    // A restore for which no request waits may bring this name back at any moment.
     may_meet_restored = !target && flags == 0;
     if (may_meet_restored) flags = RENAME_NOREPLACE;
   }
@@ -235,7 +243,11 @@ Result<void> Tree::link(uint64_t ino, int directory, const char* name) {
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
   if (entry == nullptr) return fail(ESTALE);
-  if (!entry->removed && keeps_its_names(&*entry, 2)) return fail(EBUSY);
+  if (!entry->removed && disk_.lacks_names()) {
+    const auto attributes = sys::stat_of(fd->get());
+    if (!attributes) return fail(attributes.error().code);
+    if (auto may = will_change_names(shard, ino, attributes->st_mode, 2); !may) return may;
+  }
   Result<void> linked;
   if (DiskTier* const tier = disk_.tier()) {
     MutexLock tree(tier->names.tree());

@@ -117,10 +117,12 @@ class Tree : DiskPart {
   void lost_a_name(EntryTable::Shard& shard, Entry& entry, const struct stat& before, RemovalReason reason,
                    KeptByDescriptor keep) REQUIRES(shard.mutex);
   void count_without_a_name(uint64_t ino, const struct stat& before);
-  // True while restoring for an inode that is no regular file, or that a successor would bring back under the
-  // name that it has: because the tier is not in use yet, and the catalog cannot be told, of one that the
-  // catalog has or that has several names, or because it was brought back this moment. Its shard is held.
-  bool keeps_its_names(const Entry* entry, nlink_t names) const;
+  // The call precedes a change of a name of the inode. While names are brought back it tells a successor, who
+  // must not bring back what is changed. EBUSY for a directory, and for what a successor could not be told
+  // of. Where the tier is not in use yet, and the catalog cannot be told, that is all that the catalog has or
+  // that has several names.
+  Result<void> will_change_names(EntryTable::Shard& shard, uint64_t ino, mode_t mode, nlink_t names)
+      REQUIRES(shard.mutex);
   void tell_attributes(Entry& entry, bool even_xattrs = false);  // they have changed
   void tell_catalog(Entry& entry, bool even_xattrs);
 

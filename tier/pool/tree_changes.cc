@@ -28,7 +28,11 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
       if (!within) continue;
       // The catalog hears of it first, because after the unlink a newer file may get the name and be in the
       // catalog.
-      if (DiskTier* const tier = disk_.tier()) tier->names.removed(entry, found->parent.get(), found->name);
+      if (DiskTier* const tier = disk_.tier()) {
+        // Where the mark has no room for it, a successor may bring what leaves back.
+        (void)disk_.changed_names().note(entry.disk.node_id);
+        tier->names.removed(entry, found->parent.get(), found->name);
+      }
       if (!sys::unlink_at(found->parent.get(), found->name.c_str(), 0)) continue;
       fault_point("name discarded");
       note_if_empty(found->parent.get());

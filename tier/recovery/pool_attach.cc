@@ -69,8 +69,7 @@ Result<void> Recovery::begin_attaching(std::unique_ptr<BlockDevice> device, std:
     undo_attaching();
     return begun;
   }
-  disk_.set_last_to_restore(disk_.owned()->store->catalog().highest_id());
-  pending_ = Pending{.spill = spill, .there = {}, .is_adopted = false};
+  pending_ = Pending{.spill = spill, .there = {}, .mark = {}, .is_adopted = false};
   return {};
 }
 
@@ -78,17 +77,16 @@ Result<void> Recovery::begin_attaching_adopted(std::unique_ptr<BlockDevice> devi
                                                std::unique_ptr<Catalog> catalog, uint64_t unit_bytes,
                                                const PoolOptions& spill) {
   if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
-  const auto up_to = restoring_up_to(arena_.tree_fd());
-  auto there = reconcile(*disk_.owned(), up_to);
+  auto mark = restoring_mark_of(arena_.tree_fd());
+  auto there = reconcile(*disk_.owned(), mark);
   if (!there) {
     disk_.own(nullptr);
     return pass(there);
   }
-  if (up_to) {
+  if (mark) {
     disk_.set_restoring(true);
-    disk_.set_restored_up_to(*up_to);
-    disk_.set_last_to_restore(disk_.owned()->store->catalog().highest_id());
-    pending_ = Pending{.spill = spill, .there = std::move(*there), .is_adopted = true};
+    pending_ =
+        Pending{.spill = spill, .there = std::move(*there), .mark = std::move(*mark), .is_adopted = true};
     return {};
   }
   use_disk(spill);
@@ -101,7 +99,7 @@ Result<void> Recovery::bring_back(const std::function<void()>& in_use) {
   const Pending pending = std::move(*pending_);
   pending_.reset();
   bool is_used = false;
-  auto restored = restore(*disk_.owned(), pending.there, [&] {
+  auto restored = restore(*disk_.owned(), pending.there, pending.mark, [&] {
     parts_.settings.use_disk(pending.spill);
     disk_.use();
     is_used = true;
@@ -185,7 +183,8 @@ void Recovery::use_disk(const PoolOptions& spill) {
 void Recovery::all_are_back() {
   fault_point("all restored");
   // A successor that takes the restore for unfinished would bring back what is removed from here on.
-  if (is_supervised() && !put_restored(arena_.tree_fd()))
+  const bool is_known = disk_.changed_names().end().has_value();
+  if (is_supervised() && !(is_known && put_restored(arena_.tree_fd())))
     surroundings_.survivors->children().forbid_succession();
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -45,8 +46,12 @@ bool is_same(const CatalogNode& a, const CatalogNode& b) {
 
 class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
  public:
-  Reconciler(const Recovery& its, DiskTier& tier, std::optional<uint64_t> up_to)
-      : DiskPart(its), marks_(its.parts_.marks), pool_tree_(its.parts_.tree), tier_(tier), up_to_(up_to) {}
+  Reconciler(const Recovery& its, DiskTier& tier, const std::optional<RestoringMark>& mark)
+      : DiskPart(its), marks_(its.parts_.marks), pool_tree_(its.parts_.tree), tier_(tier) {
+    if (!mark) return;
+    up_to_ = mark->up_to;
+    changed_ = {mark->changed.begin(), mark->changed.end()};
+  }
 
   Result<KnownNodes> run() {
     // What could not be looked at would count as gone, and what the disk has of it would be dropped.
@@ -103,8 +108,9 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     // What the catalog has stays true until something newer is committed, or its name goes.
     if (marked.is_dirty() && !keep_older(marked, names, *content)) return drop(names);
     marked.seen = true;
-    if (auto now = tree_.describe(node.id, marked); now && !is_same(*now, node))
-      changes_.push_back(PutNode{std::move(*now)});
+    auto now = tree_.describe(node.id, marked);
+    if (now) leave_its_times(*now, node);
+    if (now && !is_same(*now, node)) changes_.push_back(PutNode{std::move(*now)});
     std::set<CatalogNames::Place> wanted = tree_.names_of(marked);
     for (const CatalogName& name : names) {
       CatalogNames::Place place = place_of(name);
@@ -129,7 +135,15 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   void lost(CatalogLoss, uint64_t, std::string_view) override {}
 
  private:
-  bool is_to_come(uint64_t id) const { return up_to_ && id > *up_to_; }
+  bool is_to_come(uint64_t id) const { return up_to_ && id > *up_to_ && !changed_.contains(id); }
+
+  // The time of a directory in which the restore still makes names is no client's.
+  void leave_its_times(CatalogNode& now, const CatalogNode& node) const {
+    if (!up_to_ || !S_ISDIR(node.mode)) return;
+    now.accessed = node.accessed;
+    now.modified = node.modified;
+    now.changed = node.changed;
+  }
 
   void claim() {
     for (auto at = marked_.begin(); at != marked_.end();) {
@@ -297,7 +311,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   CopyMarks& marks_;
   Tree& pool_tree_;
   DiskTier& tier_;
-  const std::optional<uint64_t> up_to_;
+  std::optional<uint64_t> up_to_;         // of an unfinished restore
+  std::unordered_set<uint64_t> changed_;  // by clients, beyond it
   std::vector<Stray> strays_;
   std::vector<CatalogNames::Place> lost_names_;  // the tree has their files by other names
   std::vector<CatalogChange> dropped_;
@@ -308,8 +323,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   uint64_t lost_ = 0;
 };
 
-Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, std::optional<uint64_t> up_to) {
-  return Reconciler(*this, tier, up_to).run();
+Result<Recovery::KnownNodes> Recovery::reconcile(DiskTier& tier, const std::optional<RestoringMark>& mark) {
+  return Reconciler(*this, tier, mark).run();
 }
 
 }  // namespace kvcachefs

@@ -1,6 +1,8 @@
 // The restore of a pool: what its catalog has comes back as names in the tmpfs, cold.
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <unordered_set>
 
 #include "alloc/tree_name.h"
 #include "base/fault_point.h"
@@ -11,6 +13,7 @@
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
 #include "tier/recovery/restored_directories.h"
+#include "tier/recovery/restored_inodes.h"
 
 namespace kvcachefs {
 namespace {
@@ -18,6 +21,7 @@ namespace {
 constexpr unsigned kMostNamed = 10;  // warnings a minute in the log
 // A mark is a system call of a microsecond or two; what came back since the last one cannot be removed.
 constexpr unsigned kFilesAMark = 256;
+constexpr auto kLookAgain = std::chrono::milliseconds(5);
 
 // A stored entry to publish: in the order of `modified`, as if it were stored just now, so the latest leave
 // last.
@@ -39,40 +43,66 @@ bool is_for_want_of_room(int code) {
   return code == ENOSPC || code == ENOMEM || is_for_want_of_descriptors(code);
 }
 
+// The tree has something else by that name, or lacks the directory: another try would find the same.
+bool is_for_good(int code) {
+  return code == EEXIST || code == ENOENT;
+}
+
 }  // namespace
 
 class Recovery::Restorer final : public CatalogVisitor, DiskPart {
  public:
   // `there`: the nodes that the tree has already, restored by a process that died or made before.
-  // `use`: called when the directories are back, and from then on the pool is served.
-  Restorer(const Recovery& its, DiskTier& tier, const KnownNodes& there, const std::function<void()>& use)
+  // `mark`: what that process has come to. `use`: called when the directories are back, and from then on the
+  // pool is served.
+  Restorer(const Recovery& its, DiskTier& tier, const KnownNodes& there, const RestoringMark& mark,
+           const std::function<void()>& use)
       : DiskPart(its),
         parts_(its.parts_),
         given_up_(its.given_up_),
         tier_(tier),
         there_(there),
+        up_to_(mark.up_to),
+        changed_(mark.changed.begin(), mark.changed.end()),
         use_(use),
         serves_(parts_.inodes.root_is_known()) {}
 
   void node(const CatalogNode& node, std::span<const CatalogName> names,
             const CatalogContent* content) override {
     if (node.id == kCatalogRoot || given_up_ || failed_) return;
-    directories_.to_be_filled(names);
-    if (const auto there = there_.find(node.id); there != there_.end())
-      go_on_with(node, there->second, names);
-    else
-      bring_back(node, names, content);
-    if (!in_use_ || failed_) return;
-    directories_.filled(names);
-    came_to(node.id);
+    if (!in_use_) return restore(node, names, content);
+    if (!is_done(node.id) && !names_.is_back(node.id)) {
+      directories_.to_be_filled(names);
+      restore(node, names, content);
+      directories_.filled();
+    }
+    if (node.id != wanted_ && !failed_) came_to(node.id);
   }
 
-  // What there is no room for among the directories makes the restore fail before anything is served.
+  void to_be_visited(const CatalogName& name, uint64_t id) override {
+    if (use_ && !is_done(id)) names_.add(name.parent, name.name, id);
+  }
+
+  // What there is no room for among the directories makes the restore fail before anything is served. A
+  // successor that goes on with the files leaves the directories' times as it finds them.
   void directories_done() override {
     if (!use_ || given_up_ || lacks_) return;
+    if (up_to_ == 0) put_times();
+    for (const auto& [id, handle] : directories_.all()) names_.add_directory(handle.ino, id);
+    names_.add_directory(root_ino(), kCatalogRoot);
+    names_.begin();
+    came_to_directories();
     in_use_ = true;
-    directories_.are_served();
     use_();
+  }
+
+  // A test can hold the restore where it still serves those who wait for a name.
+  uint64_t wanted() override {
+    if (!in_use_ || given_up_ || failed_) return 0;
+    wanted_ = names_.next_wanted();
+    while (wanted_ == 0 && is_held("restored", brought_back_) && !given_up_)
+      wanted_ = names_.next_wanted(kLookAgain);
+    return wanted_;
   }
 
   void lost(CatalogLoss loss, uint64_t id, std::string_view name) override {
@@ -84,6 +114,14 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   // After an error all is as it was before the restore, except for what the catalog has dropped by itself; if
   // the tier is in use by then, what is back stays.
   Result<void> run() {
+    auto done = load();
+    // The pool is served from the names that are back, also after a failure.
+    names_.end(done ? NamesToCome::Outcome::kAllAreBack : NamesToCome::Outcome::kSomeAreNot);
+    return done;
+  }
+
+ private:
+  Result<void> load() {
     Catalog& catalog = tier_.store->catalog();
     auto done = catalog.load(*this);
     if (done && given_up_) return fail(ECANCELED, "given up");
@@ -105,7 +143,16 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     return {};
   }
 
- private:
+  // That process has come past it, or a client has changed its names there: what is missing was removed.
+  bool is_done(uint64_t id) const { return id <= up_to_ || changed_.contains(id); }
+
+  void restore(const CatalogNode& node, std::span<const CatalogName> names, const CatalogContent* content) {
+    if (const auto there = there_.find(node.id); there != there_.end())
+      go_on_with(node, there->second, names);
+    else
+      bring_back(node, names, content);
+  }
+
   void bring_back(const CatalogNode& node, std::span<const CatalogName> names,
                   const CatalogContent* content) {
     if (content != nullptr && !tier_.store->claim(*content)) {
@@ -123,7 +170,8 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   }
 
   void cannot_make(std::span<const CatalogName> names, Error error) {
-    if (in_use_ && is_for_want_of_descriptors(error.code)) {
+    // The next start has it.
+    if (in_use_ && error.code != ENOSPC && !is_for_good(error.code)) {
       failed_ = std::move(error);
       return;
     }
@@ -141,12 +189,19 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     drop(names);
   }
 
-  // The mark comes first: what a client may remove, no successor brings back.
   void came_to(uint64_t id) {
+    names_.came_to(id);
+    disk_.changed_names().came_to(id);
     if (++since_mark_ < kFilesAMark) return;
     since_mark_ = 0;
-    if (is_supervised() && !put_restoring(arena_.tree_fd(), id)) return;
-    disk_.set_restored_up_to(id);
+    disk_.changed_names().mark_reached();
+  }
+
+  void came_to_directories() {
+    disk_.changed_names().begin(is_supervised() ? arena_.tree_fd() : -1,
+                                last_, {.up_to = std::max(up_to_, kCatalogRoot), .changed = {changed_.begin(), changed_.end()}});
+    disk_.changed_names().mark_reached();
+    names_.came_to(up_to_);
   }
 
   void finish() {
@@ -158,13 +213,22 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       const LockedEntry entry(entries_.shard(stored.ino), stored.ino);
       if (entry != nullptr) found_stored(*entry);
     }
-    directories_.put_times([this](int directory) { parts_.tree.note_if_empty(directory); });
+    if (!in_use_) put_times();
+    directories_.visit([this](int directory, bool is_changed) {
+      parts_.tree.note_if_empty(directory);
+      const auto attributes = is_changed ? sys::stat_of(directory) : fail(ENODATA);
+      if (attributes) disk_.note_changed(attributes->st_ino);  // of which the catalog hears in the end
+    });
     if (damaged_ + losses_ > 0)
       log_warning("pool {}: {} entries of the catalog were dropped", name_, damaged_ + losses_);
     if (in_use_ && lacking_ > 0)
       log_warning("pool {}: {} entries of the catalog were dropped, because its clients' files have the room",
                   name_, lacking_);
     if (back_ > 0) log_info("pool {}: {} entries are back, cold", name_, back_);
+  }
+
+  void put_times() {
+    directories_.put_times([this](uint64_t ino) { return disk_.was_changed(ino); });
   }
 
   void found_stored(Entry& entry) {
@@ -178,8 +242,6 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       directories_.add(node, handle);
       return;
     }
-    // A client may have renamed it, or removed one of its names, since a process that died came past it.
-    if (node.id <= disk_.restored_up_to()) return;
     const auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
     for (const CatalogName& name : names) {
       const auto parent = directories_.open(name.parent);
@@ -188,13 +250,24 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   }
 
   void link(int fd, int parent, const CatalogName& name) {
-    auto linked = sys::link_to(fd, parent, std::string(name.name).c_str());
-    if (!linked && is_for_want_of_room(linked.error().code)) {
-      if (in_use_)
-        drop({&name, 1});
-      else if (!lacks_)
-        lacks_ = std::move(linked.error());
+    const std::string its_name(name.name);
+    auto linked = sys::link_to(fd, parent, its_name.c_str());
+    if (linked) return;
+    const int code = linked.error().code;
+    if (code == EEXIST) {
+      if (in_use_ && !is_named(fd, parent, its_name)) drop({&name, 1});
+    } else if (in_use_ && code == ENOSPC) {
+      drop({&name, 1});
+    } else if (in_use_ && !is_for_good(code)) {
+      failed_ = std::move(linked.error());
+    } else if (!in_use_ && is_for_want_of_room(code) && !lacks_) {
+      lacks_ = std::move(linked.error());
     }
+  }
+
+  static bool is_named(int fd, int parent, const std::string& name) {
+    const auto its = sys::stat_of(fd), found = sys::stat_at(parent, name.c_str());
+    return its && found && its->st_ino == found->st_ino;
   }
 
   void tell(std::span<const CatalogName> names) {
@@ -235,26 +308,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     return true;
   }
 
-  // A file gets its name when all of it is there, above all its mark: if this process dies, nothing may take
-  // the lack of pages for its content.
-  Result<UniqueFd> make_file(const CatalogNode& node, int parent, const CatalogContent& content) {
-    if (const int error = injected_error("restore a file")) return fail(error);
-    auto fd = sys::open_at(parent, ".", O_TMPFILE | O_RDWR, node.mode & 07777);
-    if (!fd) return fd;
-    if (content.size_bytes > 0)
-      if (auto sized = sys::truncate(fd->get(), content.size_bytes); !sized) return pass(sized);
-    if (auto dressed = dress(node, fd->get()); !dressed) return pass(dressed);
-    if (!is_supervised()) return fd;
-    (void)restore_ctime(fd->get(), node.modified, node.changed, true);
-    const CopyMark mark{.state = CopyMark::State::kCold, .node_id = node.id, .content = content};
-    if (auto put = put_copy_mark(fd->get(), mark); !put) return pass(put);
-    return fd;
-  }
-
   // The name appears with the shard held: a client that looks it up finds the entry.
   Result<void> restore_file(const CatalogNode& node, int parent, std::span<const CatalogName> names,
                             const CatalogContent& content) {
-    auto fd = make_file(node, parent, content);
+    auto fd = make_restored_file(node, parent, content, is_supervised());
     if (!fd) return pass(fd);
     auto handle = sys::handle_of(fd->get());
     if (!handle) return pass(handle);
@@ -274,26 +331,6 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       if (auto other = directories_.open(more.parent)) link(fd, *other, more);
   }
 
-  // `made`: the name is new, also if a later step fails.
-  Result<UniqueFd> make_other(const CatalogNode& node, int parent, const char* name, bool& made) {
-    const mode_t mode = node.mode & 07777;
-    Result<void> done = S_ISDIR(node.mode)   ? sys::make_directory_at(parent, name, mode)
-                        : S_ISLNK(node.mode) ? sys::symlink_at(node.link_target.c_str(), parent, name)
-                                             : sys::make_node_at(parent, name, node.mode, node.device);
-    made = done.has_value();
-    if (made && S_ISDIR(node.mode)) limits_.made_directory();
-    // A pool that serves already may have the directory: then both contents share it. A process that died may
-    // have made the inode before.
-    const bool may_be_there = S_ISDIR(node.mode) || !there_.empty();
-    if (!done && !(may_be_there && done.error().code == EEXIST)) return pass(done);
-    auto fd = sys::open_at(parent, name, O_PATH | O_NOFOLLOW);
-    if (!fd) return fd;
-    auto attributes = sys::stat_of(fd->get());
-    if (!attributes) return pass(attributes);
-    if ((attributes->st_mode & S_IFMT) != (node.mode & S_IFMT)) return fail(EEXIST);
-    return fd;
-  }
-
   Result<void> make(const CatalogNode& node, std::span<const CatalogName> names,
                     const CatalogContent* content) {
     auto parent = directories_.open(names.front().parent);
@@ -303,7 +340,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     const std::string name(names.front().name);
     const bool is_directory = S_ISDIR(node.mode);
     bool is_new = false;
-    auto fd = make_other(node, *parent, name.c_str(), is_new);
+    // A pool that serves already may have the directory: then both contents share it. A process that died may
+    // have made the inode before.
+    auto fd = make_restored_inode(node, *parent, name.c_str(), is_directory || !there_.empty(), is_new);
+    if (is_new && is_directory) limits_.made_directory();
     auto dressed = fd ? dress(node, fd->get()) : pass(fd);
     auto handle = dressed ? sys::handle_of(fd->get()) : pass(dressed);
     if (!handle) {
@@ -322,20 +362,6 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       count_inode(entries_, nullptr, fd->get());
     }
     if (is_directory) directories_.add(node, *handle);
-    return {};
-  }
-
-  // Gives the inode what the catalog has besides names and content.
-  static Result<void> dress(const CatalogNode& node, int fd) {
-    // Also to root, because in a set-group-ID directory the inode has got that one's group.
-    if (auto owned = sys::change_owner(fd, node.uid, node.gid); !owned) return pass(owned);
-    // Because the umask is 0 the mode is right, except that a set-group-ID directory and a change of owner
-    // change bits.
-    if (!S_ISLNK(node.mode) && (S_ISDIR(node.mode) || (node.mode & 07000) != 0))
-      if (auto moded = sys::change_mode(fd, node.mode & 07777); !moded) return pass(moded);
-    for (const auto& [name, value] : node.xattrs)
-      if (auto set = sys::set_xattr(fd, name.c_str(), value, 0); !set) return pass(set);
-    (void)sys::change_times(fd, {node.accessed, node.modified});
     return {};
   }
 
@@ -375,12 +401,17 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   const std::atomic<bool>& given_up_;
   DiskTier& tier_;
   const KnownNodes& there_;
+  const uint64_t last_ = tier_.store->catalog().highest_id();
+  const uint64_t up_to_;
+  const std::unordered_set<uint64_t> changed_;
   const std::function<void()>& use_;
   const bool serves_;  // a client may have looked for what comes back
   RestoredDirectories directories_{arena_};
   std::vector<Stored> stored_;
   std::vector<Made> made_;  // in the order in which they were made
   std::vector<CatalogChange> dropped_;
+  NamesToCome& names_ = disk_.names_to_come();
+  uint64_t wanted_ = 0;  // out of turn
   bool in_use_ = false;
   uint64_t brought_back_ = 0;
   uint64_t back_ = 0;  // entries
@@ -392,8 +423,9 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   uint64_t lacking_ = 0;
 };
 
-Result<void> Recovery::restore(DiskTier& tier, const KnownNodes& there, const std::function<void()>& use) {
-  return Restorer(*this, tier, there, use).run();
+Result<void> Recovery::restore(DiskTier& tier, const KnownNodes& there, const RestoringMark& mark,
+                               const std::function<void()>& use) {
+  return Restorer(*this, tier, there, mark, use).run();
 }
 
 }  // namespace kvcachefs

@@ -1,9 +1,10 @@
 #include "tier/recovery/restored_directories.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "base/progress.h"
 #include "base/sys.h"
@@ -13,23 +14,13 @@ namespace {
 
 // Directories stay open while their files are made: a pool's entries mostly lie in few directories.
 constexpr size_t kOpenDirectories = 512;
-
-// No earlier than the times that files have got: some of those are finer than a tick (Linux 6.13).
-timespec file_time() {
-  timespec now{};
-  (void)::clock_gettime(CLOCK_REALTIME, &now);
-  return now;
-}
-
-bool is_later(const timespec& time, const timespec& than) {
-  return std::pair(time.tv_sec, time.tv_nsec) > std::pair(than.tv_sec, than.tv_nsec);
-}
+constexpr timespec kAsItIs{.tv_sec = 0, .tv_nsec = UTIME_OMIT};
 
 }  // namespace
 
 void RestoredDirectories::add(const CatalogNode& node, sys::Handle handle) {
   handles_[node.id] = handle;
-  times_.push_back({handle, node.id, node.accessed, node.modified});
+  times_[node.id] = {node.accessed, node.modified};
 }
 
 Result<int> RestoredDirectories::open(uint64_t id) {
@@ -43,43 +34,43 @@ Result<int> RestoredDirectories::open(uint64_t id) {
   return open_.emplace(id, std::move(*fd)).first->second.get();
 }
 
-void RestoredDirectories::are_served() {
-  served_since_ = file_time();
-}
-
-void RestoredDirectories::to_be_filled(std::span<const CatalogName> names) {
-  if (!served_since_) return;
-  for (const CatalogName& name : names)
-    if (const auto directory = open(name.parent)) (void)was_changed(name.parent, *directory);
-}
-
-void RestoredDirectories::filled(std::span<const CatalogName> names) {
-  if (!served_since_) return;
-  for (const CatalogName& name : names) {
-    auto directory = open(name.parent);
-    const auto attributes = directory ? sys::stat_of(*directory) : pass(directory);
-    if (attributes) filled_[name.parent] = attributes->st_mtim;
+void RestoredDirectories::put_times(const std::function<bool(uint64_t ino)>& is_changed) {
+  for (const auto& [id, handle] : handles_) {
+    count_step();
+    if (is_changed(handle.ino)) continue;
+    const Times& times = times_.at(id);
+    if (auto fd = arena_.open(handle, O_RDONLY | O_DIRECTORY))
+      (void)sys::change_times(fd->get(), {times.accessed, times.modified});
   }
 }
 
-bool RestoredDirectories::was_changed(uint64_t id, int directory) {
-  if (!served_since_) return false;
-  if (changed_.contains(id)) return true;
+bool RestoredDirectories::has_its_time(uint64_t id, int directory) const {
+  const auto times = times_.find(id);
   const auto attributes = sys::stat_of(directory);
-  if (!attributes) return true;
-  const auto found = filled_.find(id);
-  const bool changed = is_later(attributes->st_mtim, found == filled_.end() ? *served_since_ : found->second);
-  if (changed) changed_.insert(id);
-  return changed;
+  return attributes && times != times_.end() &&
+         attributes->st_mtim.tv_sec == times->second.modified.tv_sec &&
+         attributes->st_mtim.tv_nsec == times->second.modified.tv_nsec;
 }
 
-void RestoredDirectories::put_times(const std::function<void(int directory)>& done) {
-  for (const Times& its : times_) {
+void RestoredDirectories::to_be_filled(std::span<const CatalogName> names) {
+  to_be_put_back_.clear();
+  for (const CatalogName& name : names) {
+    const auto directory = open(name.parent);
+    if (directory && has_its_time(name.parent, *directory)) to_be_put_back_.push_back(name.parent);
+  }
+}
+
+void RestoredDirectories::filled() {
+  for (const uint64_t id : to_be_put_back_)
+    if (const auto directory = open(id))
+      (void)sys::change_times(*directory, {kAsItIs, times_.at(id).modified});
+}
+
+void RestoredDirectories::visit(const std::function<void(int directory, bool is_changed)>& visit) {
+  for (const auto& [id, handle] : handles_) {
     count_step();
-    auto fd = arena_.open(its.handle, O_RDONLY | O_DIRECTORY);
-    if (!fd || was_changed(its.id, fd->get())) continue;
-    (void)sys::change_times(fd->get(), {its.accessed, its.modified});
-    done(fd->get());
+    if (auto fd = arena_.open(handle, O_RDONLY | O_DIRECTORY))
+      visit(fd->get(), !has_its_time(id, fd->get()));
   }
 }
 
