@@ -12,6 +12,7 @@
 #include "tier/catalog/content_layout.h"
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
+#include "tier/recovery/made_inodes.h"
 #include "tier/recovery/restored_directories.h"
 #include "tier/recovery/restored_inodes.h"
 
@@ -28,11 +29,6 @@ constexpr auto kLookAgain = std::chrono::milliseconds(5);
 struct Stored {
   timespec modified{};
   uint64_t ino = 0;
-};
-
-struct Made {
-  sys::Handle handle;
-  bool is_directory = false;
 };
 
 bool is_for_want_of_descriptors(int code) {
@@ -135,7 +131,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     if (done && !dropped_.empty())
       if (auto committed = catalog.commit(dropped_); !committed) done = pass(committed);
     if (!done) {
-      if (!in_use_) take_back();
+      if (!in_use_) made_.take_back();
       return fail(done.error().code, fmt::format("pool {}: what its catalog has cannot be restored: {}",
                                                  name_, done.error().message));
     }
@@ -278,36 +274,6 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     }
   }
 
-  // Goes backwards, because a directory can go only after what is in it. What a client has put into one
-  // meanwhile stays, and so does the directory.
-  void take_back() {
-    for (; !made_.empty(); made_.pop_back()) {
-      count_step();
-      const Made& made = made_.back();
-      EntryTable::Shard& shard = entries_.shard(made.handle.ino);
-      const LockedEntry entry(shard, made.handle.ino);
-      auto fd = arena_.open(made.handle, O_PATH | O_NOFOLLOW);
-      if (!fd) continue;
-      if (entry != nullptr) entries_.contents().lost_copies(*entry);
-      Entry nameless;
-      nameless.policy.ino = made.handle.ino;
-      const bool removed = made.is_directory ? remove_directory(fd->get())
-                                             : parts_.tree.remove_names(entry != nullptr ? *entry : nameless,
-                                                                        fd->get()) == Tree::NamesLeft::kNone;
-      if (removed) entries_.shares().gone(made.handle.ino);
-      if (!removed || entry == nullptr) continue;
-      auto kept = parts_.tree.keep_inode(handle_of(*entry), std::move(*fd));
-      parts_.tree.gone(shard, *entry, RemovalReason::kDeleted, kept ? std::move(*kept) : KeptByDescriptor());
-    }
-  }
-
-  bool remove_directory(int fd) {
-    auto found = find_name(arena_, fd);
-    if (!found || !sys::unlink_at(found->parent.get(), found->name.c_str(), AT_REMOVEDIR)) return false;
-    limits_.lost_directory();
-    return true;
-  }
-
   // The name appears with the shard held: a client that looks it up finds the entry.
   Result<void> restore_file(const CatalogNode& node, int parent, std::span<const CatalogName> names,
                             const CatalogContent& content) {
@@ -322,7 +288,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     adopt(shard, node, *handle, fd->get(), content, names.front().name,
           restore_ctime(fd->get(), node.modified, node.changed, false));
     link_more(fd->get(), names);
-    if (!in_use_) made_.push_back({*handle, false});
+    if (!in_use_) made_.add(*handle, false);
     return {};
   }
 
@@ -353,7 +319,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       return pass(handle);
     }
     link_more(fd->get(), names);
-    if (is_new) made_.push_back({*handle, is_directory});
+    if (is_new) made_.add(*handle, is_directory);
     const KeptCtime kept =
         is_new ? restore_ctime(fd->get(), node.modified, node.changed, is_supervised()) : KeptCtime();
     tier_.names.known(handle->ino, node.id, fd->get(), kept);
@@ -408,7 +374,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   const bool serves_;  // a client may have looked for what comes back
   RestoredDirectories directories_{arena_};
   std::vector<Stored> stored_;
-  std::vector<Made> made_;  // in the order in which they were made
+  MadeInodes made_{*this, parts_.tree};
   std::vector<CatalogChange> dropped_;
   NamesToCome& names_ = disk_.names_to_come();
   uint64_t wanted_ = 0;  // out of turn

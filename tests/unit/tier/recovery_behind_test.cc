@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <ctime>
+#include <future>
 #include <utility>
 
 #include "tests/support/recovery_test.h"
@@ -27,10 +28,6 @@ class RecoveryBehindTest : public test::RecoveryTest {
   Result<void> begin() { return attach(&Recovery::begin_attaching); }
   Result<void> bring_back(const std::function<void()>& in_use = [] {}) {
     return recovery_->bring_back(in_use);
-  }
-  bool is_before(const char* name, const timespec& time) const {
-    const timespec its = sys::stat_at(root(), name)->st_mtim;
-    return std::pair(its.tv_sec, its.tv_nsec) <= std::pair(time.tv_sec, time.tv_nsec);
   }
   // Leaves room for so many names.
   void fill_but(uint64_t free) {
@@ -75,6 +72,45 @@ TEST_F(RecoveryBehindTest, AClientsNewerFileStays) {
   EXPECT_EQ(state(ino("d/f")).node_id, 0u);
   EXPECT_TRUE(state(ino("d/f")).spill_queued) << "from now on";
   EXPECT_EQ(used_units(), 1u) << "of g";
+}
+
+TEST_F(RecoveryBehindTest, WhatAClientWaitsForComesBack) {
+  commit_tree();
+  ASSERT_TRUE(begin());
+  NamesToCome& names = disk_->names_to_come();
+  std::future<Result<void>> g;
+  ASSERT_TRUE(bring_back([&] {
+    EXPECT_EQ(names.to_come(ino("d"), "f"), 3u);
+    EXPECT_EQ(names.to_come(ino("d"), "g"), 4u);
+    EXPECT_EQ(names.to_come(ino("d"), "h"), 0u);
+    EXPECT_EQ(names.to_come(arena_->tree().ino, "f"), 0u);
+    EXPECT_EQ(names.to_come(arena_->tree().ino, "d"), 0u) << "directories are back";
+    g = std::async(std::launch::async, [&] { return names.await(4); });
+  }));
+  EXPECT_TRUE(g.get());
+  EXPECT_FALSE(names.any());
+  EXPECT_TRUE(is_there("d/f"));
+  EXPECT_TRUE(is_there("d/g"));
+  EXPECT_EQ(used_units(), 2u);
+}
+
+// A client cannot take one of these names now, but an earlier version let it.
+TEST_F(RecoveryBehindTest, AFileWhoseNameIsTakenKeepsItsOthers) {
+  commit_tree();
+  commit_left({PutName{kCatalogRoot, "h", 3}, PutName{2, "f2", 3}});
+  ASSERT_TRUE(begin());
+  ASSERT_TRUE(bring_back([&] { store("h"); }));
+  EXPECT_EQ(state(ino("h")).tier, Tier::kDirty);
+  EXPECT_EQ(ino("d/f"), ino("d/f2"));
+  EXPECT_EQ(state(ino("d/f")).tier, Tier::kCold);
+}
+
+TEST_F(RecoveryBehindTest, ThePoolDoesNotShrinkMeanwhile) {
+  commit_tree();
+  ASSERT_TRUE(begin());
+  const uint64_t size_bytes = capacity_->size_bytes();
+  ASSERT_TRUE(bring_back([&] { EXPECT_EQ(code_of(settings_->set_size(size_bytes - (1 << 20))), EBUSY); }));
+  EXPECT_TRUE(settings_->set_size(size_bytes - (1 << 20)));
 }
 
 TEST_F(RecoveryBehindTest, WhatHasNoRoomIsDroppedAsIfEvicted) {
@@ -131,7 +167,11 @@ TEST_F(RecoveryBehindTest, WhatIsGivenUpIsLeftToTheNextStart) {
 }
 
 TEST_F(RecoveryBehindTest, ASuccessorKnowsWhatWasRemovedFromWhatIsToCome) {
-  ASSERT_TRUE(put_restoring(root(), 3));
+  ASSERT_TRUE(put_restoring(root(), 3, std::vector<uint64_t>{5, 6}));
+  commit_left(5, "removed later", content(1, {{4, 1}}));
+  commit_left(6, "there, too", content(1, {{5, 1}}));
+  commit_left({PutName{kCatalogRoot, "its later link", 6}});
+  (void)leave_cold("there, too", 6, content(1, {{5, 1}}));
   commit_left(2, "removed", content(1, {{1, 1}}));
   commit_left(3, "there", content(1, {{2, 1}}));
   commit_left({PutName{kCatalogRoot, "its removed link", 3}});
@@ -143,8 +183,12 @@ TEST_F(RecoveryBehindTest, ASuccessorKnowsWhatWasRemovedFromWhatIsToCome) {
   EXPECT_FALSE(is_there("its removed link"));
   EXPECT_EQ(catalogued("its removed link"), 0u);
   EXPECT_TRUE(is_there("there"));
+  EXPECT_FALSE(is_there("removed later"));
+  EXPECT_FALSE(is_there("its later link"));
+  EXPECT_EQ(catalogued("its later link"), 0u);
+  EXPECT_TRUE(is_there("there, too"));
   EXPECT_EQ(state(ino("to come")).tier, Tier::kCold);
-  EXPECT_EQ(used_units(), 2u);
+  EXPECT_EQ(used_units(), 3u);
   EXPECT_FALSE(restoring_up_to(root()));
 }
 
@@ -162,22 +206,77 @@ TEST_F(RecoveryBehindTest, ASuccessorLeavesAloneWhatClientsMayHaveRenamed) {
   EXPECT_TRUE(is_there("to come"));
 }
 
-TEST_F(RecoveryBehindTest, TheTimesOfADirectoryAreThoseOfItsClientsChange) {
-  const timespec old{.tv_sec = 1000, .tv_nsec = 0};
-  CatalogNode d = directory_node(2), e = directory_node(3);
-  for (CatalogNode* const node : {&d, &e}) node->accessed = node->modified = old;
-  commit_left({PutNode{d}, PutName{kCatalogRoot, "d", 2}, PutNode{e}, PutName{kCatalogRoot, "e", 3},
-               PutNode{file_node(4)}, PutName{2, "f", 4}, PutContent{4, content(1, {{1, 1}})},
-               PutNode{file_node(5)}, PutName{3, "f", 5}, PutContent{5, content(1, {{2, 1}})}});
+// A file that a client's newer one has replaced, which is not on the disk yet, keeps its name there.
+TEST_F(RecoveryBehindTest, ASuccessorKeepsWhatIsReplaced) {
+  ASSERT_TRUE(put_restoring(root(), 3, std::vector<uint64_t>{4}));
+  commit_left(3, "f", content(1, {{2, 1}}));
+  commit_left(4, "g", content(1, {{3, 1}}));
+  commit_left(5, "to come", content(1, {{4, 1}}));
+  (void)leave("f");
+  (void)leave("g");
+  recover();
+  EXPECT_EQ(state(ino("f")).tier, Tier::kDirty);
+  EXPECT_EQ(state(ino("g")).tier, Tier::kDirty);
+  EXPECT_EQ(catalogued("f"), 3u);
+  EXPECT_EQ(catalogued("g"), 4u);
+  EXPECT_TRUE(is_there("to come"));
+}
+
+class RestoredTimesTest : public RecoveryBehindTest {
+ protected:
+  // /d 2 and /e 3, with the file f in each.
+  void SetUp() override {
+    RecoveryBehindTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    CatalogNode d = directory_node(2), e = directory_node(3);
+    for (CatalogNode* const node : {&d, &e}) node->accessed = node->modified = kOld;
+    commit_left({PutNode{d}, PutName{kCatalogRoot, "d", 2}, PutNode{e}, PutName{kCatalogRoot, "e", 3},
+                 PutNode{file_node(4)}, PutName{2, "f", 4}, PutContent{4, content(1, {{1, 1}})},
+                 PutNode{file_node(5)}, PutName{3, "f", 5}, PutContent{5, content(1, {{2, 1}})}});
+  }
+  int64_t seconds_of(const char* name) const { return sys::stat_at(root(), name)->st_mtim.tv_sec; }
+  void touch(const char* name, int64_t seconds) {
+    const timespec time{.tv_sec = seconds, .tv_nsec = 0};
+    ASSERT_TRUE(sys::change_times(open(name, O_RDONLY).get(), {time, time}));
+    tree_->attributes_changed(ino(name));
+  }
+  int64_t catalogued_seconds(uint64_t id) {
+    return test::node_in(tier().store->catalog(), id)->modified.tv_sec;
+  }
+
+  static constexpr timespec kOld{.tv_sec = 1000, .tv_nsec = 5};
+};
+
+TEST_F(RestoredTimesTest, TheyAreThoseOfAClientsChange) {
   ASSERT_TRUE(begin());
-  // The time of a change within the same tick as the start of serving cannot be told from the restore's.
   ASSERT_TRUE(bring_back([&] {
-    timespec begin{};
-    ASSERT_EQ(::clock_gettime(CLOCK_REALTIME, &begin), 0);
-    for (int i = 0; is_before("d", begin); ++i) store("d/new" + std::to_string(i));
+    EXPECT_EQ(seconds_of("d"), 1000);
+    store("d/new");
   }));
-  EXPECT_GT(sys::stat_at(root(), "d")->st_mtim.tv_sec, old.tv_sec);
-  EXPECT_EQ(sys::stat_at(root(), "e")->st_mtim.tv_sec, old.tv_sec);
+  EXPECT_GT(seconds_of("d"), 1000);
+  EXPECT_EQ(seconds_of("e"), 1000);
+}
+
+TEST_F(RestoredTimesTest, AClientCanSetThemToThePast) {
+  ASSERT_TRUE(begin());
+  ASSERT_TRUE(bring_back([&] { touch("d", 500); }));
+  EXPECT_GE(seconds_of("d"), 500) << "and what is stored there moves them";
+  EXPECT_NE(seconds_of("d"), 1000);
+  EXPECT_EQ(seconds_of("e"), 1000);
+}
+
+TEST_F(RestoredTimesTest, ASuccessorDoesNotTakeTheRestoresForAClients) {
+  ASSERT_TRUE(put_restoring(root(), kCatalogRoot));
+  for (const auto& [name, id] : {std::pair("d", 2), std::pair("e", 3)}) {
+    make_directory(name);
+    mark(name, {.state = CopyMark::State::kNone, .node_id = static_cast<uint64_t>(id), .content = {}});
+  }
+  ASSERT_TRUE(sys::change_times(open("d", O_RDONLY).get(), {kOld, kOld}));
+  recover();
+  EXPECT_EQ(seconds_of("d"), 1000);
+  EXPECT_GT(seconds_of("e"), 1000) << "a client's change";
+  EXPECT_TRUE(is_there("d/f"));
+  EXPECT_EQ(catalogued_seconds(2), 1000);
 }
 
 }  // namespace kvcachefs::recovery_behind_test

@@ -1,7 +1,7 @@
 // What a change of a name means for entries, for the catalog and for what is in use.
 #include "tier/pool/tree.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <linux/fs.h>
 
 #include <cerrno>
@@ -11,6 +11,7 @@
 namespace kvcachefs::tree_test {
 
 using test::code_of;
+using ::testing::ElementsAre;
 
 class TreeTest : public test::PoolPartsTest {
  protected:
@@ -228,24 +229,27 @@ TEST_F(TreeTest, WhileRestoringNamesOfTheCatalogStay) {
 }
 
 // While the disk tier is in use the catalog can be told, but a successor must know what is to come.
-TEST_F(TreeTest, WhileRestoringBehindOnlyNamesThatMayComeBackStay) {
+TEST_F(TreeTest, WhileRestoringBehindASuccessorIsToldOfWhatChanges) {
   attach_disk(Durability::kNone);
   for (const uint64_t id : {6, 7, 8, 9, 10}) set_node_id(store("f" + std::to_string(id)), id);
   (void)store("new");
   (void)make_known_directory("d");
   disk_->set_restoring(true);
-  disk_->set_restored_up_to(7);
-  disk_->set_last_to_restore(9);
-  EXPECT_EQ(remove("f8"), EBUSY);
-  EXPECT_EQ(rename("f9", "moved"), EBUSY);
-  EXPECT_EQ(rename("new", "f9"), EBUSY);
+  disk_->changed_names().begin(root(), 9, {.up_to = 7});
   EXPECT_EQ(remove("d", true), EBUSY);
   EXPECT_EQ(remove("f6"), 0);
-  EXPECT_EQ(rename("new", "f7"), 0);
-  EXPECT_EQ(rename("f7", "moved"), 0);
-  EXPECT_EQ(remove("f10"), 0) << "given a number by this process";
-  (void)disk_->end_restoring();
+  EXPECT_FALSE(restoring_mark_of(root())) << "6 was back before";
   EXPECT_EQ(remove("f8"), 0);
+  EXPECT_THAT(restoring_mark_of(root())->changed, ElementsAre(8));
+  EXPECT_EQ(rename("new", "f9"), 0) << "replaces it";
+  EXPECT_EQ(remove("f10"), 0) << "given a number by this process";
+  EXPECT_THAT(restoring_mark_of(root())->changed, ElementsAre(8, 9));
+  EXPECT_EQ(restoring_mark_of(root())->up_to, 7u);
+  (void)disk_->end_restoring();
+  EXPECT_EQ(remove("d", true), EBUSY) << "a restore that has failed leaves names to a successor";
+  EXPECT_TRUE(disk_->changed_names().end());
+  EXPECT_EQ(remove("d", true), 0);
+  EXPECT_FALSE(restoring_mark_of(root()));
 }
 
 TEST_F(TreeTest, ANamelessFileBecomesAnEntryWithItsFirstName) {
