@@ -92,7 +92,8 @@ class Recovery : DiskPart {
   // With `use` the pool is served from when it is called, after the directories.
   Result<void> restore(DiskTier& tier, const KnownNodes& there, const RestoringMark& mark = {},
                        const std::function<void()>& use = {});
-  // What the catalog has beyond the mark and the tree lacks is still to be restored. Answers the tree's nodes.
+  // What the catalog has beyond the mark and the tree lacks is still to be restored. Answers the tree's
+  // nodes.
   Result<KnownNodes> reconcile(DiskTier& tier, const std::optional<RestoringMark>& mark);
   void use_disk(const PoolOptions& spill);
   void undo_attaching();

@@ -25,7 +25,8 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
   if (const uint64_t least = least_size(); size_bytes < std::min(least, before))
     return fail(EBUSY, fmt::format("pool {}: its names need a size of {}", name_, format_size_exact(least)));
   if (size_bytes < before && disk_.lacks_names())
-    return fail(EBUSY, fmt::format("pool {}: names of its disk are still to come back, which need room", name_));
+    return fail(EBUSY,
+                fmt::format("pool {}: names of its disk are still to come back, which need room", name_));
   if (size_bytes > before) {
     if (auto resized = arena_.resize(size_bytes); !resized) return resized;
     capacity_.limit().set_size(size_bytes);

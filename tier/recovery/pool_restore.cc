@@ -31,12 +31,8 @@ struct Stored {
   uint64_t ino = 0;
 };
 
-bool is_for_want_of_descriptors(int code) {
-  return code == EMFILE || code == ENFILE;
-}
-
 bool is_for_want_of_room(int code) {
-  return code == ENOSPC || code == ENOMEM || is_for_want_of_descriptors(code);
+  return code == ENOSPC || code == ENOMEM || code == EMFILE || code == ENFILE;
 }
 
 // The tree has something else by that name, or lacks the directory: another try would find the same.
@@ -194,8 +190,9 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   }
 
   void came_to_directories() {
-    disk_.changed_names().begin(is_supervised() ? arena_.tree_fd() : -1,
-                                last_, {.up_to = std::max(up_to_, kCatalogRoot), .changed = {changed_.begin(), changed_.end()}});
+    disk_.changed_names().begin(
+        is_supervised() ? arena_.tree_fd() : -1, last_,
+        {.up_to = std::max(up_to_, kCatalogRoot), .changed = {changed_.begin(), changed_.end()}});
     disk_.changed_names().mark_reached();
     names_.came_to(up_to_);
   }
@@ -283,8 +280,14 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     if (!handle) return pass(handle);
     EntryTable::Shard& shard = entries_.shard(handle->ino);
     MutexLock lock(shard.mutex);
-    if (auto named = sys::link_to(fd->get(), parent, std::string(names.front().name).c_str()); !named)
-      return named;
+    auto named = sys::link_to(fd->get(), parent, std::string(names.front().name).c_str());
+    while (!named && named.error().code == EEXIST && names.size() > 1) {
+      drop(names.first(1));
+      names = names.subspan(1);
+      auto other = directories_.open(names.front().parent);
+      named = other ? sys::link_to(fd->get(), *other, std::string(names.front().name).c_str()) : pass(other);
+    }
+    if (!named) return named;
     adopt(shard, node, *handle, fd->get(), content, names.front().name,
           restore_ctime(fd->get(), node.modified, node.changed, false));
     link_more(fd->get(), names);

@@ -47,8 +47,7 @@ void RestoredDirectories::put_times(const std::function<bool(uint64_t ino)>& is_
 bool RestoredDirectories::has_its_time(uint64_t id, int directory) const {
   const auto times = times_.find(id);
   const auto attributes = sys::stat_of(directory);
-  return attributes && times != times_.end() &&
-         attributes->st_mtim.tv_sec == times->second.modified.tv_sec &&
+  return attributes && times != times_.end() && attributes->st_mtim.tv_sec == times->second.modified.tv_sec &&
          attributes->st_mtim.tv_nsec == times->second.modified.tv_nsec;
 }
 
@@ -69,8 +68,7 @@ void RestoredDirectories::filled() {
 void RestoredDirectories::visit(const std::function<void(int directory, bool is_changed)>& visit) {
   for (const auto& [id, handle] : handles_) {
     count_step();
-    if (auto fd = arena_.open(handle, O_RDONLY | O_DIRECTORY))
-      visit(fd->get(), !has_its_time(id, fd->get()));
+    if (auto fd = arena_.open(handle, O_RDONLY | O_DIRECTORY)) visit(fd->get(), !has_its_time(id, fd->get()));
   }
 }
 

@@ -1,4 +1,5 @@
-// Makes inodes anew from what the catalog has of them. Any thread. Failure: errno; a name that was made stays.
+// Makes inodes anew from what the catalog has of them. Any thread. Failure: errno; a name that was made
+// stays.
 #pragma once
 
 #include "base/result.h"

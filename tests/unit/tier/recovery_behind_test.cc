@@ -49,7 +49,7 @@ TEST_F(RecoveryBehindTest, TheTierIsInUseWhenTheDirectoriesAreBack) {
     EXPECT_FALSE(disk_->takes_more()) << "what is free on the disk is not known yet";
     EXPECT_TRUE(is_there("d"));
     EXPECT_FALSE(is_there("d/f"));
-    EXPECT_EQ(restoring_up_to(root()), 0u);
+    EXPECT_EQ(restoring_up_to(root()), kCatalogRoot);
     EXPECT_TRUE(insight_->spill_usage().restoring);
     EXPECT_EQ(code_of(tree_->remove(root(), "d", true)), EBUSY);
   }));
@@ -269,7 +269,8 @@ TEST_F(RestoredTimesTest, ASuccessorDoesNotTakeTheRestoresForAClients) {
   ASSERT_TRUE(put_restoring(root(), kCatalogRoot));
   for (const auto& [name, id] : {std::pair("d", 2), std::pair("e", 3)}) {
     make_directory(name);
-    mark(name, {.state = CopyMark::State::kNone, .node_id = static_cast<uint64_t>(id), .content = {}});
+    const CopyMark mark{.state = CopyMark::State::kNone, .node_id = static_cast<uint64_t>(id), .content = {}};
+    ASSERT_TRUE(put_copy_mark(open(name, O_RDONLY).get(), mark));
   }
   ASSERT_TRUE(sys::change_times(open("d", O_RDONLY).get(), {kOld, kOld}));
   recover();
