@@ -220,6 +220,20 @@ TEST_F(StartingTest, AFailureInTheMidstLosesNothing) {
   stop_and_check();
 }
 
+TEST_F(StartingTest, AFileThatCannotBeMadeIsDroppedAndHoldsUpNoOther) {
+  const auto missing = there(false);
+  arm("fail restore a file " + std::to_string(EPERM));
+  EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), ENOENT);
+  EXPECT_EQ(store(name(missing.front()), "newer"), 0);
+  go_on();
+  until_all_are_back();
+  EXPECT_EQ(read_file(name(missing.front())), "newer");
+  expect_all_but({});
+  start();
+  EXPECT_EQ(read_file(name(missing.front())), "newer");
+  stop_and_check();
+}
+
 TEST_F(StartingTest, ThePoolStaysWhileItIsRestored) {
   EXPECT_EQ(error_of(::rmdir(mount().path().c_str())), EBUSY);
   go_on();

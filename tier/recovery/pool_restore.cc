@@ -35,9 +35,10 @@ bool is_for_want_of_room(int code) {
   return code == ENOSPC || code == ENOMEM || code == EMFILE || code == ENFILE;
 }
 
-// The tree has something else by that name, or lacks the directory: another try would find the same.
-bool is_for_good(int code) {
-  return code == EEXIST || code == ENOENT;
+// Descriptors and the kernel's memory come back; the room of a pool that clients have filled does not, and
+// after any other error another try would find the same.
+bool is_passing(int code) {
+  return is_for_want_of_room(code) && code != ENOSPC;
 }
 
 }  // namespace
@@ -163,7 +164,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
 
   void cannot_make(std::span<const CatalogName> names, Error error) {
     // The next start has it.
-    if (in_use_ && error.code != ENOSPC && !is_for_good(error.code)) {
+    if (in_use_ && is_passing(error.code)) {
       failed_ = std::move(error);
       return;
     }
@@ -249,10 +250,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     const int code = linked.error().code;
     if (code == EEXIST) {
       if (in_use_ && !is_named(fd, parent, its_name)) drop({&name, 1});
-    } else if (in_use_ && code == ENOSPC) {
-      drop({&name, 1});
-    } else if (in_use_ && !is_for_good(code)) {
+    } else if (in_use_ && is_passing(code)) {
       failed_ = std::move(linked.error());
+    } else if (in_use_ && code != ENOENT) {
+      drop({&name, 1});
     } else if (!in_use_ && is_for_want_of_room(code) && !lacks_) {
       lacks_ = std::move(linked.error());
     }
