@@ -3,10 +3,12 @@
 #include <linux/fuse.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "fs/nodeid.h"
 #include "fs/request.h"
+#include "fs/server.h"
 
 namespace kvcachefs {
 namespace {
@@ -57,12 +59,20 @@ std::optional<AwaitedNames> awaited_by(const Pools& pools, std::span<const std::
   if (names.name.empty() || !id.is_inode()) return std::nullopt;
   auto pool = pools.find(id.pool_number());
   if (pool == nullptr) return std::nullopt;
+  if (!pool->disk().lacks_names()) return std::nullopt;
+  const auto for_the_disk = [&](NodeId directory, std::string_view name) {
+    const Node node{.pool = pool, .ino = directory.ino()};
+    const std::string its(name);
+    return !is_reserved(node, its.c_str()) && pool->recovery().may_be_to_come(node.ino, its);
+  };
   const NamesToCome& to_come = pool->names_to_come();
-  if (!to_come.any()) return std::nullopt;
-  AwaitedNames result{.pool = nullptr, .ids = {to_come.to_come(id.ino(), names.name), 0}};
-  if (!names.new_name.empty() && to.is_inode() && to.pool_number() == id.pool_number())
-    result.ids[1] = to_come.to_come(to.ino(), names.new_name);
-  if (result.ids[0] == 0 && result.ids[1] == 0) return std::nullopt;
+  const bool has_two = !names.new_name.empty() && to.is_inode() && to.pool_number() == id.pool_number();
+  AwaitedNames result{
+      .pool = nullptr,
+      .for_the_disk = for_the_disk(id, names.name) || (has_two && for_the_disk(to, names.new_name)),
+      .ids = {to_come.to_come(id.ino(), names.name),
+              has_two ? to_come.to_come(to.ino(), names.new_name) : 0}};
+  if (!result.for_the_disk && result.ids[0] == 0 && result.ids[1] == 0) return std::nullopt;
   result.pool = std::move(pool);
   return result;
 }

@@ -15,7 +15,8 @@ namespace kvcachefs {
 
 struct AwaitedNames {
   std::shared_ptr<Pool> pool;
-  std::array<uint64_t, 2> ids{};  // numbers in the pool's catalog; 0: none
+  bool for_the_disk = false;      // only the pool's disk, which is away, tells whether they are to come
+  std::array<uint64_t, 2> ids{};  // else their numbers in the pool's catalog; 0: none
 
   Result<void> await() const;  // EIO as NamesToCome::await()
 };

@@ -33,6 +33,12 @@ bool Session::awaits_names(std::span<const std::byte> request) {
   auto awaited = awaited_by(server_.pools, request);
   if (!awaited) return false;
   const uint64_t unique = header_of(request).unique;
+  if (awaited->for_the_disk) {
+    awaited->pool->disk().away()->wait([this, unique](const PromoteOutcome& outcome) {
+      (void)tell_kernel(outcome.kind == PromoteOutcome::Kind::kEnding ? -ENOTCONN : -EIO, unique);
+    });
+    return true;
+  }
   auto share = server_.start_helper ? server_.copies.take(kRequestBytes + request.size()) : std::nullopt;
   if (share) {
     WaitingLane& lane = awaited->pool->names_to_come().lane();

@@ -99,6 +99,8 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolCounters::spills, "spills", "Entries written to disk."},
     {&PoolCounters::spilled_bytes, "spilled_bytes", "Bytes of entries written to disk."},
     {&PoolCounters::spill_errors, "spill_errors", "Writes to disk that failed."},
+    {&PoolCounters::spills_not_made, "spills_not_made",
+     "Entries that the disk has no room for, or that cannot be on it, and that stay in memory."},
     {&PoolCounters::promotes, "promotes", "Entries read back into memory."},
     {&PoolCounters::promoted_bytes, "promoted_bytes", "Bytes of entries read back into memory."},
     {&PoolCounters::promote_errors, "promote_errors", "Reads from disk that failed."},

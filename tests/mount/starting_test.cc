@@ -220,6 +220,35 @@ TEST_F(StartingTest, AFailureInTheMidstLosesNothing) {
   stop_and_check();
 }
 
+// Only the disk tells which names are to come. Until it is back, none is a miss, or free to take but in a
+// directory that was made meanwhile.
+TEST_F(StartingTest, WithoutItsDiskNoNameIsFreeToTake) {
+  const auto back = there(true), missing = there(false);
+  const std::string hidden = spill_file() + ".away";
+  ASSERT_EQ(::rename(spill_file().c_str(), hidden.c_str()), 0);
+  replace_server();
+  EXPECT_EQ(stat("disk_away"), 1);
+  const std::string its = name(missing.front());
+  EXPECT_EQ(error_of(::open(its.c_str(), O_RDONLY)), EIO);
+  struct ::stat status {};
+  EXPECT_EQ(error_of(::stat(its.c_str(), &status)), EIO);
+  EXPECT_EQ(error_of(::open(its.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0644)), EIO);
+  EXPECT_EQ(error_of(::mkdir(its.c_str(), 0755)), EIO);
+  EXPECT_EQ(error_of(::symlink("x", its.c_str())), EIO);
+  EXPECT_EQ(error_of(::rename(name(back.front()).c_str(), its.c_str())), EIO);
+  EXPECT_EQ(error_of(::open(path("unknown").c_str(), O_RDONLY)), EIO);
+  EXPECT_EQ(::stat(name(back.front()).c_str(), &status), 0);
+  ASSERT_EQ(::rename(hidden.c_str(), spill_file().c_str()), 0);
+  EXPECT_TRUE(becomes("disk_away", 0));
+  until_all_are_back();
+  expect_all_but({});
+  EXPECT_TRUE(is_whole(missing.front()));
+  EXPECT_EQ(error_of(::open(path("unknown").c_str(), O_RDONLY)), ENOENT);
+  start();
+  expect_all_but({});
+  stop_and_check();
+}
+
 TEST_F(StartingTest, AFileThatCannotBeMadeIsDroppedAndHoldsUpNoOther) {
   const auto missing = there(false);
   arm("fail restore a file " + std::to_string(EPERM));
@@ -231,6 +260,21 @@ TEST_F(StartingTest, AFileThatCannotBeMadeIsDroppedAndHoldsUpNoOther) {
   expect_all_but({});
   start();
   EXPECT_EQ(read_file(name(missing.front())), "newer");
+  stop_and_check();
+}
+
+// What is dropped frees its name for good, also if this process dies.
+TEST_F(StartingTest, ANameThatWasDroppedDoesNotComeBack) {
+  const auto missing = there(false);
+  arm("fail restore a file " + std::to_string(ENOSPC));
+  EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), ENOENT);
+  EXPECT_EQ(store(name(missing.front()), "newer"), 0);
+  EXPECT_EQ(::unlink(name(missing.front()).c_str()), 0);
+  replace_server();
+  until_all_are_back();
+  expect_all_but({missing.front()});
+  start();
+  expect_all_but({missing.front()});
   stop_and_check();
 }
 

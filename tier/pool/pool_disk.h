@@ -20,7 +20,7 @@ class PoolDisk : PoolPart, public Restoring {
   explicit PoolDisk(const PoolPart& part) : PoolPart(part) {}
 
   DiskTier* tier() const { return tier_.load(std::memory_order_acquire); }
-  AwayDisk* away() const { return away_.get(); }
+  AwayDisk* away() const { return away_; }
   bool exists() const { return tier() != nullptr || away() != nullptr; }
   // The tier for a caller that asks for the disk itself, or the refusal: EIO if it is away, else EOPNOTSUPP.
   Result<DiskTier*> needed() const;
@@ -51,12 +51,16 @@ class PoolDisk : PoolPart, public Restoring {
   DiskTier* owned() const { return owned_.get(); }  // also before it is used
   void own(std::unique_ptr<DiskTier> tier) { owned_ = std::move(tier); }
   void use();
-  void is_away(std::unique_ptr<AwayDisk> away) { away_ = std::move(away); }
+  void is_away(std::unique_ptr<AwayDisk> away) {
+    owned_away_ = std::move(away);
+    away_ = owned_away_.get();
+  }
 
  private:
   bool wants_spill(const Entry& entry, bool again) const;
 
-  std::unique_ptr<AwayDisk> away_;  // set before another thread uses the pool
+  std::unique_ptr<AwayDisk> owned_away_;
+  std::atomic<AwayDisk*> away_{nullptr};
   std::unique_ptr<DiskTier> owned_;
   std::atomic<DiskTier*> tier_{nullptr};
   std::atomic<Durability> durability_{Durability::kNone};

@@ -70,6 +70,9 @@ class Recovery : DiskPart {
   // ECANCELED after give_up(): the pool is of no further use.
   Result<void> bring_back(const std::function<void()>& in_use);
   void give_up() { given_up_ = true; }
+  // Any thread. True while a pool that was taken over in the midst of a restore is without its disk, which
+  // alone can tell what the name is: there is nothing by it, but its directory is one that the catalog has.
+  bool may_be_to_come(uint64_t directory_ino, const std::string& name) const;
   // An adopted pool without its disk goes on with what is in memory (tier/disk/away_disk.h). EIO as adopt().
   Result<void> go_on_without_disk(const PoolOptions& spill, const Error& why);
 

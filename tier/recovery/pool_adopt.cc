@@ -124,11 +124,11 @@ class Recovery::Adopter : DiskPart {
     return {};
   }
 
-  // Any thread, during walk(): false if what has the name cannot be looked at, or is not found once walk()
-  // has ended, because it is being restored.
+  // Any thread, during walk(): false if what has the name cannot be looked at, if it is not found once walk()
+  // has ended, because it is being restored, or if it may be still to be restored.
   bool find(int directory, const char* name) {
     const auto handle = sys::handle_at(directory, name);
-    if (!handle) return true;  // there is nothing, as the caller will see
+    if (!handle) return !lacks_names_;  // there is nothing, as the caller will see
     if (knows(handle->ino)) return true;
     const auto attributes = sys::stat_at(directory, name);
     if (!attributes) return false;
@@ -342,6 +342,7 @@ class Recovery::Adopter : DiskPart {
 
   const Parts& parts_;
   Survivors& survivors_;
+  const bool lacks_names_ = restoring_up_to(arena_.tree_fd()).has_value();
   std::atomic<bool> walked_{false};
   Mutex mutex_;
   Result<void> whole_ GUARDED_BY(mutex_);

@@ -50,6 +50,13 @@ Result<void> Recovery::go_on_without_disk(const PoolOptions& spill, const Error&
   return {};
 }
 
+bool Recovery::may_be_to_come(uint64_t directory_ino, const std::string& name) const {
+  if (!disk_.restoring() || disk_.away() == nullptr) return false;
+  const auto directory = parts_.inodes.directory(directory_ino);
+  if (!directory || sys::stat_at(directory->fd, name.c_str())) return false;
+  return directory_ino == root_ino() || copy_mark_of(directory->fd).has_value();
+}
+
 void Recovery::adopt_mark(uint64_t ino, const std::string& name, CopyMark mark) {
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || entry->removed || entry->disk.node_id != 0) return;  // another name of the file

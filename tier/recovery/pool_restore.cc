@@ -80,7 +80,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   // successor that goes on with the files leaves the directories' times as it finds them.
   void directories_done() override {
     if (!use_ || given_up_ || lacks_) return;
-    if (up_to_ == 0) put_times();
+    if (up_to_ == 0) directories_.put_times(disk_);
     for (const auto& [id, handle] : directories_.all()) names_.add_directory(handle.ino, id);
     names_.add_directory(root_ino(), kCatalogRoot);
     names_.begin();
@@ -150,7 +150,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
                   const CatalogContent* content) {
     if (content != nullptr && !tier_.store->claim(*content)) {
       ++damaged_;
-      return drop(names);
+      return drop(node.id, names);
     }
     if (auto made = make(node, names, content); made) {
       fault_point("restored", ++brought_back_);
@@ -158,11 +158,11 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       return;
     } else {
       if (content != nullptr) tier_.store->give_back(content->extents);
-      cannot_make(names, std::move(made.error()));
+      cannot_make(node.id, names, std::move(made.error()));
     }
   }
 
-  void cannot_make(std::span<const CatalogName> names, Error error) {
+  void cannot_make(uint64_t id, std::span<const CatalogName> names, Error error) {
     // The next start has it.
     if (in_use_ && is_passing(error.code)) {
       failed_ = std::move(error);
@@ -172,14 +172,14 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       ++lacking_;
       // A pool that is served drops it as if it were evicted, because its clients' files have the room. Else
       // it stays on the disk, for a pool that has the room.
-      if (in_use_) return drop(names);
+      if (in_use_) return drop(id, names);
       if (!lacks_) lacks_ = std::move(error);
       return;
     }
     static LogLimit limit(kMostNamed);
     limit.warning("pool {}: {} cannot be restored: errno {}", name_, std::string(names.front().name),
                   error.code);
-    drop(names);
+    drop(id, names);
   }
 
   void came_to(uint64_t id) {
@@ -207,7 +207,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       const LockedEntry entry(entries_.shard(stored.ino), stored.ino);
       if (entry != nullptr) found_stored(*entry);
     }
-    if (!in_use_) put_times();
+    if (!in_use_) directories_.put_times(disk_);
     directories_.visit([this](int directory, bool is_changed) {
       parts_.tree.note_if_empty(directory);
       const auto attributes = is_changed ? sys::stat_of(directory) : fail(ENODATA);
@@ -219,10 +219,6 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       log_warning("pool {}: {} entries of the catalog were dropped, because its clients' files have the room",
                   name_, lacking_);
     if (back_ > 0) log_info("pool {}: {} entries are back, cold", name_, back_);
-  }
-
-  void put_times() {
-    directories_.put_times([this](uint64_t ino) { return disk_.was_changed(ino); });
   }
 
   void found_stored(Entry& entry) {
@@ -239,21 +235,21 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     const auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
     for (const CatalogName& name : names) {
       const auto parent = directories_.open(name.parent);
-      if (fd && parent) link(fd->get(), *parent, name);
+      if (fd && parent) link(node.id, fd->get(), *parent, name);
     }
   }
 
-  void link(int fd, int parent, const CatalogName& name) {
+  void link(uint64_t id, int fd, int parent, const CatalogName& name) {
     const std::string its_name(name.name);
     auto linked = sys::link_to(fd, parent, its_name.c_str());
     if (linked) return;
     const int code = linked.error().code;
     if (code == EEXIST) {
-      if (in_use_ && !is_named(fd, parent, its_name)) drop({&name, 1});
+      if (in_use_ && !is_named(fd, parent, its_name)) drop(id, {&name, 1});
     } else if (in_use_ && is_passing(code)) {
       failed_ = std::move(linked.error());
     } else if (in_use_ && code != ENOENT) {
-      drop({&name, 1});
+      drop(id, {&name, 1});
     } else if (!in_use_ && is_for_want_of_room(code) && !lacks_) {
       lacks_ = std::move(linked.error());
     }
@@ -283,7 +279,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     MutexLock lock(shard.mutex);
     auto named = sys::link_to(fd->get(), parent, std::string(names.front().name).c_str());
     while (!named && named.error().code == EEXIST && names.size() > 1) {
-      drop(names.first(1));
+      drop(node.id, names.first(1));
       names = names.subspan(1);
       auto other = directories_.open(names.front().parent);
       named = other ? sys::link_to(fd->get(), *other, std::string(names.front().name).c_str()) : pass(other);
@@ -291,14 +287,14 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     if (!named) return named;
     adopt(shard, node, *handle, fd->get(), content, names.front().name,
           restore_ctime(fd->get(), node.modified, node.changed, false));
-    link_more(fd->get(), names);
+    link_more(node.id, fd->get(), names);
     if (!in_use_) made_.add(*handle, false);
     return {};
   }
 
-  void link_more(int fd, std::span<const CatalogName> names) {
+  void link_more(uint64_t id, int fd, std::span<const CatalogName> names) {
     for (const CatalogName& more : names.subspan(1))
-      if (auto other = directories_.open(more.parent)) link(fd, *other, more);
+      if (auto other = directories_.open(more.parent)) link(id, fd, *other, more);
   }
 
   Result<void> make(const CatalogNode& node, std::span<const CatalogName> names,
@@ -322,7 +318,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
         limits_.lost_directory();
       return pass(handle);
     }
-    link_more(fd->get(), names);
+    link_more(node.id, fd->get(), names);
     if (is_new) made_.add(*handle, is_directory);
     const KeptCtime kept =
         is_new ? restore_ctime(fd->get(), node.modified, node.changed, is_supervised()) : KeptCtime();
@@ -363,7 +359,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       stored_.push_back({node.modified, handle.ino});
   }
 
-  void drop(std::span<const CatalogName> names) {
+  // The names are free from now on: a successor must not bring them back. Where the mark has no room for
+  // that, it may.
+  void drop(uint64_t id, std::span<const CatalogName> names) {
+    if (in_use_) (void)disk_.changed_names().note(id);
     for (const CatalogName& name : names) dropped_.push_back(DropName{name.parent, std::string(name.name)});
   }
 

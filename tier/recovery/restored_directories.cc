@@ -34,10 +34,10 @@ Result<int> RestoredDirectories::open(uint64_t id) {
   return open_.emplace(id, std::move(*fd)).first->second.get();
 }
 
-void RestoredDirectories::put_times(const std::function<bool(uint64_t ino)>& is_changed) {
+void RestoredDirectories::put_times(Restoring& restoring) {
   for (const auto& [id, handle] : handles_) {
     count_step();
-    if (is_changed(handle.ino)) continue;
+    if (restoring.was_changed(handle.ino)) continue;
     const Times& times = times_.at(id);
     if (auto fd = arena_.open(handle, O_RDONLY | O_DIRECTORY))
       (void)sys::change_times(fd->get(), {times.accessed, times.modified});

@@ -14,6 +14,7 @@
 #include "alloc/memory_arena.h"
 #include "base/unique_fd.h"
 #include "tier/catalog/catalog.h"
+#include "tier/pool/restoring.h"
 
 namespace kvcachefs {
 
@@ -26,7 +27,7 @@ class RestoredDirectories {
   // Stays open until the next call.
   Result<int> open(uint64_t id);
   // Gives all directories the times that the catalog has, but for those that clients have changed.
-  void put_times(const std::function<bool(uint64_t ino)>& is_changed);
+  void put_times(Restoring& restoring);
   // The restore tells of its own names before and after it makes them.
   void to_be_filled(std::span<const CatalogName> names);
   void filled();
