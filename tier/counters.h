@@ -30,8 +30,9 @@ struct PoolCounters {
   // Counters of the disk tier: all stay 0 without one.
   std::atomic<uint64_t> spills{0};  // entries written to disk
   std::atomic<uint64_t> spilled_bytes{0};
-  std::atomic<uint64_t> spill_errors{0};  // failed writes; their entries stay dirty and are tried again
-  std::atomic<uint64_t> promotes{0};      // entries read back into memory
+  std::atomic<uint64_t> spill_errors{0};     // failed writes; their entries stay dirty and are tried again
+  std::atomic<uint64_t> spills_not_made{0};  // for want of room, or of an entry that the catalog cannot have
+  std::atomic<uint64_t> promotes{0};         // entries read back into memory
   std::atomic<uint64_t> promoted_bytes{0};
   std::atomic<uint64_t> promote_errors{0};    // reads that failed or returned damaged bytes
   std::atomic<uint64_t> promote_waits{0};     // opens that waited for a promotion

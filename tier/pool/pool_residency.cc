@@ -75,7 +75,7 @@ bool PoolResidency::end_spill(const SpillTask& task, SpillOutcome outcome) {
     if (outcome.kind == Kind::kAgain) return false;
     const bool copied = outcome.kind == Kind::kCopied || outcome.kind == Kind::kUnchanged;
     const bool refused = outcome.kind == Kind::kRefused;
-    if (!copied) count(counters_.spill_errors);
+    if (!copied) count(refused ? counters_.spill_errors : counters_.spills_not_made);
     if (outcome.kind == Kind::kNoRoom) entry->disk.set_unspillable();
     if (refused) report_refusal(outcome.why);
     if (copied && !entry->removed)
@@ -107,7 +107,7 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   if (!disk_.takes_more() || (!task.proven && !marks_.is_numbered(entry, task.fd.get()))) return false;
   auto changes = disk_.tier()->names.introduce(entry, task.fd.get());
   if (!changes) {
-    count(counters_.spill_errors);
+    count(counters_.spills_not_made);
     entry.disk.set_unspillable();
     return false;
   }
