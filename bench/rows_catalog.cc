@@ -79,7 +79,7 @@ void catalog_rows(Bench& bench) {
                     Row::Bound::kAtLeast, 50'000});
   std::vector<double> served, seconds;
   TakeoverTimes taken_over;
-  const uint64_t size_bytes = std::max(least_size_for_inodes(2 * entries), uint64_t{1} << 30);
+  const uint64_t size_bytes = std::max(least_size_for_inodes(entries + entries / 4), uint64_t{1} << 30);
   for (unsigned round = 0; round < std::min(bench.scale.rounds, 3u); ++round) {
     const uint64_t begin_ns = now_ns();
     const Kvcachefs ours(bench.work, fmt::format("start-{}", round),

@@ -36,7 +36,7 @@ constexpr auto kNegotiationTime = std::chrono::seconds(10);
 constexpr int kHastyNice = -10;
 // A start waits this long for what the pools' disks have. So nothing is missing after the start of a pool
 // whose names, some ten thousand, come back meanwhile.
-constexpr auto kRestorePatience = std::chrono::milliseconds(700);
+constexpr auto kRestorePatience = std::chrono::milliseconds(500);
 
 // The call returns when a signal asks for the end, or when the connection has ended by an umount from
 // outside.
