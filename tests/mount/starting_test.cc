@@ -278,6 +278,21 @@ TEST_F(StartingTest, ANameThatWasDroppedDoesNotComeBack) {
   stop_and_check();
 }
 
+TEST_F(StartingTest, ANameThatWasDroppedDoesNotComeBackAfterAStopThatWaitsForNothing) {
+  const auto missing = there(false);
+  write_file(path(".pool/durability"), "none\n");
+  arm("fail restore a file " + std::to_string(ENOSPC));
+  EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), ENOENT);
+  ASSERT_EQ(::kill(mount().pid(), SIGTERM), 0);
+  EXPECT_TRUE(
+      eventually([&] { return mount().log().find("before all of its entries were back") != npos; }));
+  go_on();
+  stop();
+  start();
+  expect_all_but({missing.front()});
+  stop_and_check();
+}
+
 TEST_F(StartingTest, ThePoolStaysWhileItIsRestored) {
   EXPECT_EQ(error_of(::rmdir(mount().path().c_str())), EBUSY);
   go_on();

@@ -117,7 +117,6 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   Result<void> load() {
     Catalog& catalog = tier_.store->catalog();
     auto done = catalog.load(*this);
-    if (done && given_up_) return fail(ECANCELED, "given up");
     if (done && failed_) done = fail(failed_->code, sys::error_text(failed_->code));
     if (done && lacks_)
       done = fail(lacks_->code, fmt::format("errno {}: {}", lacks_->code,
@@ -125,8 +124,9 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     // The dropped names go straight to the catalog, and the extents that it answers with are not freed: they
     // were never claimed, belong to another content, or were given back. If the names stayed, they would one
     // day take what is stored there next with them.
-    if (done && !dropped_.empty())
-      if (auto committed = catalog.commit(dropped_); !committed) done = pass(committed);
+    if ((done || in_use_) && !dropped_.empty())
+      if (auto committed = catalog.commit(dropped_); done && !committed) done = pass(committed);
+    if (done && given_up_) return fail(ECANCELED, "given up");
     if (!done) {
       if (!in_use_) made_.take_back();
       return fail(done.error().code, fmt::format("pool {}: what its catalog has cannot be restored: {}",
