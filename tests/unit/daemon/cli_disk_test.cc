@@ -26,7 +26,7 @@ TEST_F(CliTest, ShowsDisks) {
   for (const char* line :
        {"disk          /dev/nvme0n1 200G\n", "disk used     50G (25%), largest free run 1G\n",
         "durability    writeback\n", "copies        3 dirty (6M), 4 clean (8M), 5 cold (10M)\n",
-        "spills        0 (100M), 0 errors\n"}) {
+        "spills        0 (100M), 0 errors, 0 not made\n"}) {
     EXPECT_NE(one.find(line), std::string::npos) << one << line;
   }
   const std::string rates = run({"top", "--once"}).out;
