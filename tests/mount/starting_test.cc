@@ -284,8 +284,7 @@ TEST_F(StartingTest, ANameThatWasDroppedDoesNotComeBackAfterAStopThatWaitsForNot
   arm("fail restore a file " + std::to_string(ENOSPC));
   EXPECT_EQ(error_of(::open(name(missing.front()).c_str(), O_RDONLY)), ENOENT);
   ASSERT_EQ(::kill(mount().pid(), SIGTERM), 0);
-  EXPECT_TRUE(
-      eventually([&] { return mount().log().find("before all of its entries were back") != npos; }));
+  EXPECT_TRUE(eventually([&] { return mount().log().find("before all of its entries were back") != npos; }));
   go_on();
   stop();
   start();
