@@ -52,6 +52,7 @@ void Workers::give_up(Pool& pool) {
 
 // Nothing is lost with a restore that is given up if the catalog has all that clients could have changed.
 void Workers::end_restores() {
+  std::list<Restore> ending;
   {
     MutexLock lock(mutex_);
     for (const Restore& its : restores_) {
@@ -62,10 +63,9 @@ void Workers::end_restores() {
       if (tier == nullptr || (has_all && tier->store->log().idle() && tier->spiller.idle()))
         give_up(*its.pool);
     }
+    ending.splice(ending.end(), restores_);
   }
-  for (Restore& its : restores_) its.thread.join();
-  MutexLock lock(mutex_);
-  restores_.clear();
+  for (Restore& its : ending) its.thread.join();
 }
 
 }  // namespace kvcachefs
