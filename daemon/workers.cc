@@ -320,8 +320,8 @@ void Workers::end_servers() {
 // No request comes any more: dirty content that is closed is written to the disk while the disk tier's
 // threads still run.
 void Workers::finish_disks() {
-  end_restores();
   const uint64_t deadline_ns = now_ns() + kFinishNs;
+  end_restores(deadline_ns);
   for (const auto& pool : pools_.list()) {
     if (pool->disk().away() != nullptr) {
       log_warning("pool {}: its disk is away: {} dirty entries are lost", pool->name(),

@@ -83,8 +83,8 @@ class Workers {
   void run_promoters(DiskThreads& disk) REQUIRES(mutex_);
   void run_others(DiskThreads& disk) REQUIRES(mutex_);
   static void give_up(Pool& pool);
-  // A restore on which nothing depends is given up, another is waited for.
-  void end_restores() EXCLUDES(mutex_);
+  // A restore on which nothing depends is given up, another is waited for up to the deadline.
+  void end_restores(uint64_t deadline_ns) EXCLUDES(mutex_);
   template <class Step>
   void run_thread(const char* name, int nice, DiskThreads& disk, Step step) REQUIRES(mutex_);
   void end_servers();

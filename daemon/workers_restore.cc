@@ -4,10 +4,16 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "daemon/workers.h"
 
 namespace kvcachefs {
+namespace {
+
+constexpr auto kLookAgain = std::chrono::milliseconds(100);
+
+}  // namespace
 
 Workers::DiskThreads& Workers::threads_of(const std::shared_ptr<Pool>& pool) {
   return *std::ranges::find(disks_, pool, &DiskThreads::pool);
@@ -51,7 +57,7 @@ void Workers::give_up(Pool& pool) {
 }
 
 // Nothing is lost with a restore that is given up if the catalog has all that clients could have changed.
-void Workers::end_restores() {
+void Workers::end_restores(uint64_t deadline_ns) {
   std::list<Restore> ending;
   {
     MutexLock lock(mutex_);
@@ -64,6 +70,11 @@ void Workers::end_restores() {
         give_up(*its.pool);
     }
     ending.splice(ending.end(), restores_);
+    for (const Restore& its : ending) {
+      while (its.state != Restore::State::kEnded && now_ns() < deadline_ns)
+        restored_.wait_for(mutex_, kLookAgain);
+      if (its.state != Restore::State::kEnded) give_up(*its.pool);
+    }
   }
   for (Restore& its : ending) its.thread.join();
 }
