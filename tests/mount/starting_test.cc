@@ -249,6 +249,39 @@ TEST_F(StartingTest, WithoutItsDiskNoNameIsFreeToTake) {
   stop_and_check();
 }
 
+TEST_F(StartingTest, AFullPoolMakesItsWritersWait) {
+  auto stored = std::async(std::launch::async, [&] {
+    int code = 0;
+    for (int i = 0; i < 40 && code == 0; ++i) code = store(path("w" + std::to_string(i)), pattern(i, kMiB));
+    return code;
+  });
+  EXPECT_TRUE(eventually([&] { return stat("used_bytes") > static_cast<int64_t>(29 * kMiB); }));
+  EXPECT_EQ(stored.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  go_on();
+  EXPECT_EQ(stored.get(), 0);
+  until_all_are_back();
+  for (int i = 0; i < 40; ++i)
+    EXPECT_EQ(difference(static_cast<uint64_t>(i), read_file(path("w" + std::to_string(i)))), "") << i;
+  stop_and_check();
+}
+
+TEST_F(StartingTest, WhatAnFsyncWaitsForIsNotDiscarded) {
+  write_file(path(".pool/durability"), "none\n");
+  make_directory(path("new"), 0755);
+  ASSERT_EQ(store(path("new/synced"), "synced"), 0);
+  auto synced = std::async(std::launch::async, [&] { return sync_directory("new"); });
+  EXPECT_EQ(synced.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  auto evicted = std::async(std::launch::async, [&] { write_file(path(".pool/evict"), "100%\n"); });
+  EXPECT_EQ(evicted.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  go_on();
+  EXPECT_EQ(synced.get(), 0);
+  evicted.get();
+  EXPECT_EQ(read_file(path("new/synced")), "synced");
+  start();
+  EXPECT_EQ(read_file(path("new/synced")), "synced");
+  stop_and_check();
+}
+
 TEST_F(StartingTest, AFileThatCannotBeMadeIsDroppedAndHoldsUpNoOther) {
   const auto missing = there(false);
   arm("fail restore a file " + std::to_string(EPERM));

@@ -134,6 +134,7 @@ bool Evictor::make_room() {
     // meet the end of the memory.
     const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !outruns) ||
                       (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0) ||
+                      (disk_.restoring() && disk_.durability() != Durability::kNone) ||
                       arena_.deep_names().seeks() || surroundings_.listener->is_behind(number_);
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;
@@ -195,14 +196,18 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
 bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
   if (disk_.tier() == nullptr) return false;
   const bool promised = disk_.durability() != Durability::kNone || entry.disk.node_id != 0;
-  if (!disk_.takes_more()) {
-    // The disk gets the entry when the pool starts again.
-    if (promised) entries_.park(entry);
-    return promised;
-  }
   if (entry.disk.spill_urgent()) {  // a waiter wants to hear that it is durable
     entries_.park(entry);
     return true;
+  }
+  if (!disk_.takes_more()) {
+    // The disk gets the entry when the pool starts again, or when all names are back; without durability that
+    // is not by itself.
+    if (promised && disk_.restoring() && disk_.durability() == Durability::kNone)
+      parked_.park(entry, true);
+    else if (promised)
+      entries_.park(entry);
+    return promised;
   }
   if (entry.disk.is_unspillable()) return false;
   if (!entry.disk.spill_queued() && !disk_.is_admitted(entry)) {
