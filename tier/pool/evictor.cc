@@ -134,7 +134,7 @@ bool Evictor::make_room() {
     // meet the end of the memory.
     const bool more = disk_.backlog_bytes() > 0 || (parked_.more_to_come() && !outruns) ||
                       (disk_.tier() != nullptr && disk_.tier()->promoter.arriving_bytes() > 0) ||
-                      (disk_.restoring() && disk_.durability() != Durability::kNone) ||
+                      (disk_.holds_spills() && disk_.durability() != Durability::kNone) ||
                       arena_.deep_names().seeks() || surroundings_.listener->is_behind(number_);
     const Attempt attempt = evict_one(effort, evicted);
     if (attempt == Attempt::kSpilling && effort.disk_is_busy && !effort.even_unspilled) return true;

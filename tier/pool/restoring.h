@@ -18,6 +18,9 @@ class Restoring {
  public:
   bool restoring() const { return restoring_; }
   void set_restoring(bool restoring) { restoring_ = restoring; }
+  // What is closed and not on the disk yet will go there: after the restore all of it is asked for at once.
+  bool holds_spills() const { return restoring_ || spills_are_asked_for_; }
+  void set_spills_are_asked_for(bool are) { spills_are_asked_for_ = are; }
   // If the disk tier is in use meanwhile, the restore brings back at once what a client asks for.
   NamesToCome& names_to_come() { return names_to_come_; }
   ChangedNames& changed_names() { return changed_names_; }
@@ -42,6 +45,7 @@ class Restoring {
 
  private:
   std::atomic<bool> restoring_{false};  // cleared after the tier is in use
+  std::atomic<bool> spills_are_asked_for_{false};
   NamesToCome names_to_come_;
   ChangedNames changed_names_;
   Mutex changed_mutex_;

@@ -121,9 +121,11 @@ Result<void> Recovery::bring_back(const std::function<void()>& in_use) {
     return restored;
   }
   all_are_back();
+  disk_.set_spills_are_asked_for(true);
   for (const uint64_t ino : disk_.end_restoring()) parts_.tree.tell_catalog(ino);
   if (pending.is_adopted) tell_names();
   parts_.disk_requests.spill_all();
+  disk_.set_spills_are_asked_for(false);
   return {};
 }
 
