@@ -31,40 +31,42 @@ bool is_same(int a, int b) {
   return first && second && first->st_dev == second->st_dev && first->st_ino == second->st_ino;
 }
 
-// What a kernel lacks of the options, in the order in which they are given up.
-struct Lack {
-  bool huge_pages = false;  // CONFIG_TRANSPARENT_HUGEPAGE, off with PREEMPT_RT and in some clouds' kernels
-  bool noswap = false;      // Linux 6.4
-};
-constexpr Lack kLacks[] = {{}, {.noswap = true}, {.huge_pages = true}, {.huge_pages = true, .noswap = true}};
+// In the order in which the options are given up.
+constexpr TmpfsLack kLacks[] = {
+    {}, {.noswap = true}, {.huge_pages = true}, {.huge_pages = true, .noswap = true}};
 
-Result<void> mount_tmpfs(const std::string& path, uint64_t size_bytes) {
+void log_lack(const std::string& path, TmpfsLack lack) {
+  if (lack.huge_pages)
+    log_warning(
+        "{}: without huge pages, which this kernel does not have on a tmpfs: slower, by what a page of "
+        "4 KiB costs",
+        path);
+  if (lack.noswap)
+    log_info("{}: without noswap, which needs Linux 6.4: the kernel may swap the memory out", path);
+}
+
+}  // namespace
+
+Result<TmpfsLack> mount_pool_memory(const std::string& path, uint64_t size_bytes) {
   Result<void> mounted;
-  for (const Lack& lack : kLacks) {
+  for (const TmpfsLack& lack : kLacks) {
     const std::string data = size_options(size_bytes) + ",mode=0700,inode64" +
                              (lack.huge_pages ? "" : ",huge=within_size") + (lack.noswap ? "" : ",noswap");
     const int injected = lack.huge_pages ? 0 : injected_error("mount huge");
     mounted = injected != 0 ? fail(injected)
                             : sys::mount("kvcachefs", path.c_str(), "tmpfs", kMountFlags, data.c_str());
-    if (!mounted && mounted.error().code == EINVAL) continue;
-    if (mounted && lack.huge_pages)
-      log_warning(
-          "{}: without huge pages, which this kernel does not have on a tmpfs: slower, by what a page of "
-          "4 KiB costs",
-          path);
-    if (mounted && lack.noswap)
-      log_info("{}: without noswap, which needs Linux 6.4: the kernel may swap the memory out", path);
-    break;
+    if (mounted) return lack;
+    if (mounted.error().code != EINVAL) break;
   }
-  return mounted;
+  return pass(mounted);
 }
-
-}  // namespace
 
 Result<MemoryArena> MemoryArena::create(const Options& options) {
   MemoryArena arena;
   if (auto made = sys::make_directories(options.path, 0700); !made) return pass(made);
-  if (auto mounted = mount_tmpfs(options.path, options.size_bytes); !mounted) return pass(mounted);
+  const auto lack = mount_pool_memory(options.path, options.size_bytes);
+  if (!lack) return std::unexpected(lack.error());
+  log_lack(options.path, *lack);
   arena.path_ = options.path;
 
   auto root = sys::open_at(AT_FDCWD, options.path.c_str(), O_RDONLY | O_DIRECTORY);

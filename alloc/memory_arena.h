@@ -49,6 +49,17 @@ struct ArenaUsage {
   uint64_t used_bytes() const { return data_bytes() + inode_bytes(); }
 };
 
+// What a kernel lacks of a pool's memory.
+struct TmpfsLack {
+  bool huge_pages = false;  // CONFIG_TRANSPARENT_HUGEPAGE, off with PREEMPT_RT and in some clouds' kernels
+  bool noswap = false;      // Linux 6.4
+};
+
+// The call mounts a tmpfs for a pool of this size. It has huge=within_size: a 64 KiB file takes 64 KiB, a
+// 32 MiB one takes 2 MiB pages (docs/facts.md "tmpfs with huge=within_size"); and noswap. A kernel gets it
+// without what it lacks.
+Result<TmpfsLack> mount_pool_memory(const std::string& path, uint64_t size_bytes);
+
 class MemoryArena {
  public:
   struct Options {
@@ -59,9 +70,7 @@ class MemoryArena {
     gid_t gid = 0;
   };
 
-  // The mount has huge=within_size: a 64 KiB file takes 64 KiB, a 32 MiB one takes 2 MiB pages (docs/facts.md
-  // "tmpfs with huge=within_size"). Because noswap needs Linux 6.4, an older kernel gets the mount without
-  // it, and the log says so.
+  // What the kernel lacks of mount_pool_memory() the log says.
   static Result<MemoryArena> create(const Options& options);
 
   // adopt() takes over the tmpfs that is mounted at `path` already; ENOENT when none is. If its tree was

@@ -1,6 +1,8 @@
 #include "base/sys_process.h"
 
 #include <poll.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,6 +34,11 @@ sigset_t signal_set(std::initializer_list<int> signals) {
   sigemptyset(&set);
   for (const int signal : signals) sigaddset(&set, signal);
   return set;
+}
+
+Result<void> take_own_mounts() {
+  if (unshare(CLONE_NEWNS) != 0) return fail(errno);
+  return mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
 }
 
 Result<UniqueFd> open_process(pid_t process) {

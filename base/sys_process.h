@@ -20,6 +20,9 @@ namespace kvcachefs::sys {
 // end.
 Result<std::vector<int>> numbers_in(const std::string& directory);
 sigset_t signal_set(std::initializer_list<int> signals);
+// From here on the process's mounts are its own: they reach no other process, and end with it. ENOSYS and
+// EPERM: a container's rights. The process must have one thread.
+Result<void> take_own_mounts();
 Result<UniqueFd> open_process(pid_t process);  // a pidfd, readable when the process has ended
 // A copy of the other process's descriptor `fd`, for the same open file.
 Result<UniqueFd> copy_descriptor_of(pid_t process, int fd);

@@ -30,6 +30,7 @@ struct Arguments {
   bool check_config = false;
   bool print_config = false;
   bool version = false;
+  std::vector<std::string> disk_paths;
   std::optional<std::string> can_succeed;
 };
 
@@ -47,6 +48,10 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
   app.add_flag("--check-config", arguments.check_config, "Check the configuration and exit");
   app.add_flag("--print-config", arguments.print_config, "Print the configuration as TOML and exit");
+  app.add_option("--check-system", arguments.disk_paths,
+                 "Print what this machine gives, with a PATH also for a disk tier there, and exit")
+      ->type_name("[PATH]")
+      ->expected(0, 1);
   app.add_flag("--version", arguments.version, "Print the version and exit");
   // A running daemon passes this option to the program that it is to become; the help does not show it.
   app.add_option("--can-succeed", arguments.can_succeed)->group("");
@@ -159,6 +164,12 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64
   if (arguments.version) {
     result.action = CommandLine::Action::kVersion;
     result.output = "kvcachefs " KVCACHEFS_VERSION "\n";
+    return result;
+  }
+  if (app.count("--check-system") > 0) {
+    result.action = CommandLine::Action::kCheckSystem;
+    if (!arguments.disk_paths.empty() && !arguments.disk_paths.front().empty())
+      result.disk_path = arguments.disk_paths.front();
     return result;
   }
   if (arguments.check_config) result.action = CommandLine::Action::kCheckConfig;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -11,9 +12,10 @@
 namespace kvcachefs {
 
 struct CommandLine {
-  enum class Action { kServe, kCheckConfig, kPrintConfig, kVersion, kHelp, kCanSucceed };
+  enum class Action { kServe, kCheckConfig, kPrintConfig, kVersion, kHelp, kCanSucceed, kCheckSystem };
   Action action = Action::kServe;
   Config config;
+  std::optional<std::string> disk_path;  // for kCheckSystem: the place of a disk tier
   std::string formats;  // for kCanSucceed: what the asking daemon leaves (daemon/succession.h)
   Result<void>
       pools_fit;  // of kServe and kCanSucceed; a daemon that goes on with what another has left does not ask

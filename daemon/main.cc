@@ -27,6 +27,8 @@
 #include "daemon/service_manager.h"
 #include "daemon/succession.h"
 #include "daemon/supervisor.h"
+#include "daemon/system_check/gather.h"
+#include "daemon/system_check/table.h"
 #include "fs/mounts.h"
 
 namespace kvcachefs {
@@ -178,6 +180,13 @@ int serve_from(Start start, Config& config, const Succession& succession, Servic
   return kExitFailure;
 }
 
+int check_system(const std::optional<std::string>& disk_path) {
+  const SystemFacts facts = gather_system_facts(disk_path);
+  const std::vector<SystemRow> rows = judge_system(facts);
+  std::fputs(format_system(rows, facts.release).c_str(), stdout);
+  return can_serve(rows) ? 0 : kExitFailure;
+}
+
 int run(int argc, char** argv) {
   const Succession succession(argc, argv);
   auto command = parse_command_line(argc, argv, usable_memory_bytes());
@@ -191,6 +200,7 @@ int run(int argc, char** argv) {
     if (!objection.empty()) std::fprintf(stderr, "kvcachefsd: %s\n", objection.c_str());
     return objection.empty() ? 0 : kExitFailure;
   }
+  if (command->action == CommandLine::Action::kCheckSystem) return check_system(command->disk_path);
   if (command->action != CommandLine::Action::kServe) return 0;
   Config& config = command->config;
 

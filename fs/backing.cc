@@ -1,7 +1,5 @@
 #include "fs/backing.h"
 
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,19 +8,12 @@
 #include "base/fault_point.h"
 #include "base/progress.h"
 #include "base/sys.h"
+#include "fs/newer_fuse.h"
 
 namespace kvcachefs {
 namespace {
 
-// Debian 12's linux/fuse.h has no passthrough; the structure is from include/uapi/linux/fuse.h of Linux 6.9.
-struct FuseBackingMap {
-  int32_t fd;
-  uint32_t flags;
-  uint64_t padding;
-};
-constexpr unsigned long kBackingOpen = _IOW(229, 1, FuseBackingMap);
 constexpr int32_t kUnwritten = 2048;  // twice the number of threads that there can be
-constexpr unsigned long kBackingClose = _IOW(229, 2, uint32_t);
 
 }  // namespace
 

@@ -3,23 +3,12 @@
 #include <sys/uio.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <utility>
+
+#include "fs/newer_fuse.h"
 
 namespace kvcachefs {
 namespace {
-
-// The constants are from include/uapi/linux/fuse.h of Linux 6.12; Debian 12's is older.
-constexpr uint32_t kInitExtended = 1u << 30;
-constexpr uint32_t kAllowIdmap = 1u << (40 - 32);  // in flags2
-struct InitAnswer {
-  uint32_t major, minor, max_readahead, flags;
-  uint16_t max_background, congestion_threshold;
-  uint32_t max_write, time_gran;
-  uint16_t max_pages, map_alignment;
-  uint32_t flags2;
-};
-static_assert(offsetof(InitAnswer, flags2) == 32);
 
 thread_local bool answers_init = false;
 
@@ -37,9 +26,9 @@ extern "C" ssize_t __wrap_writev(int fd, const iovec* pieces, int count);
 // The first piece is the header; the second is the answer, in libfuse's own memory.
 ssize_t __wrap_writev(int fd, const iovec* pieces, int count) {
   using namespace kvcachefs;
-  if (std::exchange(answers_init, false) && count >= 2 && pieces[1].iov_len >= sizeof(InitAnswer)) {
+  if (std::exchange(answers_init, false) && count >= 2 && pieces[1].iov_len >= kInitFlagsEnd) {
     auto* const answer = static_cast<InitAnswer*>(pieces[1].iov_base);
-    if ((answer->flags & kInitExtended) != 0) answer->flags2 |= kAllowIdmap;
+    if ((answer->flags & kInitExtended) != 0) answer->flags2 |= kInitMappedIds;
   }
   return __real_writev(fd, pieces, count);
 }

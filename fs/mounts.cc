@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
+#include "base/sys_disk.h"
 
 namespace kvcachefs {
 namespace {
@@ -29,6 +30,12 @@ Result<void> clean_dead_mount(const std::string& mountpoint) {
     if (auto done = sys::unmount(mountpoint.c_str(), MNT_DETACH); !done) return done;
   }
   return {};
+}
+
+Result<UniqueFd> open_fuse_device() {
+  auto device = sys::open_at(AT_FDCWD, "/dev/fuse", O_RDWR);
+  if (!device) return fail(device.error().code, "/dev/fuse: " + sys::error_text(device.error().code));
+  return device;
 }
 
 Result<void> mount_connection(int device_fd, const std::string& mountpoint) {

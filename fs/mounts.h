@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace kvcachefs {
 
 // The call unmounts a kvcachefs whose daemon has died from the mount point; EBUSY if a daemon serves there.
 Result<void> clean_dead_mount(const std::string& mountpoint);
+
+// A new connection to the kernel, which is not mounted yet.
+Result<UniqueFd> open_fuse_device();
 
 // The call mounts the file system of a connection (a descriptor of /dev/fuse), either a new one or, since
 // Linux 5.14, one that is mounted elsewhere already.

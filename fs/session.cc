@@ -18,8 +18,10 @@
 #include "base/mapping.h"
 #include "base/sys_disk.h"
 #include "fs/caller.h"
+#include "fs/kernel_offer.h"
 #include "fs/mapped_ids.h"
 #include "fs/mounts.h"
+#include "fs/newer_fuse.h"
 #include "fs/operations.h"
 
 namespace kvcachefs {
@@ -39,17 +41,6 @@ constexpr auto kMemoryPause = std::chrono::milliseconds(500);
 // Because RELEASE is a background request, a burst of closes would wait for itself with the kernel's default
 // of twelve.
 constexpr unsigned kBackground = 256;
-
-// Flags of an INIT request, from include/uapi/linux/fuse.h of Linux 6.9; Debian 12's linux/fuse.h is older.
-constexpr uint32_t kInitExtended = 1u << 30;
-constexpr uint32_t kHasResend = 1u << (39 - 32);  // in flags2
-
-// Notifications, from the same file of Linux 6.9 and 6.16. After the second one the kernel looks up again the
-// names that the earlier process removed or restored without having told it. A kernel without it does so only
-// when a use of such a name fails. It comes when all is found: the next use of a directory then drops all
-// that the kernel knows in it, 5 us for each name.
-constexpr int32_t kNotifyResend = 7;
-constexpr int32_t kNotifyIncreaseEpoch = 8;
 
 constexpr auto kNoticeWait = std::chrono::milliseconds(100);
 
@@ -93,11 +84,6 @@ bool take_passthrough(fuse_conn_info* connection, bool wanted) {
 void raise_read_ahead(const std::string& device) {
   const std::string path = "/sys/class/bdi/" + device + "/read_ahead_kb";
   std::ofstream(path) << kReadAheadKb << std::flush;  // a failure only makes the mount slower
-}
-
-bool io_uring_enabled() {
-  auto value = sys::read_text("/sys/module/fuse/parameters/enable_uring");
-  return value && (value->starts_with("Y") || value->starts_with("1"));
 }
 
 void log_from_libfuse(fuse_log_level level, const char* format, va_list arguments) {
@@ -154,15 +140,14 @@ Result<void> Session::make_session() {
 }
 
 Result<void> Session::mount() {
-  if (options_.io_uring && !io_uring_enabled())
+  if (options_.io_uring && !fuse_over_uring_enabled().value_or(false))
     return fail(ENOTSUP,
                 "io_uring: the kernel does not offer it (echo Y > /sys/module/fuse/parameters/enable_uring, "
                 "Linux 6.14)");
   if (auto made = make_session(); !made) return made;
   if (auto cleaned = clean_dead_mount(options_.mountpoint); !cleaned) return cleaned;
-  auto device = sys::open_at(AT_FDCWD, "/dev/fuse", O_RDWR);
-  if (!device)
-    return fail(device.error().code, std::string("/dev/fuse: ") + std::strerror(device.error().code));
+  auto device = open_fuse_device();
+  if (!device) return pass(device);
   device_ = std::move(*device);
   if (auto mounted = mount_connection(device_.get(), options_.mountpoint); !mounted) return mounted;
   mounted_device_ = device_at(options_.mountpoint);
@@ -206,6 +191,8 @@ void Session::resume(bool in_part) {
 }
 
 void Session::all_found() {
+  // It comes only now, because the next use of a directory drops all that the kernel knows in it, 5 us for
+  // each name.
   (void)tell_kernel(kNotifyIncreaseEpoch);
   in_part_.end();
 }
@@ -296,7 +283,7 @@ void Session::save_init(const fuse_buf& request) {
   fuse_init_in init{};
   std::memcpy(&init, static_cast<const std::byte*>(request.mem) + sizeof header,
               std::min(request.size - sizeof header, sizeof init));
-  if ((init.flags & kInitExtended) != 0 && (init.flags2 & kHasResend) != 0) return;
+  if ((init.flags & kInitExtended) != 0 && (init.flags2 & kInitResend) != 0) return;
   // A client that waits for an answer when this process dies would wait for ever.
   log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with this process");
   server_.survivors.children().forbid_succession();

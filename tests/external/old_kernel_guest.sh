@@ -57,6 +57,9 @@ stat_of() { awk -v name=$1 '$1 == name { print $2 }' /mnt/p/.pool/stats; }
 is() { for try in $(seq 120); do [ "$(stat_of $1)" = $2 ] && return; sleep 0.5; done; say "$1 is $(stat_of $1)"; return 1; }
 
 say "Linux $(uname -r)"
+kvcachefsd --check-system >/run/system
+expect 'a look at the machine' [ $? = 0 ]
+expect 'a look finds what is absent' grep -Eq '^passthrough +absent +tried' /run/system
 mkdir /shm && mount -t tmpfs -o huge=never shm /shm
 serve p:size=48M
 expect 'daemon I/O' grep -q 'io_mode daemon' /mnt/.kvcachefs/stats

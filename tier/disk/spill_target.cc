@@ -192,11 +192,8 @@ Result<void> Opening::open_existing(const struct stat& status) {
 Result<void> Opening::check_file_system(int fd) const {
   const auto found = sys::statfs_of(fd);
   if (!found) return refuse_call(found.error(), "cannot be looked at");
-  const char* name = nullptr;
-  if (found->f_type == TMPFS_MAGIC) name = "tmpfs";
-  if (found->f_type == RAMFS_MAGIC) name = "ramfs";
-  if (found->f_type == HUGETLBFS_MAGIC) name = "hugetlbfs";
-  if (name == nullptr) return {};
+  const std::string_view name = memory_file_system(*found);
+  if (name.empty()) return {};
   return refuse(EINVAL, "lies on {}, which is memory itself: the spill tier needs a disk", name);
 }
 
@@ -364,6 +361,13 @@ Result<SpillTarget> Opening::finish() {
 }
 
 }  // namespace
+
+std::string_view memory_file_system(const struct statfs& found) {
+  if (found.f_type == TMPFS_MAGIC) return "tmpfs";
+  if (found.f_type == RAMFS_MAGIC) return "ramfs";
+  if (found.f_type == HUGETLBFS_MAGIC) return "hugetlbfs";
+  return {};
+}
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options) {
   return Opening(options).run();

@@ -16,11 +16,14 @@
 //   EIO       it is shorter than its superblock says (with `whole`), or the disk failed
 #pragma once
 
+#include <sys/statfs.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "tier/block_io.h"
@@ -51,6 +54,9 @@ struct SpillTarget {
   uint64_t size_units = 0;  // unit 0 is the superblock's
   bool made = false;        // the superblock is new: no earlier catalog knows this disk
 };
+
+// The name of a file system that is memory itself, where no target may lie; empty for any other.
+std::string_view memory_file_system(const struct statfs& found);
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options);
 // probe_spill_target() says whether open_spill_target() would succeed on the existing target, which stays as

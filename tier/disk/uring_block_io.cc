@@ -314,6 +314,11 @@ class UringDevice final : public BlockDevice {
 
 }  // namespace
 
+Result<void> try_uring() {
+  auto file = sys::make_event();
+  return file ? Ring().open(1, file->get()) : pass(file);
+}
+
 Result<uint32_t> uring_alignment_bytes(int fd, const std::string& path) {
   const auto status = sys::stat_of(fd);
   if (!status) return fail(status.error().code, path + ": " + sys::error_text(status.error().code));

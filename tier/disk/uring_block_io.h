@@ -14,6 +14,9 @@
 
 namespace kvcachefs {
 
+// Whether a channel could have a ring: made, and taken apart again.
+Result<void> try_uring();
+
 // The alignment_bytes() that a device over this open file would have.
 Result<uint32_t> uring_alignment_bytes(int fd, const std::string& path);
 

@@ -102,6 +102,16 @@ TEST_F(CommandLineTest, IsAskedWhetherItCanGoOn) {
   EXPECT_FALSE(parse({"--can-succeed=1.2.3", "--pool", "a:colour=red", "/mnt/kv"}));
 }
 
+TEST_F(CommandLineTest, ChecksTheSystemWithOrWithoutADisk) {
+  Result<CommandLine> line = parse({"--check-system"});
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(line->action, Action::kCheckSystem);
+  EXPECT_FALSE(line->disk_path);
+  EXPECT_EQ(parse({"--check-system=/data"})->disk_path, "/data");
+  EXPECT_EQ(parse({"--check-system", "/data/llama.spill"})->disk_path, "/data/llama.spill");
+  EXPECT_EQ(parse({"--check-system", "--version"})->action, Action::kVersion);
+}
+
 TEST_F(CommandLineTest, MakesPathsAbsolute) {
   Result<CommandLine> line = parse({"kv", "-o", "runtime_dir=run"});
   ASSERT_TRUE(line);
