@@ -302,7 +302,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     auto parent = directories_.open(names.front().parent);
     if (!parent) return pass(parent);
     if (content != nullptr) return restore_file(node, *parent, names, *content);
-    MutexLock tree(tier_.names.tree());  // an fsync would give it another number
+    std::optional<MutexLock> tree(tier_.names.tree());  // an fsync would give it another number
     const std::string name(names.front().name);
     const bool is_directory = S_ISDIR(node.mode);
     bool is_new = false;
@@ -323,11 +323,10 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     const KeptCtime kept =
         is_new ? restore_ctime(fd->get(), node.modified, node.changed, is_supervised()) : KeptCtime();
     tier_.names.known(handle->ino, node.id, fd->get(), kept);
-    {
-      MutexLock lock(entries_.shard(handle->ino).mutex);
-      count_inode(entries_, nullptr, fd->get());
-    }
     if (is_directory) directories_.add(node, *handle);
+    tree.reset();  // a shard's lock comes before it
+    MutexLock lock(entries_.shard(handle->ino).mutex);
+    count_inode(entries_, nullptr, fd->get());
     return {};
   }
 
