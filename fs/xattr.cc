@@ -58,7 +58,7 @@ Result<void> set_virtual(const Node& node, std::string_view name, std::string_vi
   return fact(*facts, name.substr(kVirtualPrefix.size())) == value ? Result<void>() : fail(EPERM);
 }
 
-// The error is ENOSPC.
+// The error is ENOSPC. What takes no more than before may be set also beyond a limit that was lowered.
 Result<void> check_room(const NameLimits& limits, int fd, std::string_view wanted, size_t size) {
   // The list is not asked for its length first, because the spiller may add an attribute of the daemon's
   // before the second call.
@@ -67,6 +67,8 @@ Result<void> check_room(const NameLimits& limits, int fd, std::string_view wante
   if (!length) return pass(length);
   uint64_t bytes = wanted.size() + size, names_bytes = wanted.size() + 1;
   size_t count = 1;
+  const auto before = sys::get_xattr(fd, std::string(wanted).c_str(), {});
+  if (before && size <= *before) return {};
   for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
     const std::string_view name(&names[at]);
     if (name == wanted || name.starts_with(kOwnXattrs)) continue;
@@ -74,9 +76,8 @@ Result<void> check_room(const NameLimits& limits, int fd, std::string_view wante
     names_bytes += name.size() + 1;
     ++count;
   }
-  if (bytes > limits.xattr_bytes || names_bytes > kMostXattrNamesBytes || count > limits.xattrs)
-    return fail(ENOSPC);
-  return {};
+  const bool has_too_many = !before && (names_bytes > kMostXattrNamesBytes || count > limits.xattrs);
+  return has_too_many || bytes > limits.xattr_bytes ? fail(ENOSPC) : Result<void>();
 }
 
 Result<void> set(const Request& request, const Node& node, const char* name, std::string_view value,
@@ -92,6 +93,8 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
     return fail(EINVAL);
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  if ((flags & XATTR_REPLACE) != 0)
+    if (const auto there = sys::get_xattr(fd->get(), name, {}); !there) return fail(there.error().code);
   if (auto room = check_room(node.pool->limits(), fd->get(), name, value.size()); !room) return room;
   if ((flags & XATTR_CREATE) != 0) {
     if (request.attempted)

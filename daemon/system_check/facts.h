@@ -32,13 +32,14 @@ struct DiskPlace {
   std::string looked_at;  // the path itself, or the directory in which it would be made
   Trial found;
   bool is_device = false;
+  bool is_file = false;     // that there is
   std::string file_system;  // by name; empty: unknown, or a device
   bool is_memory = false;
-  Trial direct;  // a block by O_DIRECT: of a device read, else written and read
+  Trial direct;  // a block by O_DIRECT: of a device or file read, else written and read
   uint32_t block_bytes = 0;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
-  std::string content;  // what a device carries that is not kvcachefs'; empty: nothing
+  std::string content;  // what a device or file carries that is not kvcachefs'; empty: nothing
 };
 
 struct SystemFacts {

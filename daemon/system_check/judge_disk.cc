@@ -38,13 +38,13 @@ SystemRow judge_place(const DiskPlace& disk) {
                 .needed = true};
   if (disk.found.failed()) {
     row.finding = fmt::format("tried: {}: {}", disk.looked_at, sys::error_text(disk.found.code()));
-    row.remedy = "make the directory, or name another one";
+    row.remedy = "name a directory, a file in one that is there, or a block device";
   } else if (disk.is_memory) {
     row.finding =
         fmt::format("read: {} lies on {}, which is memory itself", disk.looked_at, disk.file_system);
     row.remedy = "name a directory of an ext4 or an XFS, or a block device";
   } else if (!disk.content.empty()) {
-    row.finding = fmt::format("read: {} is a block device that carries {}", disk.path, disk.content);
+    row.finding = fmt::format("read: {} carries {}", disk.path, disk.content);
     row.remedy = "name another device, or a file on its file system; spill_force=on overwrites it";
   } else {
     row.state = State::kPresent;
@@ -63,8 +63,9 @@ SystemRow judge_direct(const DiskPlace& disk) {
                 .needed = true};
   if (disk.direct.worked()) {
     row.state = State::kPresent;
-    row.finding = fmt::format("tried: a block of {} was {}", format_size(disk.block_bytes),
-                              disk.is_device ? "read" : "written to a nameless file and read");
+    row.finding =
+        fmt::format("tried: a block of {} was {}", format_size(disk.block_bytes),
+                    disk.is_device || disk.is_file ? "read" : "written to a nameless file and read");
   } else if (disk.direct.failed()) {
     row.state = State::kAbsent;
     row.finding = "tried: " + sys::error_text(disk.direct.code());

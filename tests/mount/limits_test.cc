@@ -324,7 +324,8 @@ TEST_F(LimitsTest, XattrsOfEachInode) {
     EXPECT_EQ(put("user.d", 1), "ENOSPC") << "three are the most";
     EXPECT_EQ(put("user.c", 2), "ok") << "it is there";
     set("max_xattr_bytes", "20");
-    EXPECT_EQ(put("user.c", 1), "ENOSPC") << "from now on";
+    EXPECT_EQ(put("user.c", 3), "ENOSPC") << "from now on";
+    EXPECT_EQ(put("user.c", 2), "ok") << "it takes no more than before";
     EXPECT_EQ(::getxattr(its.c_str(), "user.a", nullptr, 0), 10) << "what is there stays";
     EXPECT_EQ(::removexattr(its.c_str(), "user.a"), 0);
     EXPECT_EQ(put("user.c", 1), "ok");

@@ -2,6 +2,7 @@
 // the same spill file.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ void SpillRestartTest::make_tree() {
   ASSERT_EQ(set_xattr(path("d/inner/e"), "user.model", std::string("a\0b", 3)), 0);
   ASSERT_EQ(set_xattr(path("d/inner/e"), "user.kv.priority", "7"), 0);
   ASSERT_EQ(set_xattr(path("d"), "user.of", "directory"), 0);
+  ASSERT_EQ(::lsetxattr(path("d/link").c_str(), "trusted.of", "link", 4, 0), 0);
   ASSERT_EQ(set_xattr(path("pinned"), "user.kvcachefs.pinned", "1"), 0);
   ASSERT_EQ(::chown(path("d/inner/e").c_str(), 11, 22), 0);
   ASSERT_EQ(::chmod(path("d/inner/e").c_str(), 04751), 0);
@@ -81,6 +83,7 @@ void SpillRestartTest::expect_tree() {
   EXPECT_EQ(xattr(path("d/inner/e"), "user.model"), std::string("a\0b", 3));
   EXPECT_EQ(xattr(path("d/inner/e"), "user.kv.priority"), "7");
   EXPECT_EQ(xattr(path("d"), "user.of"), "directory");
+  EXPECT_EQ(::lgetxattr(path("d/link").c_str(), "trusted.of", nullptr, 0), 4);
   EXPECT_EQ(xattr(path("pinned"), "user.kvcachefs.pinned"), "1");
   EXPECT_EQ(stat("pinned_bytes"), static_cast<int64_t>(kMiB));
   EXPECT_TRUE(eventually([&] { return tier_of(path("pinned")) == "clean"; })) << "pinned is in memory";

@@ -86,6 +86,28 @@ TEST_F(SystemCheckMountTest, RefusesADiskThatIsNone) {
   EXPECT_THAT(outcome.out, HasSubstr("/not/there: No such file or directory"));
 }
 
+TEST_F(SystemCheckMountTest, LooksAtTheFileThatIsThere) {
+  const DiskDirectory place;
+  const auto state_at = [&](const std::string& path, int code) {
+    const Outcome outcome = run({"kvcachefsd", "--check-system=" + path});
+    EXPECT_EQ(outcome.exit_code, code) << outcome.out;
+    return state_of(outcome.out, "place of the disk tier");
+  };
+  write_file(place / "empty", "");
+  write_file(place / "zeros", std::string(10'000, '\0'));
+  EXPECT_EQ(state_at(place / "empty", 0), "present");
+  EXPECT_EQ(state_at(place / "zeros", 0), "present");
+  write_file(place / "text", "of something else");
+  ASSERT_EQ(::mkfifo((place / "fifo").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink((place / "loop").c_str(), (place / "loop").c_str()), 0);
+  ASSERT_EQ(::symlink("/not/there", (place / "dangling").c_str()), 0);
+  write_file("/dev/shm/kv-test-memory", "");
+  ASSERT_EQ(::symlink("/dev/shm/kv-test-memory", (place / "memory").c_str()), 0);
+  for (const char* name : {"text", "fifo", "loop", "dangling", "memory"})
+    EXPECT_EQ(state_at(place / name, 1), "absent") << name;
+  (void)::unlink("/dev/shm/kv-test-memory");
+}
+
 // What a user sees who is not root: no trial, and nothing that is taken for known.
 TEST_F(SystemCheckMountTest, TellsAUserWhatItCannotTry) {
   const DiskDirectory place;

@@ -66,7 +66,6 @@ Result<CatalogNode> describe_inode(int fd, const struct stat& shown, uint64_t id
     if (after &&
         (after->st_atim.tv_sec != node.accessed.tv_sec || after->st_atim.tv_nsec != node.accessed.tv_nsec))
       (void)sys::change_times(fd, {node.accessed, timespec{0, UTIME_OMIT}});
-    return node;
   }
   auto xattrs = xattrs_of(fd);
   if (!xattrs) return pass(xattrs);
