@@ -38,7 +38,7 @@ SystemRow judge_place(const DiskPlace& disk) {
                 .needed = true};
   if (disk.found.failed()) {
     row.finding = fmt::format("tried: {}: {}", disk.looked_at, sys::error_text(disk.found.code()));
-    row.remedy = "name a directory, a file in one that is there, or a block device";
+    row.remedy = "make the directory, or name a file in one that is there, or a block device";
   } else if (disk.is_memory) {
     row.finding =
         fmt::format("read: {} lies on {}, which is memory itself", disk.looked_at, disk.file_system);
