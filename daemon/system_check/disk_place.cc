@@ -80,7 +80,8 @@ void look_at_file_system(const Result<UniqueFd>& fd, DiskPlace& facts) {
   facts.total_bytes = static_cast<uint64_t>(space->f_blocks) * unit_bytes;
   facts.free_bytes = static_cast<uint64_t>(space->f_bfree) * unit_bytes;
   facts.file_system = name_of_file_system(facts.looked_at);
-  facts.is_memory = !memory_file_system(*space).empty();
+  const auto memory = memory_file_system(fd->get());
+  facts.is_memory = memory && !memory->empty();
 }
 
 // A file with a superblock may still be another pool's, which only its catalog tells.

@@ -115,6 +115,26 @@ TEST_F(SpillTargetTest, MemoryIsNoDisk) {
   EXPECT_EQ(list(tmpfs.path()), std::vector<std::string>());
 }
 
+// A daemon whose disk or catalog is an entry of its own would wait for itself.
+TEST_F(SpillTargetTest, AMountOfKvcachefsIsNoDisk) {
+  start_pool("p:size=64M");
+  const std::vector<std::string> set = {"kvcachefs", "--mount", mount().root(), "set", "p", "spill_size=64M"};
+  auto command = set;
+  command.push_back("spill=" + path("self"));
+  Outcome outcome = run(command);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.error.find("lies on fuse.kvcachefs"), std::string::npos) << outcome.error;
+  command = set;
+  command.push_back("spill=" + (disk() / "spill"));
+  command.push_back("catalog=" + path("c/atalog"));
+  outcome = run(command);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.error.find("lies on fuse.kvcachefs"), std::string::npos) << outcome.error;
+  EXPECT_EQ(list(mount().path()), std::vector<std::string>());
+  expect_refused(on(path("other"), ",spill_size=64M"), {"lies on fuse.kvcachefs"});
+  EXPECT_EQ(run({"kvcachefsd", "--check-system=" + path("self")}).exit_code, 1);
+}
+
 // An overlay on ramfs has no O_DIRECT for any caller. ext4 that journals data lets files be opened with
 // O_DIRECT, but copies the bytes.
 TEST_F(SpillTargetTest, AFileSystemWithoutDirectIO) {

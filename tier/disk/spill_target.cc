@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +14,7 @@
 #include <utility>
 
 #include "base/mapping.h"
+#include "base/mountinfo.h"
 #include "base/size.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
@@ -190,11 +193,10 @@ Result<void> Opening::open_existing(const struct stat& status) {
 }
 
 Result<void> Opening::check_file_system(int fd) const {
-  const auto found = sys::statfs_of(fd);
-  if (!found) return refuse_call(found.error(), "cannot be looked at");
-  const std::string_view name = memory_file_system(*found);
-  if (name.empty()) return {};
-  return refuse(EINVAL, "lies on {}, which is memory itself: the spill tier needs a disk", name);
+  const auto name = memory_file_system(fd);
+  if (!name) return refuse_call(name.error(), "cannot be looked at");
+  if (name->empty()) return {};
+  return refuse(EINVAL, "lies on {}, which is memory itself: the spill tier needs a disk", *name);
 }
 
 Result<void> Opening::lock() {
@@ -362,11 +364,20 @@ Result<SpillTarget> Opening::finish() {
 
 }  // namespace
 
-std::string_view memory_file_system(const struct statfs& found) {
-  if (found.f_type == TMPFS_MAGIC) return "tmpfs";
-  if (found.f_type == RAMFS_MAGIC) return "ramfs";
-  if (found.f_type == HUGETLBFS_MAGIC) return "hugetlbfs";
-  return {};
+Result<std::string_view> memory_file_system(int fd) {
+  const auto status = sys::stat_of(fd);
+  if (!status) return fail(status.error().code);
+  auto mounts = read_mounts();
+  if (!mounts) return pass(mounts);
+  const std::string device = fmt::format("{}:{}", major(status->st_dev), minor(status->st_dev));
+  for (const MountPoint& mount : *mounts)
+    if (mount.device == device && mount.type == kFileSystemType) return kFileSystemType;
+  const auto found = sys::statfs_of(fd);
+  if (!found) return fail(found.error().code);
+  if (found->f_type == TMPFS_MAGIC) return "tmpfs";
+  if (found->f_type == RAMFS_MAGIC) return "ramfs";
+  if (found->f_type == HUGETLBFS_MAGIC) return "hugetlbfs";
+  return std::string_view();
 }
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options) {

@@ -16,8 +16,6 @@
 //   EIO       it is shorter than its superblock says (with `whole`), or the disk failed
 #pragma once
 
-#include <sys/statfs.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -55,8 +53,9 @@ struct SpillTarget {
   bool made = false;        // the superblock is new: no earlier catalog knows this disk
 };
 
-// The name of a file system that is memory itself, where no target may lie; empty for any other.
-std::string_view memory_file_system(const struct statfs& found);
+// The name of a file system that is memory itself, where no target may lie; empty for any other. A daemon
+// whose disk lies in a mount of kvcachefs would wait for itself.
+Result<std::string_view> memory_file_system(int fd);
 
 Result<SpillTarget> open_spill_target(const SpillTargetOptions& options);
 // probe_spill_target() says whether open_spill_target() would succeed on the existing target, which stays as

@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "base/log.h"
+#include "base/mountinfo.h"
 #include "base/risky_read.h"
 #include "base/size.h"
 #include "base/sys_disk.h"
@@ -82,6 +84,18 @@ std::string catalog_path_of(const PoolOptions& options) {
                                       : options.catalog_path;
 }
 
+// The daemon would wait for itself.
+Result<void> check_catalog_place(const std::string& path) {
+  std::filesystem::path there = path;
+  auto fd = sys::open_at(AT_FDCWD, there.c_str(), O_PATH);
+  while (!fd && there.has_relative_path())
+    fd = sys::open_at(AT_FDCWD, (there = there.parent_path()).c_str(), O_PATH);
+  const auto memory = fd ? memory_file_system(fd->get()) : pass(fd);
+  if (!memory || *memory != kFileSystemType) return {};
+  return fail(EINVAL,
+              fmt::format("the catalog {} lies on {}, which cannot keep what it keeps", path, *memory));
+}
+
 SpillTargetOptions target_of(const PoolOptions& options, bool whole) {
   return {.path = options.spill_path,
           .size_bytes = options.spill_size_bytes,
@@ -94,6 +108,8 @@ SpillTargetOptions target_of(const PoolOptions& options, bool whole) {
 Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching how) {
   const bool adopted = how == Attaching::kAdopted;
   const std::string catalog_path = catalog_path_of(options);
+  if (auto good = adopted ? Result<void>() : check_catalog_place(catalog_path); !good)
+    return fail(good.error().code, fmt::format("pool {}: {}", pool.name(), good.error().message));
   auto catalog = adopted ? open_present_catalog(catalog_path, kAdoptedPatience) : open_catalog(catalog_path);
   if (!catalog)
     return fail(catalog.error().code, fmt::format("pool {}: {}", pool.name(), catalog.error().message));
