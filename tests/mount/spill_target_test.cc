@@ -118,18 +118,15 @@ TEST_F(SpillTargetTest, MemoryIsNoDisk) {
 // A daemon whose disk or catalog is an entry of its own would wait for itself.
 TEST_F(SpillTargetTest, AMountOfKvcachefsIsNoDisk) {
   start_pool("p:size=64M");
-  const std::vector<std::string> set = {"kvcachefs", "--mount", mount().root(), "set", "p", "spill_size=64M"};
-  auto command = set;
-  command.push_back("spill=" + path("self"));
-  Outcome outcome = run(command);
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_NE(outcome.error.find("lies on fuse.kvcachefs"), std::string::npos) << outcome.error;
-  command = set;
-  command.push_back("spill=" + (disk() / "spill"));
-  command.push_back("catalog=" + path("c/atalog"));
-  outcome = run(command);
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_NE(outcome.error.find("lies on fuse.kvcachefs"), std::string::npos) << outcome.error;
+  const auto refused = [&](const std::string& spill, const std::string& catalog) {
+    return run({"kvcachefs", "--mount", mount().root(), "set", "p", "spill_size=64M", "spill=" + spill,
+                "catalog=" + catalog})
+               .exit_code == 1;
+  };
+  EXPECT_TRUE(refused(path("self"), disk() / "catalog"));
+  EXPECT_TRUE(refused(disk() / "spill", path("c/atalog")));
+  for (const char* line : {"p/self lies on fuse.kvcachefs", "p/c/atalog lies on fuse.kvcachefs"})
+    EXPECT_NE(mount().log().find(line), std::string::npos) << mount().log() << line;
   EXPECT_EQ(list(mount().path()), std::vector<std::string>());
   expect_refused(on(path("other"), ",spill_size=64M"), {"lies on fuse.kvcachefs"});
   EXPECT_EQ(run({"kvcachefsd", "--check-system=" + path("self")}).exit_code, 1);
