@@ -89,7 +89,7 @@ void catalog_rows(Bench& bench) {
     while (ours.pool_stat("cold_entries") < static_cast<double>(entries)) {
       throw_if_stopped();
       ::usleep(1000);
-      if (now_ns() - begin_ns > 100'000'000'000) throw BenchError("the entries are not back");
+      if (now_ns() - begin_ns > 300'000'000'000) throw BenchError("the entries are not back");
     }
     seconds.push_back(1 / rate(1, begin_ns));
     if (round == 0) taken_over = kill_serving_process(ours);
