@@ -220,6 +220,22 @@ TEST_F(StartingTest, AFailureInTheMidstLosesNothing) {
   stop_and_check();
 }
 
+TEST_F(StartingTest, ATakeoverMissesNoNameToCome) {
+  const int missing = there(false).front();
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGSTOP), 0);  // so that this process does not go on
+  go_on();
+  arm("pause walk begun");
+  kill_server();
+  ASSERT_TRUE(eventually([&] { return exists(paused()); }));
+  auto found = std::async(std::launch::async, [&] { return is_whole(missing); });
+  EXPECT_EQ(found.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  go_on();
+  EXPECT_TRUE(found.get());
+  until_all_are_back();
+  expect_all_but({});
+  stop_and_check();
+}
+
 // Only the disk tells which names are to come. Until it is back, none is a miss, or free to take but in a
 // directory that was made meanwhile.
 TEST_F(StartingTest, WithoutItsDiskNoNameIsFreeToTake) {
