@@ -59,7 +59,10 @@ Result<void> set_virtual(const Node& node, std::string_view name, std::string_vi
 }
 
 // The error is ENOSPC. What takes no more than before may be set also beyond a limit that was lowered.
-Result<void> check_room(const NameLimits& limits, int fd, std::string_view wanted, size_t size) {
+Result<void> check_room(const NameLimits& limits, int fd, const char* its_name, size_t size) {
+  const auto before = sys::get_xattr(fd, its_name, {});
+  if (before && size <= *before) return {};
+  const std::string_view wanted = its_name;
   // The list is not asked for its length first, because the spiller may add an attribute of the daemon's
   // before the second call.
   std::vector<char> names(XATTR_LIST_MAX);
@@ -67,8 +70,6 @@ Result<void> check_room(const NameLimits& limits, int fd, std::string_view wante
   if (!length) return pass(length);
   uint64_t bytes = wanted.size() + size, names_bytes = wanted.size() + 1;
   size_t count = 1;
-  const auto before = sys::get_xattr(fd, std::string(wanted).c_str(), {});
-  if (before && size <= *before) return {};
   for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
     const std::string_view name(&names[at]);
     if (name == wanted || name.starts_with(kOwnXattrs)) continue;
