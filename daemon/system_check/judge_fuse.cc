@@ -56,6 +56,12 @@ SystemRow fuse_row(const SystemFacts& facts, std::string what, std::string_view 
           .finding = std::move(finding)};
 }
 
+// A row of what the kernel offers by a flag.
+SystemRow offer_row(const SystemFacts& facts, std::string what, std::string_view since, bool offered) {
+  return fuse_row(facts, std::move(what), since, offered,
+                  offered ? "tried: the kernel offers it" : "tried: the kernel does not offer it");
+}
+
 SystemRow judge_passthrough(const SystemFacts& facts) {
   const KernelOffer& fuse = facts.trials.fuse;
   std::string finding = "tried: the kernel took a file of a tmpfs";
@@ -104,9 +110,7 @@ SystemRow judge_epoch(const SystemFacts& facts) {
 }
 
 SystemRow judge_direct_maps(const SystemFacts& facts) {
-  const bool present = facts.trials.fuse.maps_direct;
-  SystemRow row = fuse_row(facts, "maps past page cache", "6.6", present,
-                           present ? "tried: the kernel offers it" : "tried: the kernel does not offer it");
+  SystemRow row = offer_row(facts, "maps past page cache", "6.6", facts.trials.fuse.maps_direct);
   row.cost =
       "none with passthrough; without it what is read or mapped is in the page cache, too, which the kernel "
       "takes "
@@ -116,9 +120,7 @@ SystemRow judge_direct_maps(const SystemFacts& facts) {
 }
 
 SystemRow judge_mapped_ids(const SystemFacts& facts) {
-  const bool present = facts.trials.fuse.maps_ids;
-  SystemRow row = fuse_row(facts, "mounts with mapped ids", "6.12", present,
-                           present ? "tried: the kernel offers it" : "tried: the kernel does not offer it");
+  SystemRow row = offer_row(facts, "mounts with mapped ids", "6.12", facts.trials.fuse.maps_ids);
   row.cost =
       "containers with a user namespace of their own cannot get a pool by a mount with mapped ids: EINVAL";
   if (row.remedy.empty())
