@@ -9,9 +9,9 @@
 namespace kvcachefs::bench {
 
 struct TakeoverTimes {
-  double longest_open_ms = 0;  // of an entry in memory, from the death until the store has ended
-  double store_s = 0;          // from the death until a new entry is stored
-  double cold_open_s = 0;      // from the death until an entry on the disk is opened
+  double longest_open_ms = 0;       // of an entry in memory, from the death until the store has ended
+  double store_s = 0;               // from the death until a new entry is stored
+  double longest_cold_open_ms = 0;  // of many entries on the disk, one after the other, from the death on
 };
 
 TakeoverTimes kill_serving_process(const Kvcachefs& mount);

@@ -80,9 +80,17 @@ Result<std::vector<ListedPool>> begin_adopting(Pools& pools, const Survivors& su
 
 Result<void> adopt_pools(Pools& pools, const std::vector<ListedPool>& there, Survivors& survivors,
                          const RuntimeDir& runtime, Workers& workers) {
+  fault_point("disks to come");
   for (const ListedPool& pool : there)
+    if (auto its = pools.take_disk(pool.number, pool.options)) workers.read_before_use(its);
+  fault_point("disks taken");
+  for (const ListedPool& pool : there) {
     if (auto adopted = pools.adopt(pool.number, pool.options); !adopted) return adopted;
+    const auto its = pools.find(pool.number);
+    if (its->disk().exists()) its->recovery().disk().before_use().end();
+  }
   if (auto served = workers.restore_disks(std::chrono::milliseconds(0)); !served) return served;
+  for (const auto& pool : pools.all()) pool->recovery().disk().before_use().end();
   runtime.note_pools_without_disk(names_without_disk(pools));
   // These kept inodes belong to pools that are gone, or that were about to be created.
   for (const auto& [place, kept] : survivors.kept_inodes().list())

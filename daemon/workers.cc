@@ -216,12 +216,14 @@ void Workers::run_thread(const char* name, int nice, DiskThreads& disk, Step ste
     pthread_setname_np(pthread_self(), name);
     (void)setpriority(PRIO_PROCESS, 0, nice);
     pool->disk_requests().run_near_disk();
-    while (!disks_stopping_ && !pool->retired()) step(kDiskPause);
+    while (!disks_stopping_ && !pool->retired() && !pool->disk().before_use().is_withdrawn())
+      step(kDiskPause);
   });
 }
 
 void Workers::run_promoters(DiskThreads& disk) {
-  for (const auto& lane : disk.pool->disk().tier()->lanes)
+  if (!disk.threads.empty()) return;  // since before the disk tier was in use
+  for (const auto& lane : disk.pool->disk().owned()->lanes)
     run_thread("promoter", 0, disk, [&lane](auto at_most) { lane->step(at_most); });
 }
 
@@ -235,11 +237,20 @@ void Workers::run_others(DiskThreads& disk) {
 void Workers::run_disk(const std::shared_ptr<Pool>& pool) {
   const OthersSignals others;
   MutexLock lock(mutex_);
-  if (std::ranges::find(disks_, pool, &DiskThreads::pool) != disks_.end()) return;  // restore() runs them
-  DiskThreads& disk = disks_.emplace_back();
-  disk.pool = pool;
+  DiskThreads& disk = threads_of(pool);
+  if (std::exchange(disk.is_whole, true)) return;
   run_promoters(disk);
   run_others(disk);
+}
+
+void Workers::read_before_use(const std::shared_ptr<Pool>& pool) {
+  const OthersSignals others;
+  {
+    MutexLock lock(mutex_);
+    run_promoters(threads_of(pool));
+  }
+  pool->recovery().disk().before_use().readable(pool->disk().owned()->promoter,
+                                                [this, its = pool.get()] { end_reading(*its); });
 }
 
 Result<void> Workers::restore_disks(std::chrono::milliseconds patience) {
@@ -247,7 +258,7 @@ Result<void> Workers::restore_disks(std::chrono::milliseconds patience) {
   MutexLock lock(mutex_);
   for (const auto& pool : pools_.all()) {
     if (!pool->recovery().brings_back()) continue;
-    disks_.emplace_back().pool = pool;
+    threads_of(pool).is_whole = true;
     Restore& its = restores_.emplace_back();
     its.pool = pool;
     its.thread = std::thread([this, &its] {
@@ -294,16 +305,6 @@ void Workers::end_disks_of_removed_pools() {
     if (ender.done) ender.thread.join();
     return !ender.thread.joinable();
   });
-}
-
-void Workers::end(std::vector<DiskThreads> disks) {
-  for (DiskThreads& disk : disks) {
-    for (std::thread& thread : disk.threads) {
-      disk.pool->disk().tier()->wake();
-      thread.join();
-    }
-    disk.pool->disk().tier()->close();
-  }
 }
 
 void Workers::end_servers() {

@@ -36,6 +36,8 @@ class Workers {
   static void on_several_threads(const std::function<void()>& work);
   // The call starts the threads that take requests. They need no other where Session serves in part.
   void start_servers(unsigned server_threads);
+  // The call starts the threads of an adopted pool that serve clients from its disk before that is in use.
+  void read_before_use(const std::shared_ptr<Pool>& pool) EXCLUDES(mutex_);
   // The call starts a thread for each pool of which something is to be brought back from its disk. It answers
   // when each of these pools can be served, and after `patience` more, unless all is back sooner. The first
   // failure up to then is the answer; a later one is for the log.
@@ -68,6 +70,7 @@ class Workers {
   struct DiskThreads {
     std::shared_ptr<Pool> pool;
     std::vector<std::thread> threads;
+    bool is_whole = false;  // it has all its threads, or restore() will see to that
   };
   // What comes back of a pool while it is served; until then its disk is only read from.
   struct Restore {
@@ -79,7 +82,10 @@ class Workers {
   };
   void restore(Restore& its) EXCLUDES(mutex_);
   void came_to(Restore& its, Restore::State state, Result<void> outcome = {}) EXCLUDES(mutex_);
+  // Makes a place for the pool's threads if it has none.
   DiskThreads& threads_of(const std::shared_ptr<Pool>& pool) REQUIRES(mutex_);
+  // Before its disk goes.
+  void end_reading(const Pool& pool) EXCLUDES(mutex_);
   void run_promoters(DiskThreads& disk) REQUIRES(mutex_);
   void run_others(DiskThreads& disk) REQUIRES(mutex_);
   static void give_up(Pool& pool);

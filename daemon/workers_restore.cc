@@ -1,4 +1,4 @@
-// What comes back of the pools' disks while they are served.
+// What comes back of the pools' disks while they are served, and how they end.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -16,7 +16,34 @@ constexpr auto kLookAgain = std::chrono::milliseconds(100);
 }  // namespace
 
 Workers::DiskThreads& Workers::threads_of(const std::shared_ptr<Pool>& pool) {
-  return *std::ranges::find(disks_, pool, &DiskThreads::pool);
+  const auto found = std::ranges::find(disks_, pool, &DiskThreads::pool);
+  if (found != disks_.end()) return *found;
+  DiskThreads& disk = disks_.emplace_back();
+  disk.pool = pool;
+  return disk;
+}
+
+void Workers::end(std::vector<DiskThreads> disks) {
+  for (DiskThreads& disk : disks) {
+    DiskTier& tier = *disk.pool->disk().owned();
+    for (auto& thread : disk.threads) {
+      tier.wake();
+      thread.join();
+    }
+    tier.close();
+  }
+}
+
+void Workers::end_reading(const Pool& pool) {
+  std::vector<DiskThreads> ended;
+  {
+    MutexLock lock(mutex_);
+    const auto its = [&](const DiskThreads& disk) { return disk.pool.get() == &pool; };
+    const auto found = std::ranges::find_if(disks_, its);
+    ended.push_back(std::move(*found));
+    disks_.erase(found);
+  }
+  end(std::move(ended));
 }
 
 void Workers::came_to(Restore& its, Restore::State state, Result<void> outcome) {

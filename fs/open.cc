@@ -55,7 +55,9 @@ void open_cold(const Request& request, Node node, fuse_file_info file, uint64_t 
   auto reopen = [request, node = std::move(node), file, begun_ns, patience_ends_ms,
                  tries](const PromoteOutcome& outcome) mutable {
     using Kind = PromoteOutcome::Kind;
-    const bool over = outcome.kind == Kind::kEnding || outcome.finding.kind == Finding::Kind::kUnreadable;
+    // A disk that fails before it is in use ends without the daemon.
+    const bool is_ending = outcome.kind == Kind::kEnding && !node.pool->disk().before_use().lasts();
+    const bool over = is_ending || outcome.finding.kind == Finding::Kind::kUnreadable;
     if (over) return reply_error(request, error_of(outcome));
     const bool intact = outcome.kind == Kind::kIntactOnDisk;
     if (try_open(request, node, &file, intact))

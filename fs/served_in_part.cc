@@ -37,8 +37,8 @@ ServedInPart::Way ServedInPart::way_in_part(std::span<const std::byte> request) 
   return put_aside(request) ? Way::kAside : Way::kServed;
 }
 
-// A file in memory that is not written is looked up, asked for its attributes, opened for reading, read and
-// closed.
+// A file that is not written is looked up, asked for its attributes, opened for reading, read and, if it is
+// in memory, closed.
 bool ServedInPart::is_served(std::span<const std::byte> request) const {
   const auto header = header_of(request);
   switch (header.opcode) {
@@ -63,7 +63,8 @@ bool ServedInPart::is_served(std::span<const std::byte> request) const {
     case FUSE_OPEN:
       return is_open_of_a_reader(request) && its.has_found_to_read(id.ino());
     case FUSE_READ:
-      return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0;
+      return (arguments_of<fuse_read_in>(request).fh & operations::kFromDisk) == 0 ||
+             its.is_read_from_disk(id.ino());
     case FUSE_RELEASE:
       return is_closed_by_a_reader(arguments_of<fuse_release_in>(request).fh) &&
              its.has_found_to_read(id.ino());

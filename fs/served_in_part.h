@@ -1,5 +1,5 @@
-// ServedInPart lets a successor serve while it still walks its pools: what clients need to read entries that
-// are in memory is served at once, and every other request is put aside until all is found. Nothing of a pool
+// ServedInPart lets a successor serve while it still walks its pools: what clients need to read entries is
+// served at once, and every other request is put aside until all is found. Nothing of a pool
 // is changed meanwhile but what clients have open, so what the walk finds stays true. Any server thread;
 // begin() comes before they start, end() when all is found. Failure: beyond kMostBytes of requests aside a
 // server thread waits for end().

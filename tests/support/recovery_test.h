@@ -87,6 +87,10 @@ class RecoveryTest : public PoolPartsTest {
   }
   Result<void> attach() { return attach(&Recovery::attach_disk); }
   Result<void> attach_adopted() { return attach(&Recovery::attach_adopted_disk); }
+  Result<void> begin_attaching_adopted() {
+    auto taken = attach(&Recovery::take_disk);
+    return taken ? recovery_->begin_attaching_adopted(options_) : taken;
+  }
   void recover() {
     (void)adopt();
     const auto attached = attach_adopted();

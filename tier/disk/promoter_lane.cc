@@ -219,7 +219,9 @@ void PromoterLane::finish(Job& job) {
   promoter_.residency_.end_promote(ended.task, outcome, asked_for);
   ended.task.fd.reset();
   fault_point("promotion ended");
-  promoter_.done(ended.task.ino, outcome, ended.priority);
+  // A damaged entry that stays is no miss.
+  const bool stays = ended.task.stays_on_disk && outcome.finding.is_damage();
+  promoter_.done(ended.task.ino, stays ? outcome_of(EIO) : outcome, ended.priority);
   promoter_.residency_.waiters_told(ended.task.ino);
   // The bytes count as arriving until here: an evictor that finds none arriving looks for them among what can
   // leave.

@@ -84,6 +84,10 @@ void PromoterLane::wait_in_order(Jobs::iterator job) {
 // other calls for a moment. False: the job still waits.
 bool PromoterLane::claim_memory(Jobs::iterator waiting) {
   Job& job = *waiting;
+  if (job.task.stays_on_disk) {
+    verify_instead(waiting);
+    return true;
+  }
   const uint64_t size = job.task.content.size_bytes;
   const auto allocated = size == 0     ? Result<void>()
                          : !holds(job) ? fail(ENOSPC)
@@ -151,7 +155,7 @@ Result<Mapping> PromoterLane::memory_for(Job& job) {
 void PromoterLane::verify_instead(Jobs::iterator waiting) {
   Job& job = *waiting;
   begin_moving(waiting);
-  auto memory = Mapping::of_memory(std::min(kPieceBytes, job.task.content.size_bytes));
+  auto memory = Mapping::of_memory(std::clamp<uint64_t>(job.task.content.size_bytes, 1, kPieceBytes));
   if (!job.verified_instead() || !memory) {
     job.outcome = kNoMemory;
     return finish(job);

@@ -53,6 +53,9 @@ struct PromoteTask {
   UniqueFd fd;
   CatalogContent content;
   uint64_t begun_ns = 0;
+  // The disk tier is not in use yet: the copy is verified, and the entry served from the disk. `fd` is open
+  // for reading.
+  bool stays_on_disk = false;
 };
 
 struct PromoteOutcome {

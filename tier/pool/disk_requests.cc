@@ -33,6 +33,7 @@ class Together {
 
 void DiskRequests::promote(uint64_t ino, PromoteWaiter waiter, Room::Whose whose, uint64_t patience_ends_ms) {
   if (disk_.away() != nullptr) return disk_.away()->wait(std::move(waiter));
+  if (disk_.tier() == nullptr && disk_.before_use().verify(ino, waiter)) return;
   if (disk_.tier() == nullptr) return waiter({});
   count(counters_.promote_waits);
   const int priority = whose == Room::Whose::kWriter ? Promoter::kWriterPriority : Promoter::kOpenPriority;
@@ -53,6 +54,7 @@ void DiskRequests::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Pr
     }
   }
   // The open file keeps the extents held.
+  if (cold && disk_.tier() == nullptr && disk_.before_use().read(*cold, offset, size, waiter)) return;
   if (cold && disk_.tier() == nullptr) return waiter(fail(EIO));
   if (cold) return disk_.tier()->promoter.read(std::move(*cold), offset, size, std::move(waiter));
   if (!file) return waiter(fail(disk_.away() != nullptr ? EIO : ESTALE));
@@ -213,7 +215,7 @@ void DiskRequests::spill_all() {
 }
 
 void DiskRequests::run_near_disk() {
-  const int node = disk_.tier()->store->device().node();
+  const int node = disk_.owned()->store->device().node();
   if (node >= 0) surroundings_.topology->run_on(node);
 }
 

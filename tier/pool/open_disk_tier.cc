@@ -136,7 +136,7 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
     if (auto put = put_uuid(**catalog, kSpillUuidSetting, target->uuid); !put) return put;
   }
   const uint64_t size_bytes = target->size_units * target->unit_bytes;
-  const auto attach = adopted                     ? &Recovery::begin_attaching_adopted
+  const auto attach = adopted                     ? &Recovery::take_disk
                       : how == Attaching::kBehind ? &Recovery::begin_attaching
                                                   : &Recovery::attach_disk;
   auto attached =

@@ -27,8 +27,10 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
     if (entry->tier == Entry::Tier::kCold) {
       // A cold file without a name does not come back: it was unlinked, or discarded with its bad copy.
       if (entry->removed && entry->direct_count == 0) return OpenAnswer{Presence::kGone};
-      if (disk_.tier() == nullptr) return OpenAnswer{disk_.presence_of_cold()};
+      if (disk_.tier() == nullptr && !disk_.before_use().lasts()) return OpenAnswer{disk_.presence_of_cold()};
       if (writer || (!mode.from_disk && entry->direct_count == 0)) return OpenAnswer{Presence::kCold};
+      if (entry->disk.copy() == nullptr && entry->disk.held() == nullptr)
+        return OpenAnswer{Presence::kCold};  // it was open before the process that died
       opened.from_disk = true;
       hold_on_disk(*entry);
     } else {
@@ -121,8 +123,10 @@ Result<void> OpenFiles::back(Entry& entry) {
 void OpenFiles::hold_on_disk(Entry& entry) {
   count(counters_.served_from_disk);
   if (entry.direct_count > 0) return;
-  KVCACHEFS_CHECK(entry.disk.copy() != nullptr);
-  disk_.tier()->store->hold(entries_.contents().held_on_disk(entry, *entry.disk.copy()));
+  // Before the disk tier is in use nothing is overwritten. The reconciler, which finds the copy, holds what
+  // is open by then.
+  if (entry.disk.copy() != nullptr)
+    disk_.owned()->store->hold(entries_.contents().held_on_disk(entry, *entry.disk.copy()));
 }
 
 void OpenFiles::end_open(uint64_t ino, OpenMode mode) {

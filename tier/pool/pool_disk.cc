@@ -105,4 +105,9 @@ void PoolDisk::use() {
   tier_.store(owned_.get());
 }
 
+void PoolDisk::drop() {
+  before_use_.withdraw();
+  owned_.reset();
+}
+
 }  // namespace kvcachefs

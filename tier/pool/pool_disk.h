@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "tier/disk/away_disk.h"
 #include "tier/disk/disk_tier.h"
+#include "tier/pool/disk_before_use.h"
 #include "tier/pool/opened.h"
 #include "tier/pool/pool_part.h"
 #include "tier/pool/restoring.h"
@@ -55,6 +57,9 @@ class PoolDisk : PoolPart, public Restoring {
     owned_away_ = std::move(away);
     away_ = owned_away_.get();
   }
+  DiskBeforeUse& before_use() { return before_use_; }
+  const DiskBeforeUse& before_use() const { return before_use_; }
+  void drop();  // the owned tier, which is not in use
 
  private:
   bool wants_spill(const Entry& entry, bool again) const;
@@ -62,6 +67,7 @@ class PoolDisk : PoolPart, public Restoring {
   std::unique_ptr<AwayDisk> owned_away_;
   std::atomic<AwayDisk*> away_{nullptr};
   std::unique_ptr<DiskTier> owned_;
+  DiskBeforeUse before_use_;
   std::atomic<DiskTier*> tier_{nullptr};
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<uint64_t> wanted_bytes_{0};

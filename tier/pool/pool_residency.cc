@@ -135,9 +135,10 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
 Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   const LockedEntry entry(entries_.shard(ino), ino);
   // An entry that was unlinked while it is served from the disk stays there.
-  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting() ||
-      entry->disk.copy() == nullptr)
+  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting())
     return std::nullopt;
+  if (disk_.tier() == nullptr) return begin_verification(*entry);
+  if (entry->disk.copy() == nullptr) return std::nullopt;
   const CatalogContent& copy = *entry->disk.copy();
   auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
   if (!fd) return pass(fd);
@@ -157,7 +158,37 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   return PromoteTask{.ino = ino, .fd = std::move(*fd), .content = copy, .begun_ns = now_ns()};
 }
 
+// Of an entry that was not reconciled yet its mark says what the disk has. What changes the file, so that the
+// walk would see it, is left alone.
+Result<std::optional<PromoteTask>> PoolResidency::begin_verification(Entry& entry) {
+  const uint64_t ino = entry.policy.ino;
+  auto fd = arena_.open(handle_of(entry), kReadForFacts);
+  if (!fd) return pass(fd);
+  if (entry.disk.copy() == nullptr && entry.disk.held() == nullptr) {
+    auto mark = copy_mark_of(fd->get());
+    if (!mark || mark->state != CopyMark::State::kCold) return fail(EIO);
+    (void)entries_.contents().held_on_disk(entry, std::move(mark->content));
+  }
+  entries_.contents().moves(entry, DiskFacts::Move::kPromoting);
+  const CatalogContent& content = entry.disk.copy() != nullptr ? *entry.disk.copy() : *entry.disk.held();
+  fault_point("verification begun");
+  return PromoteTask{
+      .ino = ino, .fd = std::move(*fd), .content = content, .begun_ns = now_ns(), .stays_on_disk = true};
+}
+
+void PoolResidency::end_verification(const PromoteTask& task, const PromoteOutcome& outcome) {
+  const LockedEntry entry(entries_.shard(task.ino), task.ino);
+  if (entry == nullptr) return;
+  entries_.contents().moves(*entry, DiskFacts::Move::kNone);
+  if (outcome.kind == PromoteOutcome::Kind::kIntactOnDisk) return;
+  if (entry->direct_count == 0 && entry->disk.held() != nullptr) (void)entries_.contents().let_go(*entry);
+  if (outcome.kind != PromoteOutcome::Kind::kFailed) return;
+  count(counters_.promote_errors);
+  report_bad_copy(task.content, outcome.finding, "stays as it is");
+}
+
 void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& outcome, bool asked_for) {
+  if (task.stays_on_disk) return end_verification(task, outcome);
   const bool promoted = outcome.kind == PromoteOutcome::Kind::kPromoted;
   fault_point("copied from the disk");
   if (!promoted) (void)arena_.drop_pages(task.fd.get());
@@ -201,10 +232,11 @@ void PoolResidency::waiters_told(uint64_t ino) {
 
 void PoolResidency::report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy) {
   if (finding.kind == Finding::Kind::kWrongBytes) count(counters_.checksum_errors);
-  LogLimit& limit = finding.is_damage() ? disk_.tier()->errors.damage : disk_.tier()->errors.read;
-  const uint64_t place = first_place_of(content.extents, disk_.tier()->store->unit_bytes());
+  DiskTier& tier = *disk_.owned();
+  LogLimit& limit = finding.is_damage() ? tier.errors.damage : tier.errors.read;
+  const uint64_t place = first_place_of(content.extents, tier.store->unit_bytes());
   limit.error(
-      "pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, disk_.tier()->path,
+      "pool {}: {}: {} at byte {}: an entry of {} bytes there {}", name_, tier.path,
       finding.is_damage() ? "bytes that are not the entry's" : fmt::format("read error {}", finding.error),
       place, content.size_bytes, remedy);
 }

@@ -39,6 +39,8 @@ class PoolResidency final : public Residency, DiskPart {
   void wake_evictor() override { surroundings_.evictor->wake(); }
 
  private:
+  Result<std::optional<PromoteTask>> begin_verification(Entry& entry);
+  void end_verification(const PromoteTask& task, const PromoteOutcome& outcome);
   bool take_copy(Entry& entry, const SpillTask& task, CatalogContent content, bool written);
   void report_bad_copy(const CatalogContent& content, Finding finding, const char* remedy);
   void report_refusal(const Error& error);

@@ -113,6 +113,7 @@ Result<void> Pools::begin_adopting(uint16_t number, const PoolOptions& options) 
   MutexLock change(change_mutex_);
   auto pool = Pool::adopt(number, options, surroundings_of(options.name, number));
   if (!pool) return not_taken_over(options.name, pool.error());
+  if (!options.spill_path.empty() && !(*pool)->retired()) (*pool)->recovery().disk().before_use().begin();
   // A pool of which not all is found is not given back: what is in it is for the next process.
   put(number, *pool);
   last_number_ = std::max(last_number_, number);
@@ -120,14 +121,25 @@ Result<void> Pools::begin_adopting(uint16_t number, const PoolOptions& options) 
   return begun ? begun : not_taken_over(options.name, begun.error());
 }
 
+std::shared_ptr<Pool> Pools::take_disk(uint16_t number, const PoolOptions& options) {
+  MutexLock change(change_mutex_);
+  const auto pool = find(number);
+  if (!pool->disk().before_use().lasts()) return nullptr;
+  return open_disk_tier(*pool, options, Attaching::kAdopted) ? pool : nullptr;
+}
+
 Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   MutexLock change(change_mutex_);
   const auto pool = find(number);
   auto found = Pool::adopt_files(pool);
   // A takeover does not depend on a disk: what is in memory, and all other pools, need none.
-  if (found && !options.spill_path.empty() && !pool->retired())
-    if (auto attached = open_disk_tier(*pool, options, Attaching::kAdopted); !attached)
-      found = pool->recovery().go_on_without_disk(options, attached.error());
+  if (found && pool->disk().before_use().lasts()) {
+    // A disk that was not to be had before the files were walked may be there by now.
+    Result<void> attached;
+    if (pool->disk().owned() == nullptr) attached = open_disk_tier(*pool, options, Attaching::kAdopted);
+    if (attached) attached = pool->recovery().begin_attaching_adopted(options);
+    if (!attached) found = pool->recovery().go_on_without_disk(options, attached.error());
+  }
   if (!found) return not_taken_over(options.name, found.error());
   pool->recovery().all_found();
   return {};

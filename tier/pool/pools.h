@@ -42,6 +42,8 @@ class Pools {
   // Pool::adopt, under the number that the pool had, and what is to follow for each of them: its other files,
   // and its disk. After an error this process must not serve, nor end otherwise than without destructors.
   Result<void> begin_adopting(uint16_t number, const PoolOptions& options);
+  // The pool, if its disk can be had before adopt(), which tries it again.
+  std::shared_ptr<Pool> take_disk(uint16_t number, const PoolOptions& options);
   Result<void> adopt(uint16_t number, const PoolOptions& options);
   // A pool with the defaults: a quarter of the memory that no pool has yet.
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);

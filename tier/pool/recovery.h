@@ -48,21 +48,26 @@ class Recovery : DiskPart {
   bool find(uint64_t directory_ino, const char* name);
   bool has_found(uint64_t ino);
   bool is_open(uint64_t ino);            // what has not been found yet
-  bool has_found_to_read(uint64_t ino);  // a file in memory that nobody writes
+  bool has_found_to_read(uint64_t ino);  // a file that nobody writes, in memory or on a disk that can be read
+  bool is_read_from_disk(uint64_t ino);  // what is open of it
   // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
   // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).
   Result<void> attach_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                            uint64_t unit_bytes, const PoolOptions& spill);
+  // An adopted pool's disk, from which clients are served until it is attached (DiskBeforeUse).
+  Result<void> take_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                         uint64_t unit_bytes, const PoolOptions& spill);
+  PoolDisk& disk() { return disk_; }
   // Attaches an adopted pool's disk: the marks on its files say what the disk has of them, and the catalog is
   // made to agree with them.
   Result<void> attach_adopted_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                    uint64_t unit_bytes, const PoolOptions& spill);
   // The same, but what comes back is left to bring_back(), which another thread calls while the pool is
-  // served. ENOSPC: the pool's size is not enough for the names that the catalog has.
+  // served; of an adopted pool after take_disk(). ENOSPC: the pool's size is not enough for the names that
+  // the catalog has.
   Result<void> begin_attaching(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                                uint64_t unit_bytes, const PoolOptions& spill);
-  Result<void> begin_attaching_adopted(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
-                                       uint64_t unit_bytes, const PoolOptions& spill);
+  Result<void> begin_attaching_adopted(const PoolOptions& spill);
   bool brings_back() const { return pending_.has_value(); }  // bring_back() is to be called
   // `in_use` is called when all directories are back and the disk tier is in use; before it, the pool is not
   // served. After a failure before it the pool has no disk tier, and an adopted pool goes on without its
@@ -102,11 +107,13 @@ class Recovery : DiskPart {
   void undo_attaching();
   void all_are_back();
   void tell_names();
+  void promote_pinned();
   void adopt_mark(uint64_t ino, const std::string& name, CopyMark mark);
 
   const Parts parts_;
   std::atomic<bool> adopting_{false};
   std::optional<Pending> pending_;
+  std::vector<uint64_t> cold_pinned_;  // that the reconciler has found
   std::atomic<bool> given_up_{false};
   std::unique_ptr<Adopter> adopter_;  // stays, because a late find() may use it
 };

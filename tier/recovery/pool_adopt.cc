@@ -386,7 +386,13 @@ bool Recovery::is_open(uint64_t ino) {
 bool Recovery::has_found_to_read(uint64_t ino) {
   const LockedEntry entry(entries_.shard(ino), ino);
   return entry != nullptr && entry->is_file() && entry->writer_count == 0 &&
-         entry->tier != Entry::Tier::kCold;
+         (entry->tier != Entry::Tier::kCold || disk_.before_use().lasts());
+}
+
+bool Recovery::is_read_from_disk(uint64_t ino) {
+  const LockedEntry entry(entries_.shard(ino), ino);
+  return entry != nullptr && entry->tier == Entry::Tier::kCold && entry->disk.held() != nullptr &&
+         disk_.before_use().lasts();
 }
 
 }  // namespace kvcachefs

@@ -1,6 +1,7 @@
 // A pool's disk tier as a whole: attaching it, and which of its data is durable when.
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/fault_point.h"
 #include "base/log.h"
@@ -53,10 +54,16 @@ Result<void> Recovery::attach_disk(std::unique_ptr<BlockDevice> device, std::uni
   return {};
 }
 
+Result<void> Recovery::take_disk(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
+                                 uint64_t unit_bytes, const PoolOptions& spill) {
+  return make_disk(std::move(device), std::move(catalog), unit_bytes, spill);
+}
+
 Result<void> Recovery::attach_adopted_disk(std::unique_ptr<BlockDevice> device,
                                            std::unique_ptr<Catalog> catalog, uint64_t unit_bytes,
                                            const PoolOptions& spill) {
-  auto begun = begin_attaching_adopted(std::move(device), std::move(catalog), unit_bytes, spill);
+  auto begun = take_disk(std::move(device), std::move(catalog), unit_bytes, spill);
+  if (begun) begun = begin_attaching_adopted(spill);
   return begun && pending_ ? bring_back([] {}) : begun;
 }
 
@@ -73,14 +80,11 @@ Result<void> Recovery::begin_attaching(std::unique_ptr<BlockDevice> device, std:
   return {};
 }
 
-Result<void> Recovery::begin_attaching_adopted(std::unique_ptr<BlockDevice> device,
-                                               std::unique_ptr<Catalog> catalog, uint64_t unit_bytes,
-                                               const PoolOptions& spill) {
-  if (auto made = make_disk(std::move(device), std::move(catalog), unit_bytes, spill); !made) return made;
+Result<void> Recovery::begin_attaching_adopted(const PoolOptions& spill) {
   auto mark = restoring_mark_of(arena_.tree_fd());
   auto there = reconcile(*disk_.owned(), mark);
   if (!there) {
-    disk_.own(nullptr);
+    disk_.drop();
     return pass(there);
   }
   if (mark) {
@@ -90,9 +94,16 @@ Result<void> Recovery::begin_attaching_adopted(std::unique_ptr<BlockDevice> devi
     return {};
   }
   use_disk(spill);
+  promote_pinned();
   tell_names();
   parts_.disk_requests.spill_all();
   return {};
+}
+
+// Before the tier is in use nothing is promoted.
+void Recovery::promote_pinned() {
+  for (const uint64_t ino : std::exchange(cold_pinned_, {}))
+    (void)disk_.tier()->promoter.request(ino, Promoter::kOpenPriority - 1);
 }
 
 Result<void> Recovery::bring_back(const std::function<void()>& in_use) {
@@ -102,6 +113,7 @@ Result<void> Recovery::bring_back(const std::function<void()>& in_use) {
   auto restored = restore(*disk_.owned(), pending.there, pending.mark, [&] {
     parts_.settings.use_disk(pending.spill);
     disk_.use();
+    promote_pinned();
     is_used = true;
     in_use();
   });
@@ -113,7 +125,7 @@ Result<void> Recovery::bring_back(const std::function<void()>& in_use) {
     return restored;
   }
   if (!restored && pending.is_adopted) {
-    disk_.own(nullptr);
+    disk_.drop();
     return go_on_without_disk(pending.spill, restored.error());
   }
   if (!restored) {

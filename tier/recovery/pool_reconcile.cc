@@ -46,8 +46,12 @@ bool is_same(const CatalogNode& a, const CatalogNode& b) {
 
 class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
  public:
-  Reconciler(const Recovery& its, DiskTier& tier, const std::optional<RestoringMark>& mark)
-      : DiskPart(its), marks_(its.parts_.marks), pool_tree_(its.parts_.tree), tier_(tier) {
+  Reconciler(Recovery& its, DiskTier& tier, const std::optional<RestoringMark>& mark)
+      : DiskPart(its),
+        marks_(its.parts_.marks),
+        pool_tree_(its.parts_.tree),
+        tier_(tier),
+        cold_pinned_(its.cold_pinned_) {
     if (!mark) return;
     up_to_ = mark->up_to;
     changed_ = {mark->changed.begin(), mark->changed.end()};
@@ -253,6 +257,8 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
         auto fd = arena_.open(handle_of(*entry), O_PATH);
         if (!fd || pool_tree_.remove_names(*entry, fd->get()) != Tree::NamesLeft::kNone) continue;
         ++lost_;
+        // What a client has opened of it meanwhile is not the pool's to keep from being overwritten.
+        if (entry->disk.held() != nullptr) (void)entries_.contents().let_go(*entry);
         pool_tree_.gone(shard, *entry, RemovalReason::kDamaged);
       }
     }
@@ -292,9 +298,12 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
     const CatalogContent& content = entries_.contents().copied(*entry, std::move(marked.mark.content));
     if (marked.is_dirty()) return;
     const uint64_t data_bytes = rounded_up(data_bytes_of(content, tier_.store->unit_bytes()));
-    if (entry->direct_count > 0) tier_.store->hold(entries_.contents().held_on_disk(*entry, content));
+    if (entry->direct_count > 0)
+      tier_.store->hold(entries_.contents().held_on_disk(*entry, content));
+    else if (entry->disk.held() != nullptr)
+      (void)entries_.contents().let_go(*entry);  // verified for a client that has not opened it yet
     entries_.contents().found_copy(*entry, cold ? std::optional(data_bytes) : std::nullopt);
-    if (cold && entry->pinned) (void)tier_.promoter.request(marked.handle.ino, Promoter::kOpenPriority - 1);
+    if (cold && entry->pinned) cold_pinned_.push_back(marked.handle.ino);
   }
 
   void drop(std::span<const CatalogName> names) {
@@ -311,6 +320,7 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   CopyMarks& marks_;
   Tree& pool_tree_;
   DiskTier& tier_;
+  std::vector<uint64_t>& cold_pinned_;
   std::optional<uint64_t> up_to_;         // of an unfinished restore
   std::unordered_set<uint64_t> changed_;  // by clients, beyond it
   std::vector<Stray> strays_;

@@ -165,6 +165,8 @@ TEST_F(OpenDiskTierTest, AnAdoptedPoolGetsItsDisk) {
   commit_entry();
   Pool& its = adopted();
   EXPECT_EQ(open(its, spilling("p"), Attaching::kAdopted), 0) << message_;
+  EXPECT_EQ(its.disk().tier(), nullptr) << "in use before the catalog agrees with the files";
+  ASSERT_TRUE(its.recovery().begin_attaching_adopted(spilling("p")));
   EXPECT_NE(its.disk().tier(), nullptr);
 }
 

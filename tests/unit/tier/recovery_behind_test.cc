@@ -199,7 +199,7 @@ TEST_F(RecoveryBehindTest, ASuccessorLeavesAloneWhatClientsMayHaveRenamed) {
   commit_left(4, "to come", content(1, {{3, 1}}));
   (void)leave_cold("there", 3, content(1, {{2, 1}}));
   (void)adopt();
-  ASSERT_TRUE(attach(&Recovery::begin_attaching_adopted));
+  ASSERT_TRUE(begin_attaching_adopted());
   ASSERT_TRUE(bring_back([&] { ASSERT_TRUE(tree_->rename(root(), "there", root(), "renamed", 0)); }));
   EXPECT_FALSE(is_there("there"));
   EXPECT_TRUE(is_there("renamed"));
