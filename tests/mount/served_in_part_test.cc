@@ -79,6 +79,8 @@ TEST_F(ServedInPartTest, WhatIsInMemoryIsRead) {
 
 TEST_F(ServedInPartTest, WhateverElseWaits) {
   start();
+  add("e", kEntries);
+  make_all_cold();
   add("warm", kEntries);
   ASSERT_EQ(::mkdir(path("d").c_str(), 0755), 0);
   ASSERT_EQ(store(path("d/read"), pattern(2, kMiB)), 0);
@@ -138,7 +140,7 @@ TEST_F(ColdInPartTest, WhatIsOnTheDiskIsRead) {
 
 // What is still open when the takeover has ended keeps its place on the disk.
 TEST_F(ColdInPartTest, WhatStaysOpenIsNotOverwritten) {
-  start_cold({.spill_size = "24M"});
+  start_cold({.spill_size = "32M"});
   for (const char* place : {"walk begun", "adopted the tree", "claimed what the disk has", "all restored"}) {
     std::vector<File> open;
     while_it_walks(place, [&] {
