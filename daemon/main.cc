@@ -245,6 +245,8 @@ int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   umask(0);
   raise_descriptor_limit();
+  if (config.oom_score_adj)
+    if (auto set = set_oom_score_adj(*config.oom_score_adj); !set) log_warning("{}", set.error().message);
 
   if (!config.daemonize || start->survivors) {
     Announcement nobody(-1);
