@@ -27,6 +27,7 @@ done
 touch "$work/fstab"
 sed "s|/usr/bin/kvcachefs|$work/bin/kvcachefs|; s|/etc/kvcachefs.toml|$work/kvcachefs.toml|" \
   "$root/packaging/systemd/kvcachefs.service" >"$work/units/kvcachefs.service"
+cp "$root"/packaging/systemd/*.{target,slice} "$work/units"
 
 # until_true SECONDS COMMAND...: whether it comes true.
 until_true() {
