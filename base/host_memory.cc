@@ -1,5 +1,8 @@
 #include "base/host_memory.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -8,6 +11,7 @@
 #include "base/key_value.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
+#include "base/sys_disk.h"
 
 namespace kvcachefs {
 namespace {
@@ -133,6 +137,14 @@ HostMemory HostMemoryReader::read() const {
 
 uint64_t usable_memory_bytes() {
   return HostMemoryReader().read().total_bytes;
+}
+
+Result<void> set_oom_score_adj(int adjustment) {
+  auto file = sys::open_at(AT_FDCWD, "/proc/self/oom_score_adj", O_WRONLY);
+  const auto written = file ? sys::write_at(file->get(), std::to_string(adjustment), 0) : pass(file);
+  if (written) return {};
+  return fail(written.error().code,
+              fmt::format("oom_score_adj={}: {}", adjustment, sys::error_text(written.error().code)));
 }
 
 }  // namespace kvcachefs

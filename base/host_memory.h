@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+
 namespace kvcachefs {
 
 struct HostMemory {
@@ -37,5 +39,10 @@ class HostMemoryReader {
 
 // The least of the machine's memory and the limits of the process's cgroups.
 uint64_t usable_memory_bytes();
+
+// From -1000 (never) to 1000: how readily the kernel kills this process, and those that it starts, when
+// memory runs out (proc_pid_oom_score_adj(5)). Less than it was takes CAP_SYS_RESOURCE: EACCES, and a
+// sentence.
+Result<void> set_oom_score_adj(int adjustment);
 
 }  // namespace kvcachefs

@@ -1,5 +1,6 @@
 #include "base/sys_process.h"
 
+#include <grp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -67,6 +68,17 @@ Result<FileIdentity> identity_of(const std::string& path) {
     return fail(errno);
   return FileIdentity{std::to_string(found.stx_dev_major) + ":" + std::to_string(found.stx_dev_minor),
                       found.stx_ino};
+}
+
+std::optional<gid_t> group_number(const std::string& text) {
+  if (const auto number = number_in<gid_t>(text); number && *number != static_cast<gid_t>(-1)) return number;
+  std::vector<char> strings(size_t{1} << 16);  // a group has as many members as it has
+  group found{};
+  group* result = nullptr;
+  while (::getgrnam_r(text.c_str(), &found, strings.data(), strings.size(), &result) == ERANGE)
+    strings.resize(strings.size() * 2);
+  if (result == nullptr) return std::nullopt;
+  return found.gr_gid;
 }
 
 }  // namespace kvcachefs::sys

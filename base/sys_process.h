@@ -1,6 +1,6 @@
-// What another process has open, and where it is. The caller needs the right to look at the process
-// (ptrace(2)). Any thread; no call waits for the other process, nor for a file system that may not answer.
-// Failure: errno.
+// What another process has open, and where it is; and the groups of users. The caller needs the right to look
+// at the process (ptrace(2)). Any thread; no call waits for the other process, nor for a file system that may
+// not answer. Failure: errno.
 #pragma once
 
 #include <sys/types.h>
@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,8 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 Result<FileIdentity> identity_of(const std::string& path);
+
+// By its number or by its name (getgrnam(3)); none: there is no such group.
+std::optional<gid_t> group_number(const std::string& text);
 
 }  // namespace kvcachefs::sys

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <type_traits>
 
 #include "base/key_value.h"
 #include "base/size.h"
+#include "base/sys_process.h"
 #include "tier/blocks.h"
 #include "tier/disk/spill_orders.h"
 
@@ -55,6 +57,20 @@ Result<void> DaemonSetting::set(Config& config, std::string_view text, uint64_t 
     config.** flag = text == "true";
     return {};
   }
+  if (const auto* group = std::get_if<GroupSetting>(&member)) {
+    const std::optional<gid_t> number = sys::group_number(std::string(text));
+    if (!number) return fail(EINVAL, "is no group");
+    config.*group->member = *number;
+    return {};
+  }
+  if (const auto* adjustment = std::get_if<Adjustment>(&member)) {
+    const auto number = number_in<int>(text);
+    const int limit = static_cast<int>(maximum);
+    if (!number || *number > limit || *number < -limit)
+      return fail(EINVAL, fmt::format("is not a number from -{} to {}", maximum, maximum));
+    config.** adjustment = *number;
+    return {};
+  }
   const auto number = number_in<unsigned>(text);
   if (!number || *number > maximum) return fail(EINVAL, fmt::format("is not a number from 0 to {}", maximum));
   if (const auto* plain = std::get_if<unsigned Config::*>(&member)) config.** plain = *number;
@@ -71,11 +87,19 @@ std::string DaemonSetting::text(const Config& config) const {
     std::string operator()(std::optional<unsigned> number) const {
       return number ? std::to_string(*number) : "";
     }
+    std::string operator()(std::optional<int> number) const { return number ? std::to_string(*number) : ""; }
     std::string operator()(std::optional<uint64_t> bytes) const {
       return bytes ? fmt::format("\"{}\"", format_size_exact(*bytes)) : "";
     }
   };
-  return std::visit([&](auto its) { return Texts()(config.*its); }, member);
+  return std::visit(
+      [&](auto its) {
+        if constexpr (std::is_same_v<decltype(its), GroupSetting>)
+          return Texts()(config.*its.member);
+        else
+          return Texts()(config.*its);
+      },
+      member);
 }
 
 const DaemonSetting* find_daemon_setting(std::string_view key) {

@@ -34,6 +34,9 @@ struct Config {
   // of its size while that is short. 0 and 100: the pools keep all of their sizes.
   std::optional<uint64_t> memory_reserve_bytes;
   Percent shrink_floor{10};
+  std::optional<int> oom_score_adj;  // empty: as it was inherited
+  // Its members may do with a pool's control files what the pool's owner may; empty: no group may.
+  std::optional<gid_t> control_group;
   bool daemonize = false;
   std::vector<PoolOptions> pools;
 };
@@ -43,15 +46,20 @@ struct Config {
 struct DaemonSetting {
   std::string_view key;
   using Amount = std::optional<uint64_t> Config::*;
+  using Adjustment = std::optional<int> Config::*;  // from -maximum to maximum
+  struct GroupSetting {
+    std::optional<gid_t> Config::*member;
+  };
 
   std::variant<bool Config::*, unsigned Config::*, std::optional<unsigned> Config::*, Percent Config::*,
-               Amount>
+               Amount, Adjustment, GroupSetting>
       member;
   unsigned maximum = 1;
   std::string_view value = {};  // as the help shows it
 
   bool is_flag() const { return value.empty(); }
   bool is_number() const { return !is_flag() && maximum > 0; }  // of which the file has a number alone
+  // A setting that is a group has its number as a number, or its name as text.
   // A flag is `true` or `false`. `memory_bytes` is the amount to which an amount in percent refers. The error
   // begins with `is not`.
   Result<void> set(Config& config, std::string_view text, uint64_t memory_bytes) const;
@@ -71,6 +79,8 @@ inline constexpr DaemonSetting kDaemonSettings[] = {
     {"give_up_after", &Config::give_up_after_s, 86'400, "=S"},
     {"memory_reserve", &Config::memory_reserve_bytes, 0, "=SIZE"},
     {"shrink_floor", &Config::shrink_floor, 0, "=P%"},
+    {"control_group", DaemonSetting::GroupSetting{&Config::control_group}, 0, "=GROUP"},
+    {"oom_score_adj", &Config::oom_score_adj, 1000, "=N"},
 };
 const DaemonSetting* find_daemon_setting(std::string_view key);  // nullptr: there is no such setting
 
@@ -92,7 +102,8 @@ Result<void> check_pools(const Config& config, const PoolOrigins& origins, uint6
 // Over io_uring no open may wait, and an open of an entry that is only on the disk has to.
 Result<void> check_transport(const Config& config, const PoolOrigins& origins);
 
-// These two functions are in daemon/config_file.cc. The reader changes `config` and `origins` only on
+// These two functions are in daemon/config_file.cc. Beside FILE.toml, the files FILE.d/*.toml are read, which
+// have pools alone; no two files define the same pool. The reader changes `config` and `origins` only on
 // success.
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins);

@@ -15,8 +15,9 @@ namespace {
 
 class Reader {
  public:
-  Reader(const std::filesystem::path& file, uint64_t memory_bytes)
-      : file_(file.native()), memory_bytes_(memory_bytes) {}
+  // A file of `pools_alone` has no other settings.
+  Reader(const std::filesystem::path& file, uint64_t memory_bytes, bool pools_alone)
+      : file_(file.native()), memory_bytes_(memory_bytes), pools_alone_(pools_alone) {}
 
   Result<void> read(const toml::table& table, Config& config, PoolOrigins& origins) {
     for (const auto& [key, node] : table) {
@@ -38,6 +39,8 @@ class Reader {
   Result<void> read_setting(const toml::key& key, const toml::node& node, Config& config,
                             PoolOrigins& origins) {
     const std::string_view name = key.str();
+    if (pools_alone_ && name != "pools")
+      return wrong(key.source(), fmt::format("'{}': this file has pools alone: [pools.NAME]", name));
     if (name == "mountpoint") return read_path(name, node, config.mountpoint);
     if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
     if (const DaemonSetting* setting = find_daemon_setting(name)) {
@@ -69,6 +72,8 @@ class Reader {
       }
       if (Result<void> good = check_pool_name(key.str()); !good)
         return wrong(key.source(), good.error().message);
+      if (const auto other = origins.find(key.str()); other != origins.end())
+        return wrong(key.source(), fmt::format("pool {} is defined in {} already", key.str(), other->second));
       PoolOptions options = default_pool(std::string(key.str()), memory_bytes_);
       if (Result<void> done = read_pool(*settings, options); !done) return done;
       origins[options.name] = at(key.source());
@@ -117,6 +122,7 @@ class Reader {
 
   std::string file_;
   uint64_t memory_bytes_;
+  bool pools_alone_;
 };
 
 std::string one_line(std::string_view text) {
@@ -134,17 +140,15 @@ std::string toml_string(std::string text) {
   return out.str();
 }
 
-}  // namespace
-
-Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
-                              PoolOrigins& origins) {
+Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes, bool pools_alone,
+                       Config& config, PoolOrigins& origins) {
   std::error_code error;
   // The check is needed because toml++ would read a directory as an empty file.
   if (!std::filesystem::exists(file, error) || std::filesystem::is_directory(file, error)) {
     return fail(EINVAL, fmt::format("--config: {} cannot be read", file.native()));
   }
   toml::parse_result parsed = toml::parse_file(file.native());
-  Reader reader(file, memory_bytes);
+  Reader reader(file, memory_bytes, pools_alone);
   if (!parsed) {
     if (parsed.error().source().begin.line == 0) {
       return fail(EINVAL, fmt::format("--config: {} cannot be read", file.native()));
@@ -152,10 +156,35 @@ Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory
     return fail(EINVAL, fmt::format("{}: {}", reader.at(parsed.error().source()),
                                     one_line(parsed.error().description())));
   }
+  return reader.read(parsed.table(), config, origins);
+}
+
+// The files of the directory beside the configuration file, in the order of their names.
+Result<std::vector<std::filesystem::path>> further_files(const std::filesystem::path& file) {
+  std::filesystem::path directory = file;
+  directory.replace_extension(".d");
+  std::error_code error;
+  std::vector<std::filesystem::path> files;
+  if (!std::filesystem::exists(directory, error)) return files;
+  for (std::filesystem::directory_iterator each(directory, error), end; !error && each != end;
+       each.increment(error))
+    if (each->path().extension() == ".toml") files.push_back(each->path());
+  if (error) return fail(EINVAL, fmt::format("--config: {} cannot be read", directory.native()));
+  std::ranges::sort(files);
+  return files;
+}
+
+}  // namespace
+
+Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
+                              PoolOrigins& origins) {
   Config changed = config;
   PoolOrigins changed_origins = origins;
-  Result<void> done = reader.read(parsed.table(), changed, changed_origins);
-  if (!done) return done;
+  if (auto done = read_file(file, memory_bytes, false, changed, changed_origins); !done) return done;
+  auto further = further_files(file);
+  if (!further) return pass(further);
+  for (const std::filesystem::path& each : *further)
+    if (auto done = read_file(each, memory_bytes, true, changed, changed_origins); !done) return done;
   config = std::move(changed);
   origins = std::move(changed_origins);
   return {};

@@ -1,5 +1,6 @@
 // kvcachefsd: the command line, what an earlier process has left, the supervisor, and --daemonize. What
 // serves is daemon/serve.
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/fstab.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/mountinfo.h"
@@ -105,9 +107,20 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                     }});
 }
 
+// A disk that serves already is not looked for: what goes on with another's state does not ask.
+Result<void> check_disks_are_mounted(const Config& config) {
+  for (const PoolOptions& pool : config.pools)
+    for (const std::string& path : {pool.spill_path, pool.catalog_path})
+      if (auto mounted = check_is_mounted(path); !mounted)
+        return fail(mounted.error().code, fmt::format("pool {}: {}", pool.name, mounted.error().message));
+  return {};
+}
+
 Result<int> serve_as_configured(const Config& config, const Succession& succession, ServiceManager& manager,
                                 std::unique_ptr<Survivors> survivors, UniqueFd lock,
                                 Announcement& announcement) {
+  if (auto mounted = survivors ? Result<void>() : check_disks_are_mounted(config); !mounted)
+    return pass(mounted);
   // The requests in the rings of a process that died are lost, so io_uring excludes a supervisor.
   if (!survivors && (config.no_supervisor || config.io_uring))
     return serve_alone(config, manager, announcement);
@@ -232,6 +245,8 @@ int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   umask(0);
   raise_descriptor_limit();
+  if (config.oom_score_adj)
+    if (auto set = set_oom_score_adj(*config.oom_score_adj); !set) log_warning("{}", set.error().message);
 
   if (!config.daemonize || start->survivors) {
     Announcement nobody(-1);

@@ -85,6 +85,15 @@ Result<RunningDaemon> find_daemon(const std::string& directory) {
   return fail(ESRCH);
 }
 
+std::string device_served_by(pid_t process) {
+  for (const int fd : numbers_in(of_process(process, "fd"))) {
+    const auto text = sys::read_link(AT_FDCWD, of_process(process, fmt::format("fd/{}", fd)).c_str());
+    if (!text || *text != kDeviceFile) continue;
+    if (std::string device = device_of_connection(process, fd); !device.empty()) return device;
+  }
+  return "";
+}
+
 std::vector<Holder> holders_of(const std::string& device) {
   std::vector<Holder> holders;
   if (device.empty()) return holders;

@@ -22,6 +22,9 @@ struct RunningDaemon {
 // The daemon that has this directory open (RuntimeDir::directory_of); ESRCH if no process has.
 Result<RunningDaemon> find_daemon(const std::string& directory);
 
+// `MAJOR:MINOR` of what this process serves; empty if it has no connection, or the kernel does not tell.
+std::string device_served_by(pid_t process);
+
 struct Holder {
   pid_t pid = -1;
   std::string command;  // the process's name (comm in proc(5))

@@ -233,6 +233,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    .no_page_cache = config.no_page_cache,
                    .poll_us = poll_us_of(config),
                    .generation = generation,
+                   .control_group = config.control_group,
                    .info = describe(config, survivors, generation, memory_bytes),
                    .pools_changed = [&] {
                      if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);

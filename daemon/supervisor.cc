@@ -13,12 +13,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/host_memory.h"
 #include "base/key_value.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -68,11 +68,10 @@ bool left_on_purpose(const std::optional<int>& status) {
 // If the kernel has to kill one of the two for memory, it takes the child, which another follows: with the
 // supervisor the mount ends. One more is a thousandth of the memory (proc(5), oom_score_adj).
 void go_before_the_supervisor() {
-  constexpr const char* kFile = "/proc/self/oom_score_adj";
-  const auto text = sys::read_text(kFile);
+  const auto text = sys::read_text("/proc/self/oom_score_adj");
   std::string_view line = text ? std::string_view(*text) : std::string_view();
   if (const auto score = number_in<int>(take_word(line)); score && *score < 1000)
-    std::ofstream(kFile) << *score + 1;
+    (void)set_oom_score_adj(*score + 1);
 }
 
 class Supervisor {

@@ -67,10 +67,12 @@ bool is_opened_by(uint64_t process, uint64_t handle) {
 
 }  // namespace
 
-ControlFiles::ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring)
+ControlFiles::ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring,
+                           std::optional<gid_t> control_group)
     : pools_(pools),
       survivors_(survivors),
       over_io_uring_(over_io_uring),
+      control_group_(control_group),
       next_handle_((uint64_t{generation} << kGenerationShift) + 1) {
   describe({});
 }
@@ -130,7 +132,8 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
       auto root = pool->inodes().attributes(pool->root_ino());
       if (!root) return root;
       attributes.st_uid = root->st_uid;
-      attributes.st_gid = root->st_gid;
+      attributes.st_gid = control_group_.value_or(root->st_gid);
+      if (control_group_) file_mode |= (file_mode & S_IRWXU) >> 3;
     }
   }
   if (id.is_pools_directory() || id.is_administrators()) directory_mode = 0700;

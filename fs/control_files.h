@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -33,7 +34,9 @@ class ControlFiles {
   // Handles of another generation of the daemon are not taken for handles of this one. Over io_uring (libfuse
   // 3.18) only the thread that a request came to may answer it, so there each read is answered at once,
   // whatever it costs.
-  ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring);
+  // The members of `control_group`, if there is one, may do with a pool's files what the pool's owner may.
+  ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring,
+               std::optional<gid_t> control_group);
 
   // The call comes once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
@@ -84,6 +87,7 @@ class ControlFiles {
   Pools& pools_;
   Survivors& survivors_;
   const bool over_io_uring_;
+  const std::optional<gid_t> control_group_;
   ControlReads gathering_;
 
   std::shared_ptr<const ControlledServer> server() const EXCLUDES(mutex_);

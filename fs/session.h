@@ -29,6 +29,7 @@ class Session {
     bool no_page_cache = false;  // also where files that bypass it cannot be mapped shared (fs/page_cache.h)
     unsigned poll_us = 0;        // most_ns of the PollTime
     uint32_t generation = 0;
+    std::optional<gid_t> control_group = {};  // of ControlFiles
     ServerInfo info = {};  // completed with what is negotiated before a request is answered
     std::function<void()> pools_changed = [] {};  // called by requests that made or changed a pool
   };

@@ -10,7 +10,7 @@ usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd]
   --clang  install clang 19 as well (the `clang` preset)
   --guest  install what tests/external/numa_guest.sh boots a guest with
   --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run
-  --systemd  install what tests/external/systemd.sh starts
+  --systemd  install what tests/external/systemd.sh and systemd_fstab.sh start
 TEXT
 }
 
@@ -55,7 +55,7 @@ optional_packages='clang-format-14'
 [ "$with_clang" = no ] || packages="$packages clang-19"
 [ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
 [ "$with_suites" = no ] || packages="$packages dbench stress-ng"
-[ "$with_systemd" = no ] || packages="$packages systemd"
+[ "$with_systemd" = no ] || packages="$packages systemd attr lsof psmisc"
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

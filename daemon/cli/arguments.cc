@@ -88,10 +88,8 @@ void declare_other_commands(CLI::App& app, CliArguments& arguments) {
   top->add_flag("--once", arguments.once, "Show one view and exit; rates are means since the daemon's start");
   CLI::App* upgrade = app.add_subcommand(
       "upgrade", "Have the daemon go on as the program that is installed now; clients do not notice");
-  upgrade
-      ->add_option("--config", arguments.config_file,
-                   "The daemon's configuration, which says where it is mounted")
-      ->type_name("FILE");
+  upgrade->add_option("--pid", arguments.pid, "The daemon's process, wherever it is mounted")
+      ->check(CLI::PositiveNumber);
   CLI::App* stop =
       app.add_subcommand("stop", "Stop the daemon, mounted here or not, if no process uses the mount");
   stop->add_flag("--force", arguments.force, "Stop it even if processes use the mount");

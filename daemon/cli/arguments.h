@@ -1,6 +1,8 @@
 // The kvcachefs tool's command line. Any thread. Fails with EINVAL and one line; the tool then exits with 2.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -19,7 +21,8 @@ struct CliArguments {
   int priority = 0;                // of prefetch
   bool no_wait = false;
   std::string runtime_dir = "/run/kvcachefs";  // of stop
-  std::string config_file;                     // of check and upgrade
+  std::string config_file;                     // of check
+  pid_t pid = 0;                               // of upgrade; 0: none is named
   bool data = false;
   bool repair = false;
   bool json = false;

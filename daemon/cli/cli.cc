@@ -20,6 +20,7 @@
 #include "daemon/cli/table.h"
 #include "daemon/cli/views.h"
 #include "daemon/config.h"
+#include "daemon/running_daemon.h"
 #include "fs/virtual_xattrs.h"
 #include "tier/policies/policy.h"
 #include "tier/pool_options.h"
@@ -39,26 +40,22 @@ std::string upper_case(std::string_view text) {
   return result;
 }
 
-CliResult<std::string> configured_mount(const std::string& file) {
-  Config config;
-  PoolOrigins origins;
-  Result<void> read = read_config_file(file, kAnyMemoryBytes, config, origins);
-  if (!read) return stop(kUsage, read.error().message);
-  if (config.mountpoint.empty()) return stop(kUsage, fmt::format("{} has no mountpoint", file));
-  return config.mountpoint.native();
+// Of several mounts only the one that the process serves is looked at, because another's daemon may hang.
+CliResult<std::string> mount_of_process(const std::vector<MountPoint>& mounts, pid_t process) {
+  const std::string device = device_served_by(process);
+  for (const std::string& root : find_kvcachefs_roots(mounts))
+    if (const MountPoint* mount = find_mount(mounts, root); mount != nullptr && mount->device == device)
+      return root;
+  return stop(kNotMounted, fmt::format("process {} serves no kvcachefs that is mounted here", process));
 }
 
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
   std::string root = arguments.mount;
-  if (root.empty() && !arguments.config_file.empty()) {
-    CliResult<std::string> configured = configured_mount(arguments.config_file);
-    if (!configured) return std::unexpected(configured.error());
-    root = *configured;
-  }
   if (root.empty()) {
     auto mounts = read_mounts(environment.mountinfo);
     if (!mounts) return pass(mounts);
-    CliResult<std::string> only = only_root(*mounts, "no kvcachefs is mounted");
+    CliResult<std::string> only = arguments.pid > 0 ? mount_of_process(*mounts, arguments.pid)
+                                                    : only_root(*mounts, "no kvcachefs is mounted");
     if (!only) return std::unexpected(only.error());
     root = *only;
   }

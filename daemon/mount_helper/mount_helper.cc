@@ -14,11 +14,14 @@
 #include "base/host_memory.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "daemon/mount_helper/scope.h"
 #include "tier/blocks.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
 namespace {
+
+constexpr int kOomScoreAdj = -900;  // as packaging/systemd/kvcachefs.service has it
 
 enum ExitCode { kOk = 0, kUsage = 1, kSystem = 2, kMountFailed = 32 };
 
@@ -58,11 +61,14 @@ struct DaemonLog {
 };
 
 // The daemon that was installed beside this helper is started, else the one that the search path has.
-Result<pid_t> start_process(const std::vector<std::string>& command, const DaemonLog& log) {
+std::string daemon_program(const std::string& name) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path sibling = self.parent_path() / command.front();
-  const bool beside = !error && std::filesystem::exists(sibling, error);
+  const std::filesystem::path sibling = self.parent_path() / name;
+  return !error && std::filesystem::exists(sibling, error) ? sibling.native() : name;
+}
+
+Result<pid_t> start_process(const std::vector<std::string>& command, const DaemonLog& log) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -73,8 +79,7 @@ Result<pid_t> start_process(const std::vector<std::string>& command, const Daemo
                                      0600);
   ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   pid_t pid = 0;
-  const char* program = beside ? sibling.c_str() : argv[0];
-  const int code = ::posix_spawnp(&pid, program, &actions, nullptr, argv.data(), environ);
+  const int code = ::posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   if (code != 0)
     return fail(code, fmt::format("{} cannot be started: {}", command.front(), sys::error_text(code)));
@@ -85,7 +90,14 @@ Result<pid_t> start_process(const std::vector<std::string>& command, const Daemo
 Result<void> start_daemon(const MountArguments& arguments) {
   const std::string& base = arguments.base.native();
   if (Result<void> made = sys::make_directories(base, 0755); !made) return made;
-  const std::vector<std::string> command = daemon_command(arguments);
+  std::vector<std::string> command = daemon_command(arguments);
+  command.front() = daemon_program(command.front());
+  if (has_scopes()) {
+    const std::vector<std::string> words = scope_words(arguments);
+    command.insert(command.begin(), words.begin(), words.end());
+  }
+  // The daemon has this from the helper, and changes it if it has an option for that.
+  if (auto set = set_oom_score_adj(kOomScoreAdj); !set) say("warning: " + set.error().message);
   if (arguments.verbose) say(fmt::format("starting {}", fmt::join(command, " ")));
   const DaemonLog log(arguments);
   Result<pid_t> pid = start_process(command, log);

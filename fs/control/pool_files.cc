@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fstab.h"
 #include "base/size.h"
 #include "fs/control/entries_reader.h"
 #include "fs/control/orders.h"
@@ -99,7 +100,12 @@ Result<void> write_spill(ControlledPool& target, std::string_view text) {
     return wrong_text(target, parsed.error().message);
   }
   if (spill_order_text(wanted) == spill_order_text(present)) return {};
-  if (!wanted.spill_path.empty()) return target.apply("spill", wanted);
+  if (!wanted.spill_path.empty()) {
+    for (const std::string& path : {wanted.spill_path, wanted.catalog_path})
+      if (auto mounted = check_is_mounted(path); !mounted)
+        return fail(mounted.error().code, fmt::format("pool {}: {}", present.name, mounted.error().message));
+    return target.apply("spill", wanted);
+  }
   return fail(EOPNOTSUPP, fmt::format("pool {}: spill: {} cannot be taken away while the pool serves",
                                       present.name, present.spill_path));
 }

@@ -1,5 +1,6 @@
 // Who may do what: each line of the table in kvcachefsd(8), tried as each attacker who is not trusted.
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -304,6 +306,34 @@ TEST_F(AuthorityTest, TheAdministratorSetsTheLimits) {
   EXPECT_TRUE(exists(administrators("size", "none")));
   ASSERT_EQ(::rmdir((mount().root() + "/none").c_str()), 0);
   EXPECT_FALSE(exists(administrators("size", "none")));
+}
+
+TEST_F(AuthorityTest, TheControlGroupMayDoWhatTheOwnerMay) {
+  const gid_t group = 4321;
+  const Mount grouped(
+      {.pools = {"p:size=64M,uid=1001,gid=1001,mode=0755"}, .options = {"control_group=4321"}});
+  const auto as = [&](std::vector<gid_t> groups, const std::function<int()>& call) {
+    return error_name(in_child([&] {
+      if (::setgroups(groups.size(), groups.data()) != 0 || ::setresgid(1234, 1234, 1234) != 0 ||
+          ::setresuid(1234, 1234, 1234) != 0)
+        return EXDEV;
+      return call();
+    }));
+  };
+  const auto writes = [&](std::vector<gid_t> groups, const char* file, const char* order) {
+    return as(std::move(groups), [&] { return write_once(grouped.control(file), order); });
+  };
+  EXPECT_EQ(writes({group}, "size", "32M"), "ok");
+  EXPECT_EQ(writes({group}, "evict", "100%"), "ok");
+  EXPECT_EQ(as({group}, [&] { return read_error(grouped.control("entries")); }), "ok");
+  EXPECT_EQ(writes({group}, "size", "128M"), "EPERM") << "beyond the owner's limit";
+  EXPECT_EQ(writes({group}, "spill", "/x 1G"), "EPERM");
+  EXPECT_EQ(as({group}, [&] { return write_once(grouped.administrators("size"), "128M"); }), "EACCES");
+  EXPECT_EQ(as({group}, [&] { return error_of(::mkdir((grouped.path() + "/d").c_str(), 0755)); }), "EACCES")
+      << "the pool itself is its owner's";
+  EXPECT_EQ(writes({1001}, "size", "32M"), "EACCES") << "the pool's own group";
+  EXPECT_EQ(as({1001}, [&] { return read_error(grouped.control("entries")); }), "EACCES");
+  EXPECT_EQ(as({}, [&] { return read_error(grouped.control("stats")); }), "ok");
 }
 
 }  // namespace

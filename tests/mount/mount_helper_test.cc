@@ -138,6 +138,11 @@ TEST_F(MountHelperTest, StartsADaemonAndBindsThePool) {
   EXPECT_EQ(difference(1, read_file(directory("a") + "/entry")), "");
 }
 
+TEST_F(MountHelperTest, SaysHowReadilyTheKernelKillsTheDaemon) {
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M,oom_score_adj=100").exit_code, 0);
+  EXPECT_EQ(read_file("/proc/" + std::to_string(daemon_pid()) + "/oom_score_adj"), "100\n");
+}
+
 TEST_F(MountHelperTest, DoesNothingTwice) {
   ASSERT_EQ(mount_pool("llama", directory("a"), "size=64M").exit_code, 0);
   const pid_t pid = daemon_pid();

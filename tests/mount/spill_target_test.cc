@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -49,6 +50,26 @@ class SpillTargetTest : public DiskTierTest {
       EXPECT_NE(said.find(word), std::string::npos) << word << ":\n" << said;
   }
 };
+
+// The file would be on the disk below, where no one looks for it.
+TEST_F(SpillTargetTest, NotWhereFstabHasADiskThatIsNotMounted) {
+  const std::string fstab = disk() / "fstab";
+  std::filesystem::create_directory(disk() / "data");
+  write_file(fstab, "/dev/nothing " + (disk() / "data") + " ext4 nofail 0 0\n");
+  ::setenv("LIBMOUNT_FSTAB", fstab.c_str(), 1);
+  const std::string file = disk() / "data/spill";
+  expect_refused(on(file, ",spill_size=64M"), {"pool p", "fstab", disk() / "data", "is not mounted"});
+  expect_refused("p:size=32M,spill=" + spill_file() + ",spill_size=64M,catalog=" + (disk() / "data/catalog"),
+                 {"data/catalog: the file system", "is not mounted"});
+  start_pool("p:size=32M");
+  EXPECT_EQ(error_name(write_once(mount().administrators("spill"), file + " 64M")), "ENODEV");
+  EXPECT_FALSE(std::filesystem::exists(file));
+  ASSERT_EQ(error_name(error_of(::mount("none", (disk() / "data").c_str(), "tmpfs", 0, nullptr))), "ok");
+  // Something is mounted, though nothing that keeps anything: the next check is another one.
+  EXPECT_EQ(error_name(write_once(mount().administrators("spill"), file + " 64M")), "EINVAL");
+  ::umount2((disk() / "data").c_str(), MNT_DETACH);
+  ::unsetenv("LIBMOUNT_FSTAB");
+}
 
 TEST_F(SpillTargetTest, ABlockDevice) {
   KVCACHEFS_NEED_LOOP_DEVICE();

@@ -105,6 +105,13 @@ TEST_F(SupervisorTest, RefusesWhatCouldNotGoOn) {
   expect_entry();
 }
 
+TEST_F(SupervisorTest, AnUpgradeIsOfTheProcessThatIsNamed) {
+  start();
+  const Mount other;
+  EXPECT_EQ(run({"kvcachefs", "upgrade", "--pid", std::to_string(mount().pid())}).error, "");
+  EXPECT_EQ(daemon_stat("generation"), "1");
+}
+
 TEST_F(SupervisorTest, WithoutOneThereIsNoUpgrade) {
   start({.options = {"no_supervisor"}});
   EXPECT_EQ(daemon_stat("supervisor_pid"), "0");

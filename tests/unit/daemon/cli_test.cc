@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/table.h"
@@ -180,20 +181,15 @@ TEST_F(CliTest, FindsTheMount) {
   EXPECT_EQ(run({"status", "a"}).exit_code, 0);
 }
 
-TEST_F(CliTest, UpgradesTheDaemonOfAConfiguration) {
+TEST_F(CliTest, UpgradesTheDaemonOfAProcessAlone) {
   const std::string root = mount_.root().native();
-  write_mountinfo("40 26 0:45 / " + root + " rw - fuse.kvcachefs kvcachefs rw\n" +
-                  "41 26 0:46 / /elsewhere rw - fuse.kvcachefs kvcachefs rw\n");
-  EXPECT_EQ(run_alone({"upgrade"}).exit_code, 2);
-  mount_.write(".toml", "mountpoint = \"" + root + "\"\n[pools.a]\nsize = \"50%\"\n");
-  const Outcome found = run_alone({"upgrade", "--config", root + "/.toml"});
-  EXPECT_EQ(found.exit_code, 1);
-  EXPECT_NE(found.error.find("it has no supervisor"), std::string::npos) << found.error;
-  mount_.write(".toml", "[pools.a]\nsize = \"50%\"\n");
-  const Outcome nowhere = run_alone({"upgrade", "--config", root + "/.toml"});
-  EXPECT_EQ(nowhere.exit_code, 2);
-  EXPECT_EQ(nowhere.error, "kvcachefs: " + root + "/.toml has no mountpoint\n");
-  EXPECT_EQ(run_alone({"upgrade", "--config", root + "/none"}).exit_code, 2);
+  write_mountinfo("40 26 0:45 / " + root + " rw - fuse.kvcachefs kvcachefs rw\n");
+  EXPECT_EQ(run_alone({"upgrade"}).exit_code, 1) << "it is the only one, and has no supervisor";
+  const std::string pid = std::to_string(::getpid());
+  const Outcome none = run_alone({"upgrade", "--pid", pid});
+  EXPECT_EQ(none.exit_code, 3);
+  EXPECT_EQ(none.error, "kvcachefs: process " + pid + " serves no kvcachefs that is mounted here\n");
+  EXPECT_EQ(run_alone({"upgrade", "--pid", "0"}).exit_code, 2);
 }
 
 TEST_F(CliTest, SaysThatNothingIsMounted) {

@@ -1,49 +1,6 @@
-#include "daemon/command_line.h"
-
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <fstream>
+#include "tests/unit/daemon/command_line_fixture.h"
 
 namespace kvcachefs::command_line_test {
-
-constexpr uint64_t kG = uint64_t{1} << 30;
-constexpr uint64_t kMemory = 64 * kG;
-using Action = CommandLine::Action;
-
-class CommandLineTest : public ::testing::Test {
- protected:
-  CommandLineTest() {
-    std::string path = std::filesystem::temp_directory_path() / "kv-config-XXXXXX";
-    directory_ = ::mkdtemp(path.data());
-    file_ = directory_ / "kvcachefs.toml";
-  }
-  ~CommandLineTest() override { std::filesystem::remove_all(directory_); }
-
-  void write(std::string_view text) { std::ofstream(file_) << text; }
-
-  Result<CommandLine> parse(std::vector<std::string> arguments) {
-    std::vector<const char*> argv{"kvcachefsd"};
-    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    auto line = parse_command_line(static_cast<int>(argv.size()), argv.data(), kMemory);
-    if (line && !line->pools_fit) return std::unexpected(line->pools_fit.error());  // of a first start
-    return line;
-  }
-  Result<CommandLine> parse_file(std::string_view text) {
-    write(text);
-    return parse({"--config", file_, "/mnt/kv"});
-  }
-  void expect_error(const Result<CommandLine>& result, const std::string& reason) {
-    ASSERT_FALSE(result) << reason;
-    EXPECT_EQ(result.error().code, EINVAL);
-    EXPECT_NE(result.error().message.find(reason), std::string::npos) << result.error().message << "\n"
-                                                                      << reason;
-    EXPECT_EQ(result.error().message.find('\n'), std::string::npos) << result.error().message;
-  }
-
-  std::filesystem::path directory_;
-  std::filesystem::path file_;
-};
 
 TEST_F(CommandLineTest, HasDefaults) {
   Result<CommandLine> line = parse({"/mnt/kv"});
@@ -283,27 +240,6 @@ TEST_F(CommandLineTest, WhatDoesNotFitIsRefusedToAFirstStartAlone) {
   ASSERT_TRUE(line) << line.error().message;
   EXPECT_FALSE(line->pools_fit);
   EXPECT_EQ(line->config.pools[0].size_bytes, 65 * kG);
-}
-
-TEST_F(CommandLineTest, ReadsWhatIsLeftToTheHost) {
-  Result<CommandLine> line = parse({"/a"});
-  EXPECT_FALSE(line->config.memory_reserve_bytes);
-  EXPECT_EQ(line->config.shrink_floor.value, 10u);
-  line = parse({"-o", "memory_reserve=2%,shrink_floor=0%", "/a"});
-  ASSERT_TRUE(line) << line.error().message;
-  EXPECT_EQ(line->config.memory_reserve_bytes, kMemory / 100 * 2);
-  EXPECT_EQ(line->config.shrink_floor.value, 0u);
-  write("memory_reserve = \"2G\"\nshrink_floor = 30\n");
-  line = parse({"--config", file_, "/a"});
-  ASSERT_TRUE(line) << line.error().message;
-  EXPECT_EQ(line->config.memory_reserve_bytes, 2 * kG);
-  EXPECT_EQ(line->config.shrink_floor.value, 30u);
-  const std::string printed = parse({"--config", file_, "--print-config"})->output;
-  EXPECT_NE(printed.find("memory_reserve = \"2G\"\nshrink_floor = \"30%\"\n"), std::string::npos) << printed;
-  write(printed);
-  EXPECT_EQ(parse({"--config", file_, "--print-config"})->output, printed);
-  expect_error(parse_file("memory_reserve = true\n"), ":1: memory_reserve is not a size, nor a percentage");
-  expect_error(parse_file("shrink_floor = \"x\"\n"), ":1: shrink_floor is not a percentage from 0 to 100");
 }
 
 TEST_F(CommandLineTest, BlamesThePoolThatTheLineChanged) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/mount_helper/scope.h"
 #include "tests/unit/daemon/fake_mount.h"
 
 namespace kvcachefs::mount_helper_test {
@@ -103,6 +104,18 @@ TEST(MountArguments, TakesTheOptionsOfAllFileSystems) {
     EXPECT_EQ(daemon_command(*arguments), daemon_command(*parse({"a", "/"}))) << option;
   }
   EXPECT_TRUE(parse({"a", "/", "-o", "nosymfollow"})->no_symbolic_links);
+}
+
+TEST(MountArguments, NameTheDisksThatTheScopeNeeds) {
+  const auto of_disks = [](const char* options) {
+    std::vector<std::string> found = scope_words(*parse({"a", "/", "-o", options}));
+    std::erase_if(found, [](const std::string& word) { return !word.starts_with("--property=Requires"); });
+    return found;
+  };
+  EXPECT_EQ(of_disks("size=1G,spill=/data/a b,spill_size=1G,catalog=/fast/a"),
+            (std::vector<std::string>{"--property=RequiresMountsFor=/data/a b",
+                                      "--property=RequiresMountsFor=/fast/a"}));
+  EXPECT_TRUE(of_disks("size=1G,spill=none").empty());
 }
 
 TEST(MountArguments, NamesTheBaseAsTheMountTableDoes) {
