@@ -6,11 +6,12 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd]
+usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd] [--package]
   --clang  install clang 19 as well (the `clang` preset)
   --guest  install what tests/external/numa_guest.sh boots a guest with
   --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run
   --systemd  install what tests/external/systemd.sh starts
+  --package  install what packaging/build-deb.sh and packaging/build-rpm.sh run
 TEXT
 }
 
@@ -23,12 +24,14 @@ with_clang=no
 with_guest=no
 with_suites=no
 with_systemd=no
+with_package=no
 for argument in "$@"; do
   case $argument in
     --clang) with_clang=yes ;;
     --guest) with_guest=yes ;;
     --suites) with_suites=yes ;;
     --systemd) with_systemd=yes ;;
+    --package) with_package=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -50,6 +53,7 @@ optional_packages='clang-format-14'
 [ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
 [ "$with_suites" = no ] || packages="$packages dbench stress-ng"
 [ "$with_systemd" = no ] || packages="$packages systemd"
+[ "$with_package" = no ] || packages="$packages debootstrap rpm xz-utils"
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
