@@ -81,7 +81,7 @@ prepare_source() {
   sed -i "1s/.*/kvcachefs ($wanted+deb$number) $release; urgency=medium/" "$work/source/tree/debian/changelog"
 }
 
-# What runs in the root. Environment: NETWORK_OF the packages, then none.
+# What runs in the root. What has to be fetched is fetched before the build, which has no network.
 in_root='
   set -eu
   umask 022
@@ -93,8 +93,8 @@ in_root='
   # build DIRECTORY: from the .dsc alone.
   build() {
     mkdir -p "$1"
-    chown builder "$1"
     cp /source/kvcachefs_*.dsc /source/kvcachefs_*.tar.xz "$1"
+    chown -R builder "$1"
     unshare --net runuser -u builder -- sh -euc "
       cd $1
       umask $2

@@ -71,7 +71,17 @@ enter='
   mount -t overlay overlay -o "lowerdir=$lower,upperdir=$scratch/upper,workdir=$scratch/work" "$root"
   mount -t proc proc "$root/proc"
   mount -t sysfs sysfs "$root/sys"
-  mount --rbind /dev "$root/dev"
+  # A /dev of its own: a service manager in there sets modes of what it finds.
+  mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+  mkdir "$root/dev/pts" "$root/dev/shm"
+  mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts "$root/dev/pts"
+  mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+  for node in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0 fuse:10:229; do
+    mknod -m 666 "$root/dev/${node%%:*}" c $(echo "${node#*:}" | tr : " ")
+  done
+  ln -s pts/ptmx "$root/dev/ptmx"
+  ln -s /proc/self/fd "$root/dev/fd"
+  for number in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${number%:*}" "$root/dev/${number#*:}"; done
   mount -t tmpfs -o mode=755 tmpfs "$root/run"
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
   mount --bind "$archives" "$root/var/cache/apt/archives"
@@ -87,7 +97,8 @@ TEXT
   hostname clean
   # apt removes what it fetched when it has installed it, unless told otherwise.
   echo "APT::Keep-Downloaded-Packages true; Binary::apt::APT::Keep-Downloaded-Packages true;" >"$root/etc/apt/apt.conf.d/20keep"
-  rm -f "$root/etc/apt/apt.conf.d/docker-clean"
+  # Nothing in here outlives a power cut anyway.
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/20unsafe-io"
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
     chroot "$root" "$@"'
 status=0
