@@ -132,7 +132,7 @@ for release in "${releases[@]}"; do
   mkdir -p "$output/$release"
   if ! "$here/clean-root.sh" --cache "$cache" --bind "$work/source:/source" --bind "$output/$release:/output" "$release" \
     sh -c "$in_root" sh "$with_reproduction" >"$output/$release/build.log" 2>&1; then
-    tail -n 60 "$output/$release/build.log" >&2
+    tail -n 40 "$output/$release/build.log" | cut -c 1-300 >&2
     fail "the build for $release failed ($output/$release/build.log)"
   fi
   grep '^reproduced: ' "$output/$release/build.log" || true
