@@ -49,18 +49,6 @@ from_git() {
   git -c safe.directory="$top" -C "$top" "$@"
 }
 
-# The source of libfuse as one tarball, which depends on nothing but the version.
-fuse_tarball() {
-  [ ! -e "$cache/fuse3.tar.xz" ] || return 0
-  "$here/fuse.sh" fetch "$work/fuse"
-  local source date
-  source=$(cd "$work"/fuse/fuse3-*/ && pwd)
-  date=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Timestamp)
-  tar -C "$source/.." --exclude=.pc --transform 's,^[^/]*,fuse3,' --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner \
-    --mode='u=rwX,go=rX' -c "$(basename "$source")" | xz >"$cache/fuse3.tar.xz.new"
-  mv "$cache/fuse3.tar.xz.new" "$cache/fuse3.tar.xz"
-}
-
 # prepare_source RELEASE: both tarballs and the unpacked tree with its debian/ in $work/source. Each release has a version of its
 # own, because its programs are other ones; that of a later release is greater.
 prepare_source() {
@@ -124,7 +112,7 @@ look='
   runuser -u looker -- lintian --pedantic --info --display-experimental --show-overrides \
     --fail-on error,warning,info,pedantic,experimental /home/looker/result/*.changes'
 
-fuse_tarball
+[ -e "$cache/fuse3.tar.xz" ] || "$here/fuse.sh" tarball "$cache/fuse3.tar.xz"
 for release in "${releases[@]}"; do
   started=$SECONDS
   prepare_source "$release"

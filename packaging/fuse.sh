@@ -4,9 +4,10 @@
 #
 # usage: packaging/fuse.sh minimum               print the oldest version that will do
 #        packaging/fuse.sh fetch DIRECTORY       leave the verified source with Debian's patches in DIRECTORY/fuse3-VERSION
+#        packaging/fuse.sh tarball FILE          the same as one .tar.xz, which depends on nothing but the version
 #        packaging/fuse.sh build SOURCE PREFIX   build it, and install it into PREFIX, which is replaced
 #        packaging/fuse.sh mirror                print the mirror that this machine takes Debian from
-# fetch needs apt and the network and changes nothing of the machine's apt; build needs neither.
+# fetch and tarball need apt and the network and change nothing of the machine's apt; build needs neither.
 set -eu
 
 fail() {
@@ -85,6 +86,16 @@ fetch() {
   cp -a "$work"/source/fuse3-*/ "$1"
 }
 
+tarball() {
+  new=$(mktemp -d /tmp/kvcachefs-fuse-source.XXXXXX)
+  (fetch "$new")
+  date=$(dpkg-parsechangelog -l "$new"/fuse3-*/debian/changelog -S Timestamp)
+  tar -C "$new" --exclude=.pc --transform 's,^[^/]*,fuse3,' --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner \
+    --mode='u=rwX,go=rX' -c "$(cd "$new" && echo fuse3-*)" | xz >"$1.new"
+  rm -rf "$new"
+  mv "$1.new" "$1"
+}
+
 # prefer_static would drag in static liburing too; only libfuse itself is to be static. The .pc files say where they
 # are by their own place, so that the result may be moved or linked to. libfuse compiles the prefix in, as the place of
 # fusermount3 and of fuse.conf: so it is that of Debian's own, wherever this is built.
@@ -120,6 +131,7 @@ case ${1:-}:$# in
   minimum:1) echo "$fuse_minimum" ;;
   mirror:1) known_debian_uri && echo "$uri" ;;
   fetch:2) fetch "$2" ;;
+  tarball:2) tarball "$2" ;;
   build:3) build "$2" "$3" ;;
-  *) sed -n '/^# usage/,/^# fetch/s/^# //p' "$0" >&2; exit 2 ;;
+  *) sed -n '/^# usage/,/^# fetch and/s/^# //p' "$0" >&2; exit 2 ;;
 esac
