@@ -98,8 +98,11 @@ TEXT
   hostname clean
   # apt removes what it fetched when it has installed it, unless told otherwise.
   echo "APT::Keep-Downloaded-Packages true; Binary::apt::APT::Keep-Downloaded-Packages true;" >"$root/etc/apt/apt.conf.d/20keep"
+  mkdir "$root/run/machine"
+  cd "$root"
+  pivot_root . run/machine
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-    chroot "$root" "$@"'
+    chroot . sh -euc "umount -l /run/machine; rmdir /run/machine; cd /; exec \"\$@\"" sh "$@"'
 status=0
 unshare --mount --pid --fork --kill-child --uts sh -c "$enter" sh "$cache/archives-$release" "$root" "$scratch" \
   "$(printf '%s\n' "${binds[@]:-}")" "$@" || status=$?
