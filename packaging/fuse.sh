@@ -86,11 +86,12 @@ fetch() {
   cp -a "$work"/source/fuse3-*/ "$1"
 }
 
+# Without the generated HTML of its manual, whose JavaScript has no source in it.
 tarball() {
   new=$(mktemp -d /tmp/kvcachefs-fuse-source.XXXXXX)
   (fetch "$new")
   date=$(dpkg-parsechangelog -l "$new"/fuse3-*/debian/changelog -S Timestamp)
-  tar -C "$new" --exclude=.pc --transform 's,^[^/]*,fuse3,' --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner \
+  tar -C "$new" --exclude=.pc --exclude=doc/html --transform 's,^[^/]*,fuse3,' --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner \
     --mode='u=rwX,go=rX' -c "$(cd "$new" && echo fuse3-*)" | xz >"$1.new"
   rm -rf "$new"
   mv "$1.new" "$1"
