@@ -1,0 +1,52 @@
+#!/bin/sh
+# What a package does to the kvcachefs mounts of the machine, as far as they are visible where it is installed. Called by
+# the scripts of the packages, as root; always succeeds, and says on standard error what could not be done.
+#
+# usage: package-mounts upgrade   have each daemon go on as the program that is installed: no mount ends
+#        package-mounts stop      stop each daemon whose mount no process uses, and unmount what it served
+set -u
+
+hint() {
+  echo "kvcachefs: $*" >&2
+}
+
+# A line for each daemon: the number of its file system, and where all of it is mounted. What is mounted elsewhere of it are
+# binds of its pools.
+served() {
+  findmnt --raw --noheadings --types fuse.kvcachefs --output FSROOT,MAJ:MIN,TARGET |
+    awk '$1 == "/" && !seen[$2]++ { print $2, $3 }'
+}
+
+upgrade() {
+  served | while read -r _ escaped; do
+    mount=$(printf '%b' "$escaped")
+    answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1) ||
+      hint "$mount is served by the program from before, until it is mounted anew: $answer"
+  done
+}
+
+unmount_binds() {
+  findmnt --raw --noheadings --output MAJ:MIN,TARGET | awk -v device="$1" '$1 == device { print $2 }' | tac |
+    while read -r escaped; do
+      umount "$(printf '%b' "$escaped")"
+    done
+}
+
+# A daemon that is stopped first writes what its disk tiers are to keep.
+stop() {
+  served | while read -r device escaped; do
+    mount=$(printf '%b' "$escaped")
+    if answer=$(timeout 150 kvcachefs --mount "$mount" stop 2>&1); then
+      unmount_binds "$device"
+    else
+      hint "goes on until it is unmounted: $answer"
+    fi
+  done
+}
+
+case ${1:-} in
+  upgrade) upgrade ;;
+  stop) stop ;;
+  *) sed -n '/^# usage/,/^#  /s/^# //p' "$0" >&2; exit 2 ;;
+esac
+exit 0

@@ -1,0 +1,53 @@
+#!/bin/bash
+# The Debian package on a fresh root of each release (packaging/clean-root.sh): install, mount, store and read, an upgrade, a
+# downgrade and a refused one while clients are at it, remove, purge. Prints a line for each check (package_checks.sh has them), and
+# fails when one fails. Builds the package of HEAD twice, the second time with a higher version.
+#
+# usage: tests/external/package.sh [--release RELEASE]... [--cache DIR] [--built OLD NEW]      as root
+#   --built OLD NEW  directories of two builds (packaging/build-deb.sh --output), instead of building
+# Needs debootstrap (packaging/setup.sh --package) and /dev/fuse.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/kvcachefs
+releases=()
+old=
+new=
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --release) releases+=("${2:?}"); shift 2 ;;
+    --cache) cache=${2:?}; shift 2 ;;
+    --built) old=$(cd "${2:?}" && pwd); new=$(cd "${3:?}" && pwd); shift 3 ;;
+    *) sed -n '/^# usage/,/^# Needs/s/^# //p' "$0" >&2; exit 2 ;;
+  esac
+done
+[ ${#releases[@]} -gt 0 ] || releases=(bookworm trixie)
+
+work=$(mktemp -d /var/tmp/kvcachefs-package.XXXXXX)
+trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'exit 1' INT TERM
+
+build() {
+  local options=()
+  for release in "${releases[@]}"; do options+=(--release "$release"); done
+  "$root/packaging/build-deb.sh" --cache "$cache" "${options[@]}" "$@"
+}
+
+if [ -z "$old" ]; then
+  old=$work/old
+  new=$work/new
+  build --output "$old" --version 0.1.0-1
+  build --output "$new" --version 0.1.0-2
+fi
+
+failed=0
+for release in "${releases[@]}"; do
+  echo "=== $release"
+  started=$SECONDS
+  mkdir -p "$work/data-$release"
+  "$root/packaging/clean-root.sh" --cache "$cache" --bind "$old/$release:/packages/old" --bind "$new/$release:/packages/new" \
+    --bind "$root/tests/external:/checks" --bind "$work/data-$release:/data" "$release" \
+    bash /checks/package_checks.sh || failed=1
+  echo "package.sh: $release took $((SECONDS - started)) s"
+done
+exit $failed
