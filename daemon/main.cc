@@ -21,6 +21,7 @@
 #include "daemon/child.h"
 #include "daemon/command_line.h"
 #include "daemon/handovers.h"
+#include "daemon/kept_settings.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
 #include "daemon/serve.h"
@@ -210,9 +211,12 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "kvcachefsd: %s\n", start.error().message.c_str());
     return kExitFailure;
   }
-  if (!command->pools_fit && !start->survivors) {
-    std::fprintf(stderr, "kvcachefsd: %s\n", command->pools_fit.error().message.c_str());
-    return kExitUsage;
+  if (!start->survivors) {
+    config.mountpoint = start->mountpoint;
+    if (auto served = KeptSettings::served(config, command->origins, usable_memory_bytes()); !served) {
+      std::fprintf(stderr, "kvcachefsd: %s\n", served.error().message.c_str());
+      return kExitUsage;
+    }
   }
   // Names below it are compared with what the kernel tells of descriptors, which has no symbolic link in it.
   std::error_code unresolved;

@@ -33,7 +33,8 @@ class ControlFiles {
   // Handles of another generation of the daemon are not taken for handles of this one. Over io_uring (libfuse
   // 3.18) only the thread that a request came to may answer it, so there each read is answered at once,
   // whatever it costs.
-  ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring);
+  ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring,
+               SettingOrigins* origins);
 
   // The call comes once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
@@ -80,9 +81,12 @@ class ControlFiles {
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                      OpenFile& open);
+  // The caller is the administrator, and opened the file himself.
+  Result<void> check_administrator(const Request& request, std::string_view name, uint64_t handle) const;
 
   Pools& pools_;
   Survivors& survivors_;
+  SettingOrigins* const origins_;
   const bool over_io_uring_;
   ControlReads gathering_;
 

@@ -31,6 +31,7 @@ class Session {
     uint32_t generation = 0;
     ServerInfo info = {};  // completed with what is negotiated before a request is answered
     std::function<void()> pools_changed = [] {};  // called by requests that made or changed a pool
+    SettingOrigins* origins = nullptr;            // of the pools' settings
   };
   Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
           Options options);

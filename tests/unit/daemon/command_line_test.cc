@@ -1,4 +1,5 @@
 #include "daemon/command_line.h"
+#include "daemon/kept_settings.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -26,8 +27,9 @@ class CommandLineTest : public ::testing::Test {
     std::vector<const char*> argv{"kvcachefsd"};
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
     auto line = parse_command_line(static_cast<int>(argv.size()), argv.data(), kMemory);
-    if (line && !line->pools_fit) return std::unexpected(line->pools_fit.error());  // of a first start
-    return line;
+    if (!line || line->action != CommandLine::Action::kServe) return line;
+    auto served = KeptSettings::served(line->config, line->origins, kMemory);  // of a first start
+    return served ? std::move(line) : pass(served);
   }
   Result<CommandLine> parse_file(std::string_view text) {
     write(text);
@@ -281,7 +283,7 @@ TEST_F(CommandLineTest, WhatDoesNotFitIsRefusedToAFirstStartAlone) {
   const char* const argv[] = {"kvcachefsd", "--pool", "a:size=65G", "/a"};
   const auto line = parse_command_line(4, argv, kMemory);
   ASSERT_TRUE(line) << line.error().message;
-  EXPECT_FALSE(line->pools_fit);
+  EXPECT_FALSE(KeptSettings::served(line->config, line->origins, kMemory));
   EXPECT_EQ(line->config.pools[0].size_bytes, 65 * kG);
 }
 
