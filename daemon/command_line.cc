@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/key_value.h"
+#include "daemon/kept_settings.h"
 
 namespace kvcachefs {
 namespace {
@@ -42,7 +43,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--pool", arguments.pools, "A pool; may be given several times")
       ->type_name("NAME[:KEY=VALUE,...]")
       ->allow_extra_args(false);
-  app.add_option("-o", arguments.options, own + "runtime_dir=DIR; may be given several times")
+  app.add_option("-o", arguments.options, own + "runtime_dir=DIR, state_dir=DIR; may be given several times")
       ->type_name("OPTION[,OPTION...]")
       ->allow_extra_args(false);
   app.add_flag("--daemonize", arguments.daemonize, "Go to the background once the mount serves");
@@ -70,7 +71,8 @@ Result<std::filesystem::path> absolute_path(std::string_view option, const std::
 Result<void> set_option(Config& config, std::string_view option, uint64_t memory_bytes) {
   const auto [key, given] = split_key_value(option);
   const DaemonSetting* const setting = find_daemon_setting(key);
-  if (setting == nullptr && key != "runtime_dir") {
+  const bool is_directory = key == "runtime_dir" || key == "state_dir";
+  if (setting == nullptr && !is_directory) {
     if (std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end()) return {};
     return fail(EINVAL, fmt::format("-o {}: unknown option", option));
   }
@@ -79,9 +81,14 @@ Result<void> set_option(Config& config, std::string_view option, uint64_t memory
     return fail(EINVAL, fmt::format("-o {}: {}", key, takes_value ? "needs a value" : "takes no value"));
   }
   if (setting == nullptr) {
-    Result<std::filesystem::path> path = absolute_path("-o runtime_dir", std::string(*given));
+    std::filesystem::path& directory = key == "state_dir" ? config.state_dir : config.runtime_dir;
+    if (key == "state_dir" && *given == kNoStateDir) {
+      directory.clear();
+      return {};
+    }
+    Result<std::filesystem::path> path = absolute_path(fmt::format("-o {}", key), std::string(*given));
     if (!path) return pass(path);
-    config.runtime_dir = std::move(*path);
+    directory = std::move(*path);
     return {};
   }
   const Result<void> set = setting->set(config, given.value_or("true"), memory_bytes);
@@ -117,9 +124,8 @@ Result<void> add_pool(Config& config, PoolOrigins& origins, const std::string& s
 }
 
 Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, uint64_t memory_bytes,
-                           Result<void>& pools_fit) {
+                           PoolOrigins& origins) {
   Config config;
-  PoolOrigins origins;
   if (!arguments.config_file.empty()) {
     Result<void> read = read_config_file(arguments.config_file, memory_bytes, config, origins);
     if (!read) return pass(read);
@@ -131,7 +137,6 @@ Result<Config> make_config(const Arguments& arguments, bool mountpoint_needed, u
     if (Result<void> added = add_pool(config, origins, spec, memory_bytes); !added) return pass(added);
   }
   if (config.pools.empty()) config.pools.push_back(default_pool("default", memory_bytes));
-  pools_fit = check_pools(config, origins, memory_bytes);
   if (Result<void> checked = check_transport(config, origins); !checked) return pass(checked);
   if (!arguments.mountpoint.empty()) {
     Result<std::filesystem::path> path = absolute_path("MOUNTPOINT", arguments.mountpoint);
@@ -179,11 +184,20 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64
     result.formats = *arguments.can_succeed;
   }
   const bool serves = result.action == CommandLine::Action::kServe;
-  Result<Config> config = make_config(arguments, serves, memory_bytes, result.pools_fit);
+  Result<Config> config = make_config(arguments, serves, memory_bytes, result.origins);
   if (!config) return pass(config);
   const bool goes_on = result.action == CommandLine::Action::kCanSucceed;
-  if (!serves && !goes_on && !result.pools_fit) return pass(result.pools_fit);
   result.config = std::move(*config);
+  if (!serves && !goes_on) {
+    // What is kept is found by the mount point as the kernel has it.
+    Config whole = result.config;
+    std::error_code error;
+    whole.mountpoint = std::filesystem::weakly_canonical(whole.mountpoint, error);
+    if (whole.mountpoint.empty()) whole.state_dir.clear();
+    auto served = KeptSettings::served(whole, result.origins, memory_bytes);
+    if (!served) return pass(served);
+    result.config.pools = std::move(*served);
+  }
   if (arguments.print_config) result.output = format_config(result.config);
   return result;
 }

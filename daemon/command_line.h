@@ -17,13 +17,13 @@ struct CommandLine {
   Config config;
   std::optional<std::string> disk_path;  // for kCheckSystem: the place of a disk tier
   std::string formats;  // for kCanSucceed: what the asking daemon leaves (daemon/succession.h)
-  Result<void>
-      pools_fit;  // of kServe and kCanSucceed; a daemon that goes on with what another has left does not ask
+  PoolOrigins origins;
   std::string output;  // what kPrintConfig, kVersion and kHelp print; ends with a newline
 };
 
-// `memory_bytes` is what sizes in percent refer to, and what all pools together must fit in: for kServe
-// `pools_fit` has the error, else it is one of the call.
+// `memory_bytes` is what sizes in percent refer to. Whether what is to be served is good
+// KeptSettings::served() says, for the actions that print or check here; a daemon that goes on with what
+// another has left does not ask.
 Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64_t memory_bytes);
 
 }  // namespace kvcachefs

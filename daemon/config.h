@@ -15,6 +15,8 @@
 
 namespace kvcachefs {
 
+inline constexpr std::string_view kNoStateDir = "none";
+
 struct Percent {
   unsigned value = 0;
 };
@@ -22,6 +24,7 @@ struct Percent {
 struct Config {
   std::filesystem::path mountpoint;
   std::filesystem::path runtime_dir = "/run/kvcachefs";
+  std::filesystem::path state_dir = "/var/lib/kvcachefs";  // empty: what is set is lost at the next start
   bool io_uring = false;
   bool no_passthrough = false;
   bool no_page_cache = false;

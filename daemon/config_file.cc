@@ -9,6 +9,7 @@
 #include <toml++/toml.h>
 
 #include "daemon/config.h"
+#include "daemon/kept_settings.h"
 
 namespace kvcachefs {
 namespace {
@@ -43,6 +44,7 @@ class Reader {
       return wrong(key.source(), fmt::format("'{}': this file has pools alone: [pools.NAME]", name));
     if (name == "mountpoint") return read_path(name, node, config.mountpoint);
     if (name == "runtime_dir") return read_path(name, node, config.runtime_dir);
+    if (name == "state_dir") return read_state_dir(node, config);
     if (const DaemonSetting* setting = find_daemon_setting(name)) {
       const auto set = setting->set(config, text_of(node, *setting), memory_bytes_);
       return set ? set : wrong(node.source(), fmt::format("{} {}", name, set.error().message));
@@ -59,6 +61,12 @@ class Reader {
       return wrong(node.source(), fmt::format("{} is not an absolute path", name));
     }
     path = *text;
+    return {};
+  }
+
+  Result<void> read_state_dir(const toml::node& node, Config& config) {
+    if (node.value_exact<std::string>() != kNoStateDir) return read_path("state_dir", node, config.state_dir);
+    config.state_dir.clear();
     return {};
   }
 
@@ -125,12 +133,69 @@ class Reader {
   bool pools_alone_;
 };
 
+constexpr std::string_view kCreated = "created";
+constexpr std::string_view kDeleted = "deleted";
+
 std::string one_line(std::string_view text) {
   std::string line(text.substr(0, text.find('\n')));
   std::ranges::replace_if(
       line, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
   return line;
 }
+
+// What the daemon has written itself, so that the text of a value is a string, always.
+class KeptReader {
+ public:
+  KeptReader(const std::string& file, uint64_t memory_bytes) : file_(file), memory_bytes_(memory_bytes) {}
+
+  Result<KeptPools> read(const toml::table& table) const {
+    KeptPools pools;
+    for (const auto& [key, node] : table) {
+      const toml::table* const named = node.as_table();
+      if (key.str() != "pools" || named == nullptr)
+        return wrong(key.source(), fmt::format("unknown key '{}'", key.str()));
+      for (const auto& [name, pool] : *named) {
+        const toml::table* const settings = pool.as_table();
+        if (settings == nullptr) return wrong(name.source(), fmt::format("{} is not a pool", name.str()));
+        if (auto good = check_pool_name(name.str()); !good) return wrong(name.source(), good.error().message);
+        auto kept = read_pool(*settings);
+        if (!kept) return pass(kept);
+        if (kept->is_created && !kept->values.contains("size"))
+          return wrong(name.source(), fmt::format("pool {} has no size", name.str()));
+        pools.emplace(name.str(), std::move(*kept));
+      }
+    }
+    return pools;
+  }
+
+ private:
+  std::unexpected<Error> wrong(const toml::source_region& source, std::string_view message) const {
+    return fail(EINVAL, fmt::format("{}:{}: {}", file_, source.begin.line, message));
+  }
+
+  Result<KeptPool> read_pool(const toml::table& settings) const {
+    KeptPool pool;
+    PoolOptions scratch;
+    for (const auto& [key, node] : settings) {
+      const auto flag = node.value_exact<bool>();
+      if (flag && key.str() == kCreated) {
+        pool.is_created = *flag;
+      } else if (flag && key.str() == kDeleted) {
+        pool.is_deleted = *flag;
+      } else {
+        const auto text = node.value_exact<std::string>();
+        if (!text) return wrong(node.source(), fmt::format("{} is no text", key.str()));
+        if (auto set = set_pool_option(scratch, key.str(), *text, memory_bytes_); !set)
+          return wrong(key.source(), set.error().message);
+        pool.values.emplace(key.str(), *text);
+      }
+    }
+    return pool;
+  }
+
+  const std::string& file_;
+  const uint64_t memory_bytes_;
+};
 
 // The result is a basic string, whatever the text: literal and multi-line strings are not allowed.
 std::string toml_string(std::string text) {
@@ -190,11 +255,33 @@ Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory
   return {};
 }
 
+Result<KeptPools> parse_kept_pools(const std::string& file, std::string_view text, uint64_t memory_bytes) {
+  toml::parse_result parsed = toml::parse(text);
+  if (parsed) return KeptReader(file, memory_bytes).read(parsed.table());
+  return fail(EINVAL, fmt::format("{}:{}: {}", file, parsed.error().source().begin.line,
+                                  one_line(parsed.error().description())));
+}
+
+std::string format_kept_pools(const KeptPools& pools) {
+  std::string out =
+      "# kvcachefsd wrote this: what was changed of its pools while it served, over its configuration.\n"
+      "# `kvcachefs get` shows it, and `kvcachefs reset` takes it back.\n";
+  for (const auto& [name, pool] : pools) {
+    out += fmt::format("\n[pools.{}]\n", toml_string(name));
+    if (pool.is_created) out += fmt::format("{} = true\n", kCreated);
+    if (pool.is_deleted) out += fmt::format("{} = true\n", kDeleted);
+    for (const auto& [key, value] : pool.values) out += fmt::format("{} = {}\n", key, toml_string(value));
+  }
+  return out;
+}
+
 std::string format_config(const Config& config) {
   std::string out;
   if (!config.mountpoint.empty())
     out += fmt::format("mountpoint = {}\n", toml_string(config.mountpoint.native()));
   out += fmt::format("runtime_dir = {}\n", toml_string(config.runtime_dir.native()));
+  out += fmt::format("state_dir = {}\n", toml_string(config.state_dir.empty() ? std::string(kNoStateDir)
+                                                                              : config.state_dir.native()));
   for (const DaemonSetting& setting : kDaemonSettings)
     if (const std::string value = setting.text(config); !value.empty())
       out += fmt::format("{} = {}\n", setting.key, value);

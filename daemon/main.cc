@@ -23,6 +23,7 @@
 #include "daemon/child.h"
 #include "daemon/command_line.h"
 #include "daemon/handovers.h"
+#include "daemon/kept_settings.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
 #include "daemon/serve.h"
@@ -200,18 +201,19 @@ int check_system(const std::optional<std::string>& disk_path) {
   return can_serve(rows) ? 0 : kExitFailure;
 }
 
+int refuse(const std::string& why, int exit_code) {
+  std::fprintf(stderr, "kvcachefsd: %s\n", why.c_str());
+  return exit_code;
+}
+
 int run(int argc, char** argv) {
   const Succession succession(argc, argv);
   auto command = parse_command_line(argc, argv, usable_memory_bytes());
-  if (!command) {
-    std::fprintf(stderr, "kvcachefsd: %s\n", command.error().message.c_str());
-    return kExitUsage;
-  }
+  if (!command) return refuse(command.error().message, kExitUsage);
   std::fputs(command->output.c_str(), stdout);
   if (command->action == CommandLine::Action::kCanSucceed) {
     const std::string objection = objection_to(command->formats);
-    if (!objection.empty()) std::fprintf(stderr, "kvcachefsd: %s\n", objection.c_str());
-    return objection.empty() ? 0 : kExitFailure;
+    return objection.empty() ? 0 : refuse(objection, kExitFailure);
   }
   if (command->action == CommandLine::Action::kCheckSystem) return check_system(command->disk_path);
   if (command->action != CommandLine::Action::kServe) return 0;
@@ -219,13 +221,11 @@ int run(int argc, char** argv) {
 
   ServiceManager manager;
   auto start = find_start(config, manager);
-  if (!start) {
-    std::fprintf(stderr, "kvcachefsd: %s\n", start.error().message.c_str());
-    return kExitFailure;
-  }
-  if (!command->pools_fit && !start->survivors) {
-    std::fprintf(stderr, "kvcachefsd: %s\n", command->pools_fit.error().message.c_str());
-    return kExitUsage;
+  if (!start) return refuse(start.error().message, kExitFailure);
+  if (!start->survivors) {
+    config.mountpoint = start->mountpoint;
+    const auto served = KeptSettings::served(config, command->origins, usable_memory_bytes());
+    if (!served) return refuse(served.error().message, kExitUsage);
   }
   // Names below it are compared with what the kernel tells of descriptors, which has no symbolic link in it.
   std::error_code unresolved;

@@ -21,22 +21,6 @@ namespace {
 
 constexpr auto kLockPatience = std::chrono::seconds(1);
 
-// The escape is like systemd's for paths: `/mnt/kv` is `mnt-kv`, and each byte that a name may not hold, a
-// dash included, is `\xHH`.
-std::string escape_path(const std::string& path) {
-  std::string result;
-  for (const char c : path.substr(std::min(path.find_first_not_of('/'), path.size()))) {
-    const bool stays = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (c == '/')
-      result += '-';
-    else if (stays || c == '_' || c == '.')
-      result += c;
-    else
-      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-  }
-  return result.empty() ? "-" : result;
-}
-
 Result<void> unmount_below(const std::string& directory, const std::vector<std::string>& kept = {}) {
   auto mounts = read_mounts();
   if (!mounts) return pass(mounts);
@@ -64,6 +48,22 @@ Result<void> check_is_ours(const std::string& directory) {
 }
 
 }  // namespace
+
+// The escape is like systemd's for paths: `/mnt/kv` is `mnt-kv`, and each byte that a name may not hold, a
+// dash included, is `\xHH`.
+std::string escape_path(const std::string& path) {
+  std::string result;
+  for (const char c : path.substr(std::min(path.find_first_not_of('/'), path.size()))) {
+    const bool stays = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (c == '/')
+      result += '-';
+    else if (stays || c == '_' || c == '.')
+      result += c;
+    else
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return result.empty() ? "-" : result;
+}
 
 std::string RuntimeDir::directory_of(const std::string& runtime_dir, const std::string& mountpoint) {
   return runtime_dir + "/" + escape_path(mountpoint) + ".mount";

@@ -12,6 +12,9 @@
 
 namespace kvcachefs {
 
+// As systemd escapes paths: `/mnt/kv` is `mnt-kv`.
+std::string escape_path(const std::string& path);
+
 class RuntimeDir {
  public:
   // A daemon keeps this directory open as long as it lives.

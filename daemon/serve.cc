@@ -20,6 +20,7 @@
 #include "base/sys.h"
 #include "base/sys_process.h"
 #include "daemon/child.h"
+#include "daemon/kept_settings.h"
 #include "daemon/log_file.h"
 #include "daemon/pool_list.h"
 #include "daemon/stacks.h"
@@ -127,13 +128,14 @@ unsigned server_threads_of(const Config& config) {
 }
 
 // From resume() on clients that read what is in memory are served, while the pools are walked.
-Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& pools, Session& session,
-                       Workers& workers, Survivors& survivors) {
+Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& pools, KeptSettings& settings,
+                       Session& session, Workers& workers, Survivors& survivors) {
   std::optional<Haste> haste(std::in_place);
   if (auto taken = session.take_over(); !taken) return taken;
   fault_point("taken over");
   auto there = begin_adopting(pools, survivors);
   if (!there) return pass(there);
+  settings.began(pools);
   // Over io_uring libfuse takes the requests, and hands over each.
   const bool in_part = !config.io_uring;
   const auto serve = [&] {
@@ -151,15 +153,30 @@ Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& p
   return {};
 }
 
-Result<void> begin(const Config& config, Pools& pools, Session& session, Workers& workers,
-                   Survivors& survivors) {
-  for (const PoolOptions& options : config.pools)
+Result<void> begin(const Config& config, Pools& pools, KeptSettings& settings, Session& session,
+                   Workers& workers, Survivors& survivors) {
+  auto served = settings.served_pools();
+  if (!served) return pass(served);
+  for (const PoolOptions& options : *served)
     if (auto pool = pools.create(options, Attaching::kBehind); !pool) return pass(pool);
   if (auto restored = workers.restore_disks(kRestorePatience); !restored) return restored;
   if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
+  settings.began(pools);
   if (auto mounted = session.mount(); !mounted) return mounted;
   workers.start_servers(server_threads_of(config));
   return {};
+}
+
+// A takeover does not depend on what was kept: if it cannot be read it stays as it is, and no more is kept.
+std::unique_ptr<KeptSettings> keep_settings(const Config& config, uint32_t generation,
+                                            uint64_t memory_bytes) {
+  const std::string file = KeptSettings::file_of(config);
+  auto kept = KeptSettings::read(file, memory_bytes);
+  if (!kept) log_error("{}", kept.error().message);
+  if (!kept && generation == 0) return nullptr;
+  if (kept && generation == 0) KeptSettings::tell(config, *kept);
+  return std::make_unique<KeptSettings>(kept ? file : std::string(), config, kept.value_or(KeptPools()),
+                                        memory_bytes);
 }
 
 ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation,
@@ -172,6 +189,13 @@ ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t g
           .pid = getpid(),
           .supervisor_pid = survivors.supervised() ? getppid() : 0,
           .generation = generation};
+}
+
+// A successor leaves memory, mounts and descriptors to the next process, so no destructor may run.
+int could_not_begin(const Error& why, uint32_t generation) {
+  log_error("{}", why.message);
+  if (generation > 0) std::_Exit(kExitFailure);
+  return kExitFailure;
 }
 
 void serve_clients(const Config& config, Session& session, const Pools& pools, const Workers& workers,
@@ -226,6 +250,8 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     MutexLock lock(listing);
     return survivors.set_pools(format_pool_list(pools));
   };
+  const auto settings = keep_settings(config, generation, memory_bytes);
+  if (!settings) return kExitFailure;
   Session session(pools, backing, survivors, invalidator,
                   {.mountpoint = config.mountpoint.string(),
                    .io_uring = config.io_uring,
@@ -235,18 +261,17 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    .generation = generation,
                    .control_group = config.control_group,
                    .info = describe(config, survivors, generation, memory_bytes),
-                   .pools_changed = [&] {
-                     if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
-                   }});
+                   .pools_changed =
+                       [&] {
+                         settings->changed(pools);
+                         if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
+                       },
+                   .origins = settings.get()});
   Workers workers(session, pools, evictor_wakeup);
-  const auto begun = generation > 0 ? take_over(config, runtime, pools, session, workers, survivors)
-                                    : begin(config, pools, session, workers, survivors);
-  if (!begun) {
-    log_error("{}", begun.error().message);
-    // A successor leaves memory, mounts and descriptors to the next process, so no destructor may run.
-    if (generation > 0) std::_Exit(kExitFailure);
-    return kExitFailure;
-  }
+  const auto begun = generation > 0
+                         ? take_over(config, runtime, pools, *settings, session, workers, survivors)
+                         : begin(config, pools, *settings, session, workers, survivors);
+  if (!begun) return could_not_begin(begun.error(), generation);
   AwayDisks away_disks(pools, audience.handovers);
   MemoryWatch memory_watch(pools, memory_rules, host_memory);
   workers.start(server_threads_of(config));

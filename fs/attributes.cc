@@ -114,6 +114,14 @@ void getattr(const Request& request, fuse_ino_t ino, fuse_file_info*) {
   reply_attributes_of(request, *node, [](Error error) { return error; });
 }
 
+// The attributes of a pool's root are settings of the pool. They are written down behind the call, which any
+// owner may make as often as he likes.
+void root_has_changed(Server& server, const std::shared_ptr<Pool>& pool) {
+  WaitingLane::Job job = [&server] { server.pools_changed(); };
+  WaitingLane& lane = pool->settings().orders();
+  if (!server.start_helper || !lane.hand_over(job, [&] { return server.start_helper(pool, lane); })) job();
+}
+
 // An entry that was evicted after the change is gone with it: at ESTALE the kernel looks for the name again.
 Error after_change(Error why) {
   return why.code == ESTALE ? why : in_effect(std::move(why));
@@ -133,6 +141,8 @@ void change(const Request& request, const Node& node, struct stat wanted, int va
   }
   if (!done) return reply_error(request, begun ? after_change(done.error()) : std::move(done.error()));
   fault_point("attributes changed");
+  const bool is_setting = (valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) != 0;
+  if (is_setting && node.ino == node.pool->root_ino()) root_has_changed(server_of(request), node.pool);
   reply_attributes_of(request, node, after_change);
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 #include "fs/server.h"
 
@@ -42,6 +43,11 @@ bool gathers(NodeId id) {
   return file != nullptr && file->gathers;
 }
 
+bool is_writable_of_server(NodeId id) {
+  const ServerFile* file = server_file(id);
+  return file != nullptr && file->write != nullptr;
+}
+
 const PoolFile* writable_file(NodeId id) {
   const PoolFile* file = pool_file(id);
   if (file == nullptr || (file->owner_only_reads && !id.is_administrators())) return nullptr;
@@ -68,9 +74,10 @@ bool is_opened_by(uint64_t process, uint64_t handle) {
 }  // namespace
 
 ControlFiles::ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring,
-                           std::optional<gid_t> control_group)
+                           std::optional<gid_t> control_group, SettingOrigins* origins)
     : pools_(pools),
       survivors_(survivors),
+      origins_(origins),
       over_io_uring_(over_io_uring),
       control_group_(control_group),
       next_handle_((uint64_t{generation} << kGenerationShift) + 1) {
@@ -84,6 +91,13 @@ void ControlFiles::describe(const ServerInfo& info) {
   described->pool_count = [&pools = pools_] { return pools.list().size(); };
   described->pool_reports = [&pools = pools_, io_mode = info.io_mode] {
     return report_pools(pools, io_mode);
+  };
+  described->configure = [&pools = pools_, origins = origins_](std::string_view spec) -> Result<void> {
+    auto configured = parse_pool_spec(spec, pools.memory_bytes());
+    auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
+    if (!wanted) return pass(wanted);
+    auto made = pools.create(*wanted);
+    return made ? Result<void>() : pass(made);
   };
   MutexLock lock(mutex_);
   server_ = std::move(described);
@@ -121,6 +135,7 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
   attributes.st_nlink = 1;
   mode_t file_mode = 0444;
   mode_t directory_mode = 0555;
+  if (is_writable_of_server(id)) file_mode = 0600;
   if (!id.is_mount_control()) {
     auto pool = pools_.find(id.pool_number());
     if (pool == nullptr) return fail(ESTALE);
@@ -180,7 +195,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
     result->pool =
         std::make_unique<ControlledPool>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
-                                         described->info.transport == "io_uring");
+                                         described->info.transport == "io_uring", origins_);
   if (of_server == nullptr && result->pool == nullptr) return fail(ESTALE);
   if (!for_reading) return result;
   auto reader = of_server != nullptr ? of_server->open(*described) : of_pool->open(*result->pool);
@@ -191,7 +206,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
 
 Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
   std::optional<uint64_t> process;
-  if (id.is_administrators()) {
+  if (id.is_administrators() || is_writable_of_server(id)) {
     auto administrator = need_administrator(request);
     if (!administrator) return pass(administrator);
     auto opener = administrator->process();
@@ -292,18 +307,28 @@ void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t of
   });
 }
 
+Result<void> ControlFiles::check_administrator(const Request& request, std::string_view name,
+                                               uint64_t handle) const {
+  auto administrator = need_administrator(request);
+  if (!administrator) return pass(administrator);
+  auto process = administrator->process();
+  if (process && is_opened_by(*process, handle)) return {};
+  return fail(EPERM, fmt::format("{} of .kvcachefs is written by a process that has not opened it", name));
+}
+
 Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                                  OpenFile& open) {
+  if (is_writable_of_server(id)) {
+    const ServerFile& file = *server_file(id);
+    if (auto may = check_administrator(request, file.name, handle); !may) return may;
+    auto done = text.size() > kMostOrderBytes ? fail(EINVAL) : file.write(*server(), trimmed(text));
+    if (done) server_of(request).pools_changed();
+    return done;
+  }
   const PoolFile* file = writable_file(id);
   if (file == nullptr) return fail(EACCES);
-  if (id.is_administrators()) {
-    auto administrator = need_administrator(request);
-    if (!administrator) return pass(administrator);
-    auto process = administrator->process();
-    if (!process || !is_opened_by(*process, handle))
-      return fail(EPERM, fmt::format("{} of .kvcachefs/pools is written by a process that has not opened it",
-                                     file->name));
-  }
+  if (id.is_administrators())
+    if (auto may = check_administrator(request, file->name, handle); !may) return may;
   // The open file keeps its pool, so the pool's number is not another pool's.
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
@@ -322,7 +347,7 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
 void ControlFiles::write(const Request& request, NodeId id, const char* bytes, size_t size, off_t,
                          const fuse_file_info* file) {
   // The file is checked first, because opening it anew for its content may cost much.
-  if (writable_file(id) == nullptr) return reply_error(request, {EACCES, {}});
+  if (writable_file(id) == nullptr && !is_writable_of_server(id)) return reply_error(request, {EACCES, {}});
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);

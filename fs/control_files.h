@@ -36,7 +36,7 @@ class ControlFiles {
   // whatever it costs.
   // The members of `control_group`, if there is one, may do with a pool's files what the pool's owner may.
   ControlFiles(Pools& pools, Survivors& survivors, uint32_t generation, bool over_io_uring,
-               std::optional<gid_t> control_group);
+               std::optional<gid_t> control_group, SettingOrigins* origins);
 
   // The call comes once, when the kernel has been negotiated with, and before the mount is announced.
   void describe(const ServerInfo& info);
@@ -83,9 +83,12 @@ class ControlFiles {
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                      OpenFile& open);
+  // The caller is the administrator, and opened the file himself.
+  Result<void> check_administrator(const Request& request, std::string_view name, uint64_t handle) const;
 
   Pools& pools_;
   Survivors& survivors_;
+  SettingOrigins* const origins_;
   const bool over_io_uring_;
   const std::optional<gid_t> control_group_;
   ControlReads gathering_;

@@ -102,7 +102,8 @@ void log_from_libfuse(fuse_log_level level, const char* format, va_list argument
 Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
                  Options options)
     : options_(std::move(options)),
-      control_(pools, survivors, options_.generation, options_.io_uring, options_.control_group),
+      control_(pools, survivors, options_.generation, options_.io_uring, options_.control_group,
+               options_.origins),
       server_{.pools = pools,
               .backing = backing,
               .survivors = survivors,

@@ -32,6 +32,7 @@ class Session {
     std::optional<gid_t> control_group = {};  // of ControlFiles
     ServerInfo info = {};  // completed with what is negotiated before a request is answered
     std::function<void()> pools_changed = [] {};  // called by requests that made or changed a pool
+    SettingOrigins* origins = nullptr;            // of the pools' settings
   };
   Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
           Options options);

@@ -49,6 +49,7 @@ struct PoolCounters {
   Histogram open_ns;
   Histogram create_ns;
   Histogram promote_ns;
+  Histogram spill_ns;
 };
 
 inline void count(std::atomic<uint64_t>& counter, uint64_t by = 1) {

@@ -5,11 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <ranges>
 
 #include "base/key_value.h"
 #include "base/size.h"
+#include "daemon/cli/completion.h"
 #include "fs/control/orders.h"
 #include "tier/pool_options.h"
 
@@ -72,6 +74,12 @@ void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
                   fmt::format("{}", fmt::join(std::views::transform(shown, &PoolSetting::key), " ")))
       ->required()
       ->type_name("KEY=VALUE");
+
+  on_pool(app, arguments, "get", "Show settings of a pool, and where they come from")
+      ->add_option("KEY", arguments.key, "The setting; default: all");
+  on_pool(app, arguments, "reset", "Take back what was set: the configuration's value comes back")
+      ->add_option("KEY", arguments.key, "The setting")
+      ->required();
 
   CLI::App* remove = on_pool(app, arguments, "delete", "Delete a pool");
   remove->add_flag("--force", arguments.force, "Remove its content first");
@@ -209,6 +217,8 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
   }
   if (arguments.command == "create" || (arguments.command == "check" && arguments.config_file.empty()))
     return create_settings(raw, arguments.force, arguments.settings);
+  if (!arguments.key.empty() && find_pool_setting(arguments.key) == nullptr)
+    return usage(fmt::format("unknown pool option '{}'", arguments.key));
   if (arguments.command == "set") return set_settings(raw, arguments.settings);
   if (arguments.command == "evict" || arguments.command == "scrub") {
     Result<std::string> order = arguments.command == "evict" ? evict_order(raw) : scrub_order(raw);
@@ -219,6 +229,40 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
     return usage(fmt::format("--interval: at least {} seconds", kShortestIntervalS));
   }
   return {};
+}
+
+// Names of arguments say what they are; the last one of a command may be given several times.
+std::vector<CompletedCommand> completed_commands(const CLI::App& app) {
+  using Argument = CompletedCommand::Argument;
+  static const std::map<std::string_view, Argument> kArguments{{"POOL", Argument::kPool},
+                                                               {"PATH", Argument::kFile},
+                                                               {"KEY", Argument::kKey},
+                                                               {"SETTING", Argument::kSetting}};
+  std::vector<CompletedCommand> commands;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_group().empty()) continue;
+    CompletedCommand& its = commands.emplace_back(CompletedCommand{
+        .name = command->get_name(), .help = command->get_description(), .options = {}, .arguments = {}});
+    for (const CLI::Option* option : command->get_options()) {
+      const std::string name = option->get_name();
+      if (option->nonpositional())
+        its.options.push_back(name);
+      else if (its.name != "create" && name == "NAME" && its.arguments.empty())
+        its.arguments.push_back(Argument::kPool);
+      else if (const auto known = kArguments.find(name); known != kArguments.end())
+        its.arguments.push_back(known->second);
+    }
+  }
+  return commands;
+}
+
+std::string completion(const CLI::App& app, const std::string& shell) {
+  std::vector<std::string> keys, live;
+  for (const PoolSetting& setting : pool_settings()) {
+    keys.emplace_back(setting.key);
+    if (setting.is_shown()) live.emplace_back(setting.key);
+  }
+  return completion_of(shell, completed_commands(app), keys, live);
 }
 
 }  // namespace
@@ -235,6 +279,13 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   declare_pool_commands(app, arguments, raw);
   declare_disk_commands(app, arguments, raw);
   declare_other_commands(app, arguments);
+  // For who installs it; the help does not show it.
+  std::string shell;
+  app.add_subcommand("completion", "Print what a shell completes")
+      ->group("")
+      ->add_option("SHELL", shell, "The shell")
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kShells), std::end(kShells))));
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -253,6 +304,11 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   }
   if (chosen.empty()) return usage("a command is missing (see --help)");
   arguments.command = chosen.front()->get_name();
+  if (arguments.command == "completion") {
+    arguments.help = completion(app, shell);
+    arguments.command = "help";
+    return arguments;
+  }
   if (Result<void> good = complete(raw, arguments); !good) return pass(good);
   return arguments;
 }

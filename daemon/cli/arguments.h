@@ -16,6 +16,7 @@ struct CliArguments {
   std::string mount;               // empty: the only kvcachefs that is mounted
   std::string pool;                // empty: all pools (status)
   GivenSettings settings;          // of create, set, check
+  std::string key;                 // of get (empty: all) and reset
   std::string order;               // of evict (`25%`, `10G`, `1000 entries`) and scrub (`start 200M`, `stop`)
   std::vector<std::string> paths;  // of pin, unpin, stat, prefetch
   int priority = 0;                // of prefetch

@@ -279,8 +279,9 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
       {"check", check},       {"help", show_help},   {"pin", pin},   {"policies", show_policies},
       {"stat", show_entries}, {"stop", stop_daemon}, {"unpin", pin}, {"version", show_version}};
   static const std::map<std::string_view, OnMount> on_mount{
-      {"create", create}, {"delete", remove}, {"evict", evict}, {"prefetch", prefetch}, {"scrub", scrub},
-      {"set", set},       {"status", status}, {"top", top},     {"upgrade", upgrade}};
+      {"create", create},     {"delete", remove}, {"evict", evict},    {"get", get},
+      {"prefetch", prefetch}, {"reset", reset},   {"scrub", scrub},    {"set", set},
+      {"status", status},     {"top", top},       {"upgrade", upgrade}};
   if (const auto command = alone.find(arguments.command); command != alone.end())
     return command->second(arguments, environment);
   CliResult<MountTree> tree = find_tree(arguments, environment);

@@ -45,6 +45,11 @@ CliResult<void> check(const CliArguments& arguments, const CliEnvironment& envir
 // `stop` ends a daemon, whether its file system is mounted here or not.
 CliResult<void> stop_daemon(const CliArguments& arguments, const CliEnvironment& environment);
 
+// `get` shows settings and where they come from; `reset` takes back what was set of one.
+CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
+CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment);
+
 // `prefetch` and `scrub` wait for the disk tier: until each named entry was brought to memory or given up
 // (with `--no-wait`, until all are queued), and until the scrub has ended.
 CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,

@@ -95,6 +95,14 @@ Result<std::string> MountTree::read_daemon_file(std::string_view file) const {
   return read_file(root_ / ".kvcachefs" / file);
 }
 
+Result<void> MountTree::write_daemon_file(std::string_view file, std::string_view value) const {
+  const std::filesystem::path path = root_ / ".kvcachefs" / file;
+  auto written = write_file(path, open_to_write(path), value);
+  if (written || written.error().code == ENOENT) return written;
+  return fail(written.error().code, fmt::format("{}: {}; the daemon's log says more", value,
+                                                sys::error_text(written.error().code)));
+}
+
 Result<std::string> MountTree::read_control(std::string_view pool, std::string_view file) const {
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
   return read_file(pool_path(pool) / ".pool" / file);

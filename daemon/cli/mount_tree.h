@@ -51,6 +51,7 @@ class MountTree {
 
   // A text is without the newline at its end.
   Result<std::string> read_daemon_file(std::string_view file) const;
+  Result<void> write_daemon_file(std::string_view file, std::string_view value) const;
   Result<std::string> read_control(std::string_view pool, std::string_view file) const;
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
   Result<StatsReading> daemon_stats(std::string_view file = "stats") const;

@@ -60,7 +60,7 @@ struct Parser {
       PoolOptions scratch;
       if (Result<void> good = set_pool_option(scratch, key, value, memory_bytes); !good) return good;
       arguments.settings.emplace_back(key, value);
-    } else if (find_daemon_setting(key) != nullptr) {
+    } else if (find_daemon_setting(key) != nullptr || key == "state_dir") {
       arguments.daemon_options.emplace_back(option);
     } else if (key == "mountpoint" || key == "runtime_dir" || key == "config") {
       if (!value.starts_with('/'))

@@ -127,6 +127,9 @@ Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes
   }
   if (!tree.has_pool(arguments.pool)) {
     if (arguments.verbose) say(fmt::format("creating pool {}", arguments.pool));
+    // So it counts as configured, and not as made while others serve. A daemon of before has no such file.
+    auto configured = tree.write_daemon_file("configure", pool_spec(arguments));
+    if (configured || configured.error().code != ENOENT) return configured;
     return tree.create_pool(arguments.pool, arguments.settings);
   }
   for (const std::string& difference : differing_settings(tree, arguments, memory_bytes)) {

@@ -9,6 +9,7 @@
 
 #include "fs/control/stats.h"
 #include "tier/pool/pools.h"
+#include "tier/pool/setting_origins.h"
 
 namespace kvcachefs {
 
@@ -18,6 +19,7 @@ struct ControlledPool {
   const Authority authority = Authority::kOwner;  // on whose behalf writes act
   const std::string io_mode = {};
   const bool over_io_uring = false;
+  SettingOrigins* const origins = nullptr;  // none: of settings nothing but their values is known
 
   PoolReport report() const;
   // Puts one setting (tier/pool_options.h) of `wanted` into effect. EPERM: it is beyond what its authority

@@ -174,6 +174,50 @@ std::unique_ptr<ControlReader> stream_entries(ControlledPool& target) {
       [&insight = target.pool->insight()](size_t shard) { return insight.list_entries(shard); });
 }
 
+// `size set 64G`: where each value comes from, and the value, which may be empty.
+Result<std::string> show_settings(ControlledPool& target) {
+  using Origin = SettingOrigins::Origin;
+  PoolOptions present = present_options(target);
+  if (const auto root = target.pool->inodes().attributes(target.pool->root_ino())) {
+    present.mode = root->st_mode & 07777;
+    present.uid = root->st_uid;
+    present.gid = root->st_gid;
+  }
+  std::string text;
+  for (const PoolSetting& setting : pool_settings()) {
+    const auto its =
+        target.origins == nullptr ? SettingOrigins::Answer() : target.origins->origin(present, setting.key);
+    const char* const origin = its.origin == Origin::kDefault      ? "default"
+                               : its.origin == Origin::kConfigured ? "configured"
+                               : its.is_kept                       ? "set"
+                                                                   : "set_not_kept";
+    fmt::format_to(std::back_inserter(text), "{} {} {}\n", setting.key, origin, setting.get(present));
+  }
+  return text;
+}
+
+// What the pool cannot get back while it serves, as another disk tier, it has at the next start.
+Result<void> write_reset(ControlledPool& target, std::string_view text) {
+  const std::string_view key = trimmed(text);
+  const PoolSetting* const setting = find_pool_setting(key);
+  if (setting == nullptr) return wrong_text(target, fmt::format("reset: unknown pool option '{}'", key));
+  if (target.origins == nullptr) return fail(EOPNOTSUPP);
+  if (!setting->is_live())
+    return wrong_text(target,
+                      fmt::format("reset: {} is an attribute of the pool's directory (chmod, chown)", key));
+  const bool is_of_disk = setting->file == kSpillFile;
+  if (is_of_disk)
+    if (Result<void> may = need_administrator(target, "reset"); !may) return may;
+  const PoolOptions present = present_options(target);
+  PoolOptions wanted = target.origins->configured(present);
+  wanted.durability = durability_of(wanted);
+  const bool is_same = setting->get(wanted) == setting->get(present);
+  if (!is_of_disk && !is_same)
+    if (auto applied = target.apply(key, wanted); !applied) return applied;
+  target.origins->forget(target.pool->settings().options(), key);
+  return {};
+}
+
 constexpr std::array kFiles = {
     PoolFile{
         .name = "size", .number = 1, .text = show<"size">, .write = write<"size">, .of_administrator = true},
@@ -225,6 +269,9 @@ constexpr std::array kFiles = {
              .text = show<"max_xattr_bytes">,
              .write = write<"max_xattr_bytes">},
     PoolFile{.name = "max_xattrs", .number = 23, .text = show<"max_xattrs">, .write = write<"max_xattrs">},
+    PoolFile{.name = "settings", .number = 24, .text = show_settings},
+    PoolFile{
+        .name = "reset", .number = 25, .text = show_settings, .write = write_reset, .of_administrator = true},
 };
 static_assert(has_own_numbers(kFiles));
 

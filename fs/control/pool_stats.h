@@ -137,6 +137,8 @@ inline constexpr PoolHistogram kPoolHistograms[] = {
     {&PoolCounters::open_ns, "open_ns", "Time the daemon took to answer an open."},
     {&PoolCounters::create_ns, "create_ns", "Time the daemon took to answer a create."},
     {&PoolCounters::promote_ns, "promote_ns", "Time from asking for an entry to having it in memory."},
+    {&PoolCounters::spill_ns, "spill_ns",
+     "Time from beginning to copy an entry to the disk to having it there."},
 };
 
 }  // namespace kvcachefs

@@ -33,12 +33,21 @@ Result<std::string> show_upgrades(const ControlledServer& server) {
   return fmt::format("done {}\nrefused {}\nreason {}\n", upgrades.done, upgrades.refused, upgrades.reason);
 }
 
+Result<std::string> show_nothing(const ControlledServer&) {
+  return std::string();
+}
+
+Result<void> write_configure(const ControlledServer& server, std::string_view text) {
+  return server.configure(text);
+}
+
 constexpr std::array kFiles = {
     ServerFile{.name = "version", .number = 1, .text = show_version},
     ServerFile{.name = "stats", .number = 2, .text = show_stats},
     ServerFile{.name = "stats.json", .number = 3, .text = show_stats_json, .gathers = true},
     ServerFile{.name = "upgrades", .number = 4, .text = show_upgrades},
     ServerFile{.name = "metrics", .number = 5, .text = show_metrics, .gathers = true},
+    ServerFile{.name = "configure", .number = 6, .text = show_nothing, .write = write_configure},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -1,5 +1,5 @@
-// The files of the mount's `.kvcachefs` directory, which concern the whole daemon. All are read-only.
-// Thread safety: any thread. Failure: none.
+// The files of the mount's `.kvcachefs` directory, which concern the whole daemon. All but one are read-only,
+// and that is root's. Thread safety: any thread. Failure: none.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,8 @@ struct ControlledServer {
   std::function<Children::Upgrades()> upgrades;
   std::function<size_t()> pool_count;
   std::function<std::vector<PoolReport>()> pool_reports;
+  // Makes a pool that counts as one of the configuration: NAME:key=value,...
+  std::function<Result<void>(std::string_view spec)> configure;
 };
 
 using ServerFile = ControlFile<const ControlledServer>;

@@ -25,6 +25,7 @@ PATHS_OF_OTHERS = {
     "daemon/cli/cli.cc": "the caller's, with the caller's rights",
     "daemon/cli/mount_tree.cc": "the mount's root, pools in it, and their control files",
     "daemon/announcement.h": "/dev/null",
+    "daemon/kept_settings.cc": "the state directory: root's",
     "daemon/log_file.cc": "the runtime directory: root's",
     "daemon/succession.cc": "/proc",
     "daemon/system_check/disk_place.cc": "the administrator's",

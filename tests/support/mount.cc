@@ -118,7 +118,7 @@ void Mount::start_tmpfs() {
 void Mount::start_daemon() {
   std::vector<std::string> words = {program_path("kvcachefsd")};
   for (const std::string& pool : options_.pools) words.insert(words.end(), {"--pool", with_disk_tier(pool)});
-  words.insert(words.end(), {"-o", "runtime_dir=" + runtime_dir_});
+  words.insert(words.end(), {"-o", "runtime_dir=" + runtime_dir_ + ",state_dir=" + runtime_dir_ + ".state"});
   if (mode() == Mode::kDaemonIo) words.insert(words.end(), {"-o", "no_passthrough"});
   if (mode() == Mode::kIoUring) words.insert(words.end(), {"-o", "io_uring"});
   for (const std::string& option : options_.options) words.insert(words.end(), {"-o", option});

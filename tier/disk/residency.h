@@ -31,6 +31,7 @@ struct SpillTask {
   // fills the hole.)
   bool mappable = false;
   std::optional<CatalogContent> before;  // the disk's copy, perhaps of an older version
+  uint64_t begun_ns = 0;
 };
 
 struct SpillOutcome {

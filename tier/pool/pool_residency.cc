@@ -60,7 +60,8 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
                  .content_epoch = entry->disk.content_epoch,
                  .proven = !snapshot,
                  .mappable = !snapshot && whole,
-                 .before = {}};
+                 .before = {},
+                 .begun_ns = now_ns()};
   if (entry->disk.copy() != nullptr) task.before = *entry->disk.copy();
   return task;
 }
@@ -114,6 +115,7 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   if (written) {
     count(counters_.spills);
     count(counters_.spilled_bytes, data_bytes_of(content, disk_.tier()->store->unit_bytes()));
+    counters_.spill_ns.record(now_ns() - task.begun_ns);
   }
   entry.disk.emptied = false;
   entry.disk.synced_nameless = false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/command_line.h"
+#include "daemon/kept_settings.h"
 
 namespace kvcachefs::command_line_test {
 
@@ -32,8 +33,9 @@ class CommandLineTest : public ::testing::Test {
     std::vector<const char*> argv{"kvcachefsd"};
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
     auto line = parse_command_line(static_cast<int>(argv.size()), argv.data(), kMemory);
-    if (line && !line->pools_fit) return std::unexpected(line->pools_fit.error());  // of a first start
-    return line;
+    if (!line || line->action != CommandLine::Action::kServe) return line;
+    auto served = KeptSettings::served(line->config, line->origins, kMemory);  // of a first start
+    return served ? std::move(line) : pass(served);
   }
   Result<CommandLine> parse_file(std::string_view text) {
     write(text);

@@ -238,7 +238,7 @@ TEST_F(CommandLineTest, WhatDoesNotFitIsRefusedToAFirstStartAlone) {
   const char* const argv[] = {"kvcachefsd", "--pool", "a:size=65G", "/a"};
   const auto line = parse_command_line(4, argv, kMemory);
   ASSERT_TRUE(line) << line.error().message;
-  EXPECT_FALSE(line->pools_fit);
+  EXPECT_FALSE(KeptSettings::served(line->config, line->origins, kMemory));
   EXPECT_EQ(line->config.pools[0].size_bytes, 65 * kG);
 }
 

@@ -1,0 +1,58 @@
+// `get` and `reset`: where the settings of a pool come from.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "base/key_value.h"
+#include "daemon/cli/commands.h"
+#include "daemon/cli/table.h"
+#include "tier/pool_options.h"
+
+namespace kvcachefs {
+namespace {
+
+struct Setting {
+  std::string key, value, origin;
+};
+
+CliResult<std::vector<Setting>> settings_of(const MountTree& tree, const std::string& pool) {
+  auto shown = tree.read_control(pool, "settings");
+  if (!shown) return pass(shown);
+  std::vector<Setting> settings;
+  for (std::string_view rest = *shown; !rest.empty();) {
+    std::string_view line = take_part(rest, '\n');
+    const std::string_view key = take_part(line, ' '), origin = take_part(line, ' ');
+    settings.push_back({std::string(key), std::string(line), std::string(origin)});
+  }
+  return settings;
+}
+
+}  // namespace
+
+CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
+  auto settings = settings_of(tree, arguments.pool);
+  if (!settings) return std::unexpected(settings.error());
+  if (!arguments.key.empty()) {
+    const auto found = std::ranges::find(*settings, arguments.key, &Setting::key);
+    if (found == settings->end()) return stop(kFailure, fmt::format("the daemon has no {}", arguments.key));
+    environment.out << found->value << '\t' << found->origin << '\n';
+    return {};
+  }
+  Table table({{"SETTING", Align::kLeft}, {"VALUE", Align::kLeft}, {"FROM", Align::kLeft}});
+  for (Setting& its : *settings)
+    table.add({its.key, its.value.empty() ? "-" : std::move(its.value), std::move(its.origin)});
+  environment.out << table.text();
+  return {};
+}
+
+CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment) {
+  if (auto done = tree.write_control(arguments.pool, "reset", arguments.key); !done) return pass(done);
+  const PoolSetting* const setting = find_pool_setting(arguments.key);
+  if (setting != nullptr && setting->file == kSpillFile)
+    environment.out << fmt::format("{}: from the next start on\n", arguments.key);
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,265 @@
+#include "daemon/kept_settings.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/fault_point.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/sys_disk.h"
+#include "daemon/runtime_dir.h"
+
+namespace kvcachefs {
+namespace {
+
+// An order that is given once, and no setting.
+constexpr std::string_view kOrder = "spill_force";
+
+Result<void> write_whole(int fd, std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    auto written = sys::write_at(fd, text.substr(at), at);
+    if (!written) return pass(written);
+    at += *written;
+  }
+  return sys::sync_whole(fd);
+}
+
+// The file is replaced as a whole: what a crash leaves is the old one or the new one.
+Result<void> replace_file(const std::string& file, std::string_view text) {
+  fault_point("settings to be written");
+  const std::string directory = file.substr(0, file.rfind('/'));
+  if (auto made = sys::make_directories(directory, 0700); !made) return made;
+  auto at = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!at) return pass(at);
+  const std::string name = file.substr(directory.size() + 1), begun = name + ".new";
+  auto fd = sys::open_at(at->get(), begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+  if (!fd) return pass(fd);
+  if (const int refused = injected_error("write settings"); refused != 0) return fail(refused);
+  if (auto written = write_whole(fd->get(), text); !written) return written;
+  fault_point("settings written");
+  if (auto renamed = sys::rename_at(at->get(), begun.c_str(), at->get(), name.c_str(), 0); !renamed)
+    return renamed;
+  fault_point("settings replaced");
+  return sys::sync_whole(at->get());
+}
+
+// The options, with the attributes that clients have given the pool's root.
+PoolOptions options_of(Pool& pool) {
+  PoolOptions options = pool.settings().options();
+  if (const auto root = pool.inodes().attributes(pool.root_ino())) {
+    options.mode = root->st_mode & 07777;
+    options.uid = root->st_uid;
+    options.gid = root->st_gid;
+  }
+  options.spill_force = false;
+  return options;
+}
+
+// Of a pool without a disk tier the settings of one mean nothing: the configuration may have had one when
+// they were set.
+Result<void> put_values(PoolOptions& options, const KeptPool& kept, uint64_t memory_bytes) {
+  for (const PoolSetting& setting : pool_settings()) {
+    const auto value = kept.values.find(setting.key);
+    if (value == kept.values.end() || (setting.needs_disk() && options.spill_path.empty())) continue;
+    if (auto set = set_pool_option(options, setting.key, value->second, memory_bytes); !set)
+      return fail(EINVAL, fmt::format("pool {}: {}", options.name, set.error().message));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string KeptSettings::file_of(const Config& config) {
+  if (config.state_dir.empty()) return {};
+  return fmt::format("{}/{}.settings", config.state_dir.native(), escape_path(config.mountpoint.native()));
+}
+
+Result<KeptPools> KeptSettings::read(const std::string& file, uint64_t memory_bytes) {
+  if (file.empty()) return KeptPools();
+  auto fd = sys::open_at(AT_FDCWD, file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!fd && fd.error().code == ENOENT) return KeptPools();
+  auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
+  if (attributes && !S_ISREG(attributes->st_mode)) return fail(EINVAL, file + ": is no file");
+  auto text = attributes ? sys::read_text(file.c_str()) : pass(attributes);
+  if (!text) return fail(text.error().code, fmt::format("{}: {}", file, sys::error_text(text.error().code)));
+  return parse_kept_pools(file, *text, memory_bytes);
+}
+
+Result<std::vector<PoolOptions>> KeptSettings::over(const Config& config, const KeptPools& kept,
+                                                    uint64_t memory_bytes) {
+  std::vector<PoolOptions> pools;
+  for (const PoolOptions& configured : config.pools) {
+    const auto its = kept.find(configured.name);
+    PoolOptions options = configured;
+    if (its != kept.end() && its->second.is_deleted) continue;
+    if (its != kept.end())
+      if (auto put = put_values(options, its->second, memory_bytes); !put) return pass(put);
+    pools.push_back(std::move(options));
+  }
+  for (const auto& [name, its] : kept) {
+    const bool is_configured =
+        std::ranges::find(config.pools, name, &PoolOptions::name) != config.pools.end();
+    if (!its.is_created || is_configured) continue;
+    PoolOptions options;
+    options.name = name;
+    if (auto put = put_values(options, its, memory_bytes); !put) return pass(put);
+    pools.push_back(std::move(options));
+  }
+  return pools;
+}
+
+void KeptSettings::tell(const Config& config, const KeptPools& kept) {
+  for (const PoolOptions& pool : config.pools) {
+    const auto its = kept.find(pool.name);
+    if (its == kept.end()) continue;
+    if (its->second.is_deleted)
+      log_info("pool {}: was deleted: `kvcachefs create {}` makes it again", pool.name, pool.name);
+    for (const auto& [key, value] : its->second.values)
+      log_info("pool {}: {} is {}, as it was set: `kvcachefs reset {} {}` takes that back", pool.name, key,
+               value, pool.name, key);
+  }
+}
+
+Result<std::vector<PoolOptions>> KeptSettings::served(const Config& config, const PoolOrigins& origins,
+                                                      uint64_t memory_bytes) {
+  const std::string file = file_of(config);
+  auto kept = read(file, memory_bytes);
+  auto pools = kept ? over(config, *kept, memory_bytes) : pass(kept);
+  if (!pools) return pools;
+  Config whole = config;
+  whole.pools = *pools;
+  auto good = check_pools(whole, origins, memory_bytes);
+  if (good) good = check_transport(whole, origins);
+  if (good) return pools;
+  if (kept->empty()) return pass(good);
+  return fail(EINVAL,
+              fmt::format("{} (with what {} has over the configuration)", good.error().message, file));
+}
+
+KeptSettings::KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes)
+    : file_(std::move(file)), config_(config), memory_bytes_(memory_bytes), kept_(std::move(kept)) {
+  for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
+}
+
+Result<std::vector<PoolOptions>> KeptSettings::served_pools() const {
+  MutexLock lock(mutex_);
+  return over(config_, kept_, memory_bytes_);
+}
+
+void KeptSettings::began(const Pools& pools) {
+  MutexLock lock(mutex_);
+  present_.clear();
+  for (const auto& pool : pools.list()) present_.insert_or_assign(pool->name(), options_of(*pool));
+}
+
+// Only what a request has changed is found here: what a pool changes by itself is no setting.
+void KeptSettings::changed(const Pools& pools) {
+  MutexLock lock(mutex_);
+  Options now;
+  for (const auto& pool : pools.list()) now.insert_or_assign(pool->name(), options_of(*pool));
+  const KeptPools before = kept_;
+  for (const auto& [name, options] : now) {
+    if (const auto known = present_.find(name); known != present_.end()) {
+      note_changes(known->second, options);
+      continue;
+    }
+    KeptPool& made = kept_[name];
+    made.is_created = !configured_.contains(name);
+    made.is_deleted = false;
+    note_changes(configured_now(options), options);
+  }
+  for (const auto& [name, options] : present_) {
+    if (now.contains(name)) continue;
+    if (configured_.contains(name))
+      kept_[name] = {.is_created = false, .is_deleted = true, .values = {}};
+    else
+      kept_.erase(name);
+  }
+  present_ = std::move(now);
+  std::erase_if(kept_, [](const auto& pool) { return pool.second.is_nothing(); });
+  if (kept_ != before || !is_written_) write();
+}
+
+void KeptSettings::note_changes(const PoolOptions& before, const PoolOptions& now) {
+  for (const PoolSetting& setting : pool_settings()) {
+    const std::string value = setting.get(now);
+    if (setting.key != kOrder && value != setting.get(before) && !value.empty())
+      kept_[now.name].values.insert_or_assign(std::string(setting.key), value);
+  }
+}
+
+PoolOptions KeptSettings::configured_now(const PoolOptions& present) const {
+  const auto found = configured_.find(present.name);
+  PoolOptions options = found == configured_.end() ? PoolOptions() : found->second;
+  options.name = present.name;
+  if (options.size_max_bytes == 0) options.size_max_bytes = options.size_bytes;
+  return options;
+}
+
+SettingOrigins::Answer KeptSettings::origin(const PoolOptions& present, std::string_view key) const {
+  MutexLock lock(mutex_);
+  const auto its = kept_.find(present.name);
+  if (its != kept_.end() && its->second.values.contains(key))
+    return {Origin::kSet, is_written_ && !file_.empty()};
+  const PoolSetting& setting = *find_pool_setting(key);
+  const bool is_default = setting.get(configured_now(present)) == setting.get(PoolOptions());
+  return {is_default ? Origin::kDefault : Origin::kConfigured, true};
+}
+
+PoolOptions KeptSettings::configured(const PoolOptions& present) const {
+  MutexLock lock(mutex_);
+  return configured_now(present);
+}
+
+void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
+  MutexLock lock(mutex_);
+  const auto its = kept_.find(present.name);
+  if (its == kept_.end()) return;
+  const auto known = present_.find(present.name);
+  const PoolOptions configured = configured_now(present);
+  // What else has come back with it, as the size_max does with the size.
+  for (const PoolSetting& setting : pool_settings()) {
+    const std::string value = setting.get(present);
+    const bool has_changed = known != present_.end() && value != setting.get(known->second);
+    if (has_changed && value == setting.get(configured)) its->second.values.erase(std::string(setting.key));
+  }
+  if (const auto value = its->second.values.find(key); value != its->second.values.end())
+    its->second.values.erase(value);
+  if (known != present_.end()) {
+    const PoolOptions attributes = std::exchange(known->second, present);
+    known->second.mode = attributes.mode;
+    known->second.uid = attributes.uid;
+    known->second.gid = attributes.gid;
+    known->second.spill_force = false;
+  }
+  if (its->second.is_nothing()) kept_.erase(its);
+  write();
+}
+
+Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
+  MutexLock lock(mutex_);
+  PoolOptions options = configured;
+  const auto its = kept_.find(configured.name);
+  if (its != kept_.end()) {
+    if (auto put = put_values(options, its->second, memory_bytes_); !put) return pass(put);
+    its->second.is_created = its->second.is_deleted = false;
+  }
+  configured_.insert_or_assign(configured.name, configured);
+  return options;
+}
+
+void KeptSettings::write() {
+  if (file_.empty()) return;
+  const auto written = replace_file(file_, format_kept_pools(kept_));
+  is_written_ = written.has_value();
+  if (!written)
+    log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
+              sys::error_text(written.error().code));
+}
+
+}  // namespace kvcachefs

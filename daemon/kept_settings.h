@@ -1,0 +1,79 @@
+// KeptSettings keeps what was changed of the pools while they served for the next start, in a file of the
+// state directory, one for each mount point: values that were set, pools that were made, and configured pools
+// that were deleted. They go over the configuration. Any thread, but for read() and over(), which a start
+// calls. Failure: a file that cannot be read, or is wrong, is EINVAL or the errno and one line that names it;
+// what cannot be written down is logged, and stands in the `settings` of its pool.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "daemon/config.h"
+#include "tier/pool/pools.h"
+#include "tier/pool/setting_origins.h"
+
+namespace kvcachefs {
+
+struct KeptPool {
+  bool is_created = false;                                 // the configuration does not have it
+  bool is_deleted = false;                                 // the configuration has it
+  std::map<std::string, std::string, std::less<>> values;  // by the setting's key
+
+  bool operator==(const KeptPool&) const = default;
+  bool is_nothing() const { return !is_created && !is_deleted && values.empty(); }
+};
+using KeptPools = std::map<std::string, KeptPool, std::less<>>;
+
+// In daemon/config_file.cc. The text is TOML; the reader answers EINVAL and `FILE:LINE: message`.
+Result<KeptPools> parse_kept_pools(const std::string& file, std::string_view text, uint64_t memory_bytes);
+std::string format_kept_pools(const KeptPools& pools);
+
+class KeptSettings final : public SettingOrigins {
+ public:
+  // Empty: nothing is kept.
+  static std::string file_of(const Config& config);
+  // Nothing if there is no file.
+  static Result<KeptPools> read(const std::string& file, uint64_t memory_bytes);
+  // The configuration's pools with what was kept of them. `file` is for messages.
+  static Result<std::vector<PoolOptions>> over(const Config& config, const KeptPools& kept,
+                                               uint64_t memory_bytes);
+  // Tells the log.
+  static void tell(const Config& config, const KeptPools& kept);
+  // What a start will serve, found to be good (check_pools).
+  static Result<std::vector<PoolOptions>> served(const Config& config, const PoolOrigins& origins,
+                                                 uint64_t memory_bytes);
+
+  KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes);
+
+  // What a first start makes.
+  Result<std::vector<PoolOptions>> served_pools() const EXCLUDES(mutex_);
+  // What the pools have now is the state from which changed() finds what a client has changed.
+  void began(const Pools& pools) EXCLUDES(mutex_);
+  void changed(const Pools& pools) EXCLUDES(mutex_);
+
+  Answer origin(const PoolOptions& present, std::string_view key) const override EXCLUDES(mutex_);
+  PoolOptions configured(const PoolOptions& present) const override EXCLUDES(mutex_);
+  void forget(const PoolOptions& present, std::string_view key) override EXCLUDES(mutex_);
+  Result<PoolOptions> configure(const PoolOptions& configured) override EXCLUDES(mutex_);
+
+ private:
+  using Options = std::map<std::string, PoolOptions, std::less<>>;
+  void note_changes(const PoolOptions& before, const PoolOptions& now) REQUIRES(mutex_);
+  PoolOptions configured_now(const PoolOptions& present) const REQUIRES(mutex_);
+  void write() REQUIRES(mutex_);
+
+  const std::string file_;
+  const Config config_;
+  const uint64_t memory_bytes_;
+  // Held over the write of the file, so that the last is the newest.
+  mutable Mutex mutex_;
+  Options configured_ GUARDED_BY(mutex_);
+  KeptPools kept_ GUARDED_BY(mutex_);
+  Options present_ GUARDED_BY(mutex_);
+  bool is_written_ GUARDED_BY(mutex_) = true;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,276 @@
+// What is changed of pools while they serve is there after a restart (daemon/kept_settings.h).
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/support/disks.h"
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+class KeptSettingsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    KVCACHEFS_NEED_DAEMON();
+    ASSERT_EQ(error_of(::chmod(place_.path().c_str(), 0755)), 0);
+    make_directory(place_ / "mnt");
+    start();
+  }
+  void TearDown() override {
+    if (mount_ && HasFailure()) report_daemon_log(*mount_);
+    if (mount_) mount_->stop();
+    ::unlink(fault_file().c_str());
+    ::unsetenv("KVCACHEFS_FAULT_FILE");
+  }
+  void start(std::vector<std::string> pools = {"p:size=64M,policy=fifo", "q:size=16M"}) {
+    mount_.reset();
+    ::setenv("KVCACHEFS_FAULT_FILE", fault_file().c_str(), 1);
+    mount_ = std::make_unique<Mount>(MountOptions{
+        .pools = std::move(pools), .mount_point = place_ / "mnt", .runtime_dir = place_ / "run"});
+  }
+  void restart(std::vector<std::string> pools = {"p:size=64M,policy=fifo", "q:size=16M"}) {
+    mount_->stop();
+    start(std::move(pools));
+  }
+  Outcome cli(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"kvcachefs", "--mount", mount_->root()});
+    return run(arguments);
+  }
+  void change(const std::vector<std::string>& arguments) {
+    const Outcome outcome = cli(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  }
+  // `VALUE ORIGIN`.
+  std::string get(const std::string& pool, const std::string& key) {
+    Outcome outcome = cli({"get", pool, key});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+    std::ranges::replace(outcome.out, '\t', ' ');
+    if (outcome.out.ends_with('\n')) outcome.out.pop_back();
+    return outcome.out;
+  }
+  std::vector<std::string> pools() { return list(mount_->root()); }
+  std::filesystem::path file() const {
+    for (const auto& each : std::filesystem::directory_iterator(place_ / "run.state"))
+      if (each.path().extension() == ".settings") return each.path();
+    return {};
+  }
+  std::string fault_file() const { return place_ / "fault"; }
+
+  const DiskDirectory place_;
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_F(KeptSettingsTest, WhatIsSetOutlivesARestart) {
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+  EXPECT_EQ(get("p", "watermarks"), "95:98 default");
+  change({"set", "p", "size=32M", "policy=lfu", "max_entries=1000"});
+  ASSERT_EQ(error_of(::chmod(mount_->path().c_str(), 0750)), 0);
+  EXPECT_EQ(get("p", "size"), "32M set");
+  for (int round = 0; round < 2; ++round) {
+    restart();
+    EXPECT_EQ(get("p", "size"), "32M set");
+    EXPECT_EQ(get("p", "size_max"), "32M set");
+    EXPECT_EQ(get("p", "policy"), "lfu set");
+    EXPECT_EQ(get("p", "max_entries"), "1000 set");
+    EXPECT_EQ(get("p", "mode"), "0750 set");
+    EXPECT_EQ(get("q", "size"), "16M configured");
+  }
+  EXPECT_THAT(mount_->log(), HasSubstr("pool p: policy is lfu, as it was set"));
+}
+
+TEST_F(KeptSettingsTest, WhatIsWrittenToControlFilesIsKept) {
+  ASSERT_EQ(write_once(mount_->control("watermarks"), "50:60"), 0);
+  ASSERT_EQ(write_once(mount_->administrators("size"), "24M"), 0);
+  EXPECT_NE(write_once(mount_->control("policy"), "no-policy"), 0);
+  restart();
+  EXPECT_EQ(get("p", "watermarks"), "50:60 set");
+  EXPECT_EQ(get("p", "size"), "24M set");
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+}
+
+TEST_F(KeptSettingsTest, PoolsAreMadeAndDeletedForGood) {
+  change({"create", "new", "--size", "8M", "--policy", "lfu"});
+  ASSERT_EQ(error_of(::mkdir((mount_->root() + "/plain").c_str(), 0700)), 0);
+  change({"create", "passing", "--size", "4M"});
+  change({"delete", "passing"});
+  change({"delete", "q"});
+  const std::string plain_size = get("plain", "size");
+  restart();
+  EXPECT_EQ(pools(), (std::vector<std::string>{"new", "p", "plain"}));
+  EXPECT_EQ(get("new", "size"), "8M set");
+  EXPECT_EQ(get("new", "policy"), "lfu set");
+  EXPECT_EQ(get("plain", "size"), plain_size);
+  EXPECT_EQ(get("plain", "mode"), "0700 set");
+  EXPECT_THAT(mount_->log(), HasSubstr("pool q: was deleted: `kvcachefs create q` makes it again"));
+  change({"create", "q", "--size", "4M"});
+  change({"delete", "new"});
+  restart();
+  EXPECT_EQ(pools(), (std::vector<std::string>{"p", "plain", "q"}));
+  EXPECT_EQ(get("q", "size"), "4M set");
+}
+
+TEST_F(KeptSettingsTest, AResetTakesItBack) {
+  change({"set", "p", "size=32M", "policy=lfu", "watermarks=50:60"});
+  change({"reset", "p", "policy"});
+  change({"reset", "p", "size"});
+  change({"reset", "p", "size"});
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+  EXPECT_EQ(get("p", "size"), "64M configured");
+  EXPECT_EQ(get("p", "size_max"), "64M configured");
+  EXPECT_EQ(read_file(mount_->control("policy")), "fifo\n");
+  restart();
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+  EXPECT_EQ(get("p", "size"), "64M configured");
+  EXPECT_EQ(get("p", "watermarks"), "50:60 set");
+  EXPECT_EQ(cli({"reset", "p", "nothing"}).exit_code, 2);
+  EXPECT_NE(cli({"reset", "p", "mode"}).exit_code, 0);
+}
+
+// What was set goes over a configuration that has changed meanwhile; what is not there any more is passed
+// over.
+TEST_F(KeptSettingsTest, TheConfigurationMayChange) {
+  change({"set", "p", "policy=lfu"});
+  change({"set", "q", "size=8M"});
+  restart({"p:size=48M,policy=lru", "r:size=8M"});
+  EXPECT_EQ(pools(), (std::vector<std::string>{"p", "r"}));
+  EXPECT_EQ(get("p", "size"), "48M configured");
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+  restart();
+  EXPECT_EQ(get("q", "size"), "8M set");
+}
+
+TEST_F(KeptSettingsTest, ADeathLosesNothing) {
+  change({"set", "p", "policy=lfu"});
+  mount_->kill_server(false, std::chrono::milliseconds(0));
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+  EXPECT_EQ(get("p", "size"), "64M configured");
+  for (const char* place : {"settings to be written", "settings written", "settings replaced"}) {
+    std::ofstream(fault_file()) << place;
+    change({"set", "p", "watermarks=40:50"});
+    change({"create", "made", "--size", "4M"});
+    EXPECT_EQ(get("p", "watermarks"), "40:50 set");
+    restart();
+    EXPECT_EQ(get("p", "watermarks"), "40:50 set") << place;
+    EXPECT_EQ(get("made", "size"), "4M set") << place;
+    change({"delete", "made"});
+    change({"reset", "p", "watermarks"});
+  }
+}
+
+TEST_F(KeptSettingsTest, ADiskThatIsGivenIsKept) {
+  if (mode() == Mode::kIoUring) GTEST_SKIP() << "no disk tier over io_uring";
+  const std::string spill = place_ / "spill";
+  change({"set", "p", "spill=" + spill, "spill_size=64M", "durability=sync"});
+  ASSERT_EQ(store(mount_->path() + "/entry", pattern(1, 100'000)), 0);
+  restart();
+  EXPECT_EQ(get("p", "spill"), spill + " set");
+  EXPECT_EQ(get("p", "durability"), "sync set");
+  EXPECT_EQ(difference(1, read_file(mount_->path() + "/entry")), "");
+  change({"reset", "p", "spill"});
+  change({"reset", "p", "spill_size"});
+  EXPECT_EQ(difference(1, read_file(mount_->path() + "/entry")), "");
+  restart();
+  EXPECT_EQ(get("p", "spill"), "none default");
+  EXPECT_FALSE(exists(mount_->path() + "/entry"));
+}
+
+TEST_F(KeptSettingsTest, AFileThatIsWrongIsNamed) {
+  change({"set", "p", "policy=lfu"});
+  mount_->stop();
+  const std::string kept = file();
+  ASSERT_FALSE(kept.empty());
+  const auto refused = [&](const std::string& text) -> std::string {
+    std::ofstream(kept, std::ios::trunc) << text;
+    try {
+      start();
+    } catch (const MountError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const auto& [text, why] : std::vector<std::pair<std::string, std::string>>{
+           {"pools = 3\n", ":1: unknown key 'pools'"},
+           {"[pools.p]\npolicy = \"mru\"\n", ":2: policy: 'mru' is not a policy"},
+           {"[pools.p]\npolicy = 3\n", ":2: policy is no text"},
+           {"[pools.p]\nsize = \"32T\"\n", "beyond the memory"},
+           {"[pools.new]\ncreated = true\n", ":1: pool new has no size"},
+           {"[pools.\"../x\"]\n", "is not a pool name"},
+           {"[pools.p]\nno_such = \"1\"\n", ":2: unknown pool option 'no_such'"},
+           {"[pools.p\n", ":1: "}}) {
+    EXPECT_THAT(refused(text), ::testing::AllOf(HasSubstr(kept), HasSubstr(why))) << text;
+    EXPECT_EQ(read_file(kept), text);
+  }
+  std::ofstream(kept, std::ios::trunc) << "";
+  start();
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+}
+
+TEST_F(KeptSettingsTest, WhatCannotBeWrittenIsSaid) {
+  std::ofstream(fault_file()) << "failing write settings 28\n";
+  change({"set", "p", "policy=lfu"});
+  EXPECT_EQ(get("p", "policy"), "lfu set_not_kept");
+  EXPECT_THAT(mount_->log(), HasSubstr("No space left on device: what was changed of the pools is lost"));
+  ::unlink(fault_file().c_str());
+  change({"set", "p", "watermarks=50:60"});
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+  restart();
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+}
+
+TEST_F(KeptSettingsTest, AnOwnerResetsWithinHisLimits) {
+  ASSERT_EQ(error_of(::chown(mount_->path().c_str(), 4711, 4711)), 0);
+  change({"set", "p", "size=32M"});  // and size_max
+  change({"set", "p", "policy=lfu"});
+  const auto as_owner = [&](const std::string& key) {
+    return as_user(4711, 4711, [&] { return write_once(mount_->control("reset"), key); });
+  };
+  EXPECT_EQ(as_owner("policy"), 0);
+  EXPECT_EQ(error_name(as_owner("size")), "EPERM");
+  EXPECT_EQ(error_name(as_owner("spill")), "EPERM");
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+  EXPECT_EQ(get("p", "size"), "32M set");
+}
+
+TEST_F(KeptSettingsTest, OfTheConfigurationOnlyRootSpeaks) {
+  const std::string configure = mount_->root() + "/.kvcachefs/configure";
+  EXPECT_EQ(write_once(configure, "r:size=8M,policy=lfu\n"), 0);
+  EXPECT_EQ(get("r", "policy"), "lfu configured");
+  EXPECT_EQ(error_name(write_once(configure, "r:size=8M")), "EEXIST");
+  EXPECT_EQ(error_name(write_once(configure, "s:size=no")), "EINVAL");
+  change({"set", "r", "policy=fifo"});
+  restart();
+  EXPECT_EQ(pools(), (std::vector<std::string>{"p", "q"}));
+  EXPECT_EQ(write_once(configure, "r:size=8M,policy=lfu"), 0);
+  EXPECT_EQ(get("r", "policy"), "fifo set");
+  change({"reset", "r", "policy"});
+  EXPECT_EQ(get("r", "policy"), "lfu configured");
+  EXPECT_EQ(error_name(as_user(4711, 4711, [&] { return write_once(configure, "s:size=8M"); })), "EACCES");
+}
+
+TEST_F(KeptSettingsTest, ThePrintedConfigurationGivesTheSame) {
+  change({"set", "p", "size=32M", "policy=lfu"});
+  change({"create", "new", "--size", "8M"});
+  change({"delete", "q"});
+  mount_->stop();
+  const std::string state = place_ / "run.state";
+  const Outcome printed = run({"kvcachefsd", "--print-config", "--pool", "p:size=64M,policy=fifo", "--pool",
+                               "q:size=16M", "-o", "state_dir=" + state, mount_->root()});
+  EXPECT_EQ(printed.exit_code, 0) << printed.error;
+  for (const char* line : {"[pools.\"p\"]", "size = \"32M\"", "policy = \"lfu\"", "[pools.\"new\"]"})
+    EXPECT_THAT(printed.out, HasSubstr(line));
+  EXPECT_THAT(printed.out, ::testing::Not(HasSubstr("[pools.\"q\"]")));
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
