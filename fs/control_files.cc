@@ -135,7 +135,7 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
   attributes.st_nlink = 1;
   mode_t file_mode = 0444;
   mode_t directory_mode = 0555;
-  if (is_writable_of_server(id)) file_mode = 0600;
+  if (is_writable_of_server(id)) file_mode = server_file(id)->mode(Authority::kAdministrator);
   if (!id.is_mount_control()) {
     auto pool = pools_.find(id.pool_number());
     if (pool == nullptr) return fail(ESTALE);

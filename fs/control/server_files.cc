@@ -47,7 +47,11 @@ constexpr std::array kFiles = {
     ServerFile{.name = "stats.json", .number = 3, .text = show_stats_json, .gathers = true},
     ServerFile{.name = "upgrades", .number = 4, .text = show_upgrades},
     ServerFile{.name = "metrics", .number = 5, .text = show_metrics, .gathers = true},
-    ServerFile{.name = "configure", .number = 6, .text = show_nothing, .write = write_configure},
+    ServerFile{.name = "configure",
+               .number = 6,
+               .text = show_nothing,
+               .write = write_configure,
+               .of_administrator = true},
 };
 static_assert(has_own_numbers(kFiles));
 

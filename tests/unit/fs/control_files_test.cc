@@ -90,9 +90,11 @@ TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
                                                    {"max_xattr_bytes", 22},
                                                    {"max_xattrs", 23},
                                                    {"user_share", 20},
-                                                   {"users", 21}};
-  const std::map<std::string, uint64_t> of_server = {
-      {"version", 1}, {"stats", 2}, {"stats.json", 3}, {"upgrades", 4}, {"metrics", 5}};
+                                                   {"users", 21},
+                                                   {"settings", 24},
+                                                   {"reset", 25}};
+  const std::map<std::string, uint64_t> of_server = {{"version", 1},  {"stats", 2},   {"stats.json", 3},
+                                                     {"upgrades", 4}, {"metrics", 5}, {"configure", 6}};
   const ControlFiles& control = session_->control();
   for (const auto& file : control.list(NodeId::of_control(3, 0)))
     EXPECT_EQ(file.id.value, (uint64_t{0x8003} << 48) + of_pool.at(file.name)) << file.name;

@@ -79,7 +79,9 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
                                                   {"max_xattr_bytes", 0644},
                                                   {"max_xattrs", 0644},
                                                   {"user_share", 0644},
-                                                  {"users", 0444}};
+                                                  {"users", 0444},
+                                                  {"settings", 0444},
+                                                  {"reset", 0644}};
   EXPECT_EQ(modes, expected);
   modes.clear();
   for (const PoolFile& each : pool_files())

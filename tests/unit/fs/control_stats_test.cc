@@ -167,8 +167,13 @@ TEST(ControlStats, ServerTextAndVersion) {
   EXPECT_TRUE(shown(server, "stats").starts_with("version 0.1.0\nio_mode daemon\n"));
 }
 
-TEST(ControlStats, FilesAreReadOnly) {
+TEST(ControlStats, FilesAreReadOnlyButForRoot) {
   for (const ServerFile& file : server_files()) {
+    EXPECT_EQ(file.of_administrator, file.name == "configure") << file.name;
+    if (file.of_administrator) {
+      EXPECT_EQ(file.mode(Authority::kAdministrator), 0600u);
+      continue;
+    }
     EXPECT_EQ(file.mode(), 0444u) << file.name;
     EXPECT_EQ(file.write, nullptr) << file.name;
   }
