@@ -29,23 +29,26 @@ Result<void> write_whole(int fd, std::string_view text) {
   return sys::sync_whole(fd);
 }
 
-// The file is replaced as a whole: what a crash leaves is the old one or the new one.
-Result<void> replace_file(const std::string& file, std::string_view text) {
-  fault_point("settings to be written");
+// The directory stays open: a mount over its path, which may be one of this daemon, does not hide it.
+Result<UniqueFd> directory_of(const std::string& file) {
   const std::string directory = file.substr(0, file.rfind('/'));
-  if (auto made = sys::make_directories(directory, 0700); !made) return made;
-  auto at = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
-  if (!at) return pass(at);
-  const std::string name = file.substr(directory.size() + 1), begun = name + ".new";
-  auto fd = sys::open_at(at->get(), begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+  if (auto made = sys::make_directories(directory, 0700); !made) return pass(made);
+  return sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
+}
+
+// The file is replaced as a whole: what a crash leaves is the old one or the new one.
+Result<void> replace_file(int directory, const std::string& name, std::string_view text) {
+  fault_point("settings to be written");
+  const std::string begun = name + ".new";
+  auto fd = sys::open_at(directory, begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
   if (!fd) return pass(fd);
   if (const int refused = injected_error("write settings"); refused != 0) return fail(refused);
   if (auto written = write_whole(fd->get(), text); !written) return written;
   fault_point("settings written");
-  if (auto renamed = sys::rename_at(at->get(), begun.c_str(), at->get(), name.c_str(), 0); !renamed)
+  if (auto renamed = sys::rename_at(directory, begun.c_str(), directory, name.c_str(), 0); !renamed)
     return renamed;
   fault_point("settings replaced");
-  return sys::sync_whole(at->get());
+  return sys::sync_whole(directory);
 }
 
 // The options, with the attributes that clients have given the pool's root.
@@ -144,6 +147,7 @@ Result<std::vector<PoolOptions>> KeptSettings::served(const Config& config, cons
 KeptSettings::KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes)
     : file_(std::move(file)), config_(config), memory_bytes_(memory_bytes), kept_(std::move(kept)) {
   for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
+  if (!file_.empty()) directory_ = directory_of(file_);
 }
 
 Result<std::vector<PoolOptions>> KeptSettings::served_pools() const {
@@ -255,7 +259,10 @@ Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
 
 void KeptSettings::write() {
   if (file_.empty()) return;
-  const auto written = replace_file(file_, format_kept_pools(kept_));
+  if (!directory_) directory_ = directory_of(file_);
+  const std::string name = file_.substr(file_.rfind('/') + 1);
+  const auto written =
+      directory_ ? replace_file(directory_->get(), name, format_kept_pools(kept_)) : pass(directory_);
   is_written_ = written.has_value();
   if (!written)
     log_error("{}: {}: what was changed of the pools is lost at the next start", file_,

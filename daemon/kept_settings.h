@@ -5,12 +5,14 @@
 // what cannot be written down is logged, and stands in the `settings` of its pool.
 #pragma once
 
+#include <cerrno>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "daemon/config.h"
 #include "tier/pool/pools.h"
 #include "tier/pool/setting_origins.h"
@@ -73,6 +75,7 @@ class KeptSettings final : public SettingOrigins {
   Options configured_ GUARDED_BY(mutex_);
   KeptPools kept_ GUARDED_BY(mutex_);
   Options present_ GUARDED_BY(mutex_);
+  Result<UniqueFd> directory_ GUARDED_BY(mutex_) = fail(ENOENT);
   bool is_written_ GUARDED_BY(mutex_) = true;
 };
 
