@@ -147,6 +147,7 @@ Result<std::vector<PoolOptions>> KeptSettings::served(const Config& config, cons
 KeptSettings::KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes)
     : file_(std::move(file)), config_(config), memory_bytes_(memory_bytes), kept_(std::move(kept)) {
   for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
+  MutexLock writing(write_mutex_);
   if (!file_.empty()) directory_ = directory_of(file_);
 }
 
@@ -163,10 +164,20 @@ void KeptSettings::began(const Pools& pools) {
 
 // Only what a request has changed is found here: what a pool changes by itself is no setting.
 void KeptSettings::changed(const Pools& pools) {
-  MutexLock lock(mutex_);
+  Text text;
+  {
+    MutexLock lock(mutex_);
+    const KeptPools before = kept_;
+    note_all(pools);
+    if (kept_ == before && is_written_) return;
+    text = next_text();
+  }
+  write(text);
+}
+
+void KeptSettings::note_all(const Pools& pools) {
   Options now;
   for (const auto& pool : pools.list()) now.insert_or_assign(pool->name(), options_of(*pool));
-  const KeptPools before = kept_;
   for (const auto& [name, options] : now) {
     if (const auto known = present_.find(name); known != present_.end()) {
       note_changes(known->second, options);
@@ -186,7 +197,6 @@ void KeptSettings::changed(const Pools& pools) {
   }
   present_ = std::move(now);
   std::erase_if(kept_, [](const auto& pool) { return pool.second.is_nothing(); });
-  if (kept_ != before || !is_written_) write();
 }
 
 void KeptSettings::note_changes(const PoolOptions& before, const PoolOptions& now) {
@@ -221,7 +231,16 @@ PoolOptions KeptSettings::configured(const PoolOptions& present) const {
 }
 
 void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
-  MutexLock lock(mutex_);
+  Text text;
+  {
+    MutexLock lock(mutex_);
+    take_back(present, key);
+    text = next_text();
+  }
+  write(text);
+}
+
+void KeptSettings::take_back(const PoolOptions& present, std::string_view key) {
   const auto its = kept_.find(present.name);
   if (its == kept_.end()) return;
   const auto known = present_.find(present.name);
@@ -242,7 +261,6 @@ void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
     known->second.spill_force = false;
   }
   if (its->second.is_nothing()) kept_.erase(its);
-  write();
 }
 
 Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
@@ -257,16 +275,20 @@ Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
   return options;
 }
 
-void KeptSettings::write() {
+// A text that is older than one that was written by then is in that one.
+void KeptSettings::write(const Text& text) {
   if (file_.empty()) return;
+  MutexLock writing(write_mutex_);
+  if (text.number < newest_) return;
+  newest_ = text.number;
   if (!directory_) directory_ = directory_of(file_);
   const std::string name = file_.substr(file_.rfind('/') + 1);
-  const auto written =
-      directory_ ? replace_file(directory_->get(), name, format_kept_pools(kept_)) : pass(directory_);
-  is_written_ = written.has_value();
+  const auto written = directory_ ? replace_file(directory_->get(), name, text.text) : pass(directory_);
   if (!written)
     log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
               sys::error_text(written.error().code));
+  MutexLock lock(mutex_);
+  is_written_ = written.has_value();
 }
 
 }  // namespace kvcachefs
