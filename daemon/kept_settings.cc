@@ -29,23 +29,26 @@ Result<void> write_whole(int fd, std::string_view text) {
   return sys::sync_whole(fd);
 }
 
-// The file is replaced as a whole: what a crash leaves is the old one or the new one.
-Result<void> replace_file(const std::string& file, std::string_view text) {
-  fault_point("settings to be written");
+// The directory stays open: a mount over its path, which may be one of this daemon, does not hide it.
+Result<UniqueFd> directory_of(const std::string& file) {
   const std::string directory = file.substr(0, file.rfind('/'));
-  if (auto made = sys::make_directories(directory, 0700); !made) return made;
-  auto at = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
-  if (!at) return pass(at);
-  const std::string name = file.substr(directory.size() + 1), begun = name + ".new";
-  auto fd = sys::open_at(at->get(), begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+  if (auto made = sys::make_directories(directory, 0700); !made) return pass(made);
+  return sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
+}
+
+// The file is replaced as a whole: what a crash leaves is the old one or the new one.
+Result<void> replace_file(int directory, const std::string& name, std::string_view text) {
+  fault_point("settings to be written");
+  const std::string begun = name + ".new";
+  auto fd = sys::open_at(directory, begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
   if (!fd) return pass(fd);
   if (const int refused = injected_error("write settings"); refused != 0) return fail(refused);
   if (auto written = write_whole(fd->get(), text); !written) return written;
   fault_point("settings written");
-  if (auto renamed = sys::rename_at(at->get(), begun.c_str(), at->get(), name.c_str(), 0); !renamed)
+  if (auto renamed = sys::rename_at(directory, begun.c_str(), directory, name.c_str(), 0); !renamed)
     return renamed;
   fault_point("settings replaced");
-  return sys::sync_whole(at->get());
+  return sys::sync_whole(directory);
 }
 
 // The options, with the attributes that clients have given the pool's root.
@@ -144,6 +147,8 @@ Result<std::vector<PoolOptions>> KeptSettings::served(const Config& config, cons
 KeptSettings::KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes)
     : file_(std::move(file)), config_(config), memory_bytes_(memory_bytes), kept_(std::move(kept)) {
   for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
+  MutexLock writing(write_mutex_);
+  if (!file_.empty()) directory_ = directory_of(file_);
 }
 
 Result<std::vector<PoolOptions>> KeptSettings::served_pools() const {
@@ -159,10 +164,20 @@ void KeptSettings::began(const Pools& pools) {
 
 // Only what a request has changed is found here: what a pool changes by itself is no setting.
 void KeptSettings::changed(const Pools& pools) {
-  MutexLock lock(mutex_);
+  Text text;
+  {
+    MutexLock lock(mutex_);
+    const KeptPools before = kept_;
+    note_all(pools);
+    if (kept_ == before && is_written_) return;
+    text = next_text();
+  }
+  write(text);
+}
+
+void KeptSettings::note_all(const Pools& pools) {
   Options now;
   for (const auto& pool : pools.list()) now.insert_or_assign(pool->name(), options_of(*pool));
-  const KeptPools before = kept_;
   for (const auto& [name, options] : now) {
     if (const auto known = present_.find(name); known != present_.end()) {
       note_changes(known->second, options);
@@ -182,7 +197,6 @@ void KeptSettings::changed(const Pools& pools) {
   }
   present_ = std::move(now);
   std::erase_if(kept_, [](const auto& pool) { return pool.second.is_nothing(); });
-  if (kept_ != before || !is_written_) write();
 }
 
 void KeptSettings::note_changes(const PoolOptions& before, const PoolOptions& now) {
@@ -217,7 +231,16 @@ PoolOptions KeptSettings::configured(const PoolOptions& present) const {
 }
 
 void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
-  MutexLock lock(mutex_);
+  Text text;
+  {
+    MutexLock lock(mutex_);
+    take_back(present, key);
+    text = next_text();
+  }
+  write(text);
+}
+
+void KeptSettings::take_back(const PoolOptions& present, std::string_view key) {
   const auto its = kept_.find(present.name);
   if (its == kept_.end()) return;
   const auto known = present_.find(present.name);
@@ -238,7 +261,6 @@ void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
     known->second.spill_force = false;
   }
   if (its->second.is_nothing()) kept_.erase(its);
-  write();
 }
 
 Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
@@ -253,13 +275,20 @@ Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
   return options;
 }
 
-void KeptSettings::write() {
+// A text that is older than one that was written by then is in that one.
+void KeptSettings::write(const Text& text) {
   if (file_.empty()) return;
-  const auto written = replace_file(file_, format_kept_pools(kept_));
-  is_written_ = written.has_value();
+  MutexLock writing(write_mutex_);
+  if (text.number < newest_) return;
+  newest_ = text.number;
+  if (!directory_) directory_ = directory_of(file_);
+  const std::string name = file_.substr(file_.rfind('/') + 1);
+  const auto written = directory_ ? replace_file(directory_->get(), name, text.text) : pass(directory_);
   if (!written)
     log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
               sys::error_text(written.error().code));
+  MutexLock lock(mutex_);
+  is_written_ = written.has_value();
 }
 
 }  // namespace kvcachefs

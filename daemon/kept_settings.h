@@ -5,12 +5,14 @@
 // what cannot be written down is logged, and stands in the `settings` of its pool.
 #pragma once
 
+#include <cerrno>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "daemon/config.h"
 #include "tier/pool/pools.h"
 #include "tier/pool/setting_origins.h"
@@ -52,24 +54,36 @@ class KeptSettings final : public SettingOrigins {
   Result<std::vector<PoolOptions>> served_pools() const EXCLUDES(mutex_);
   // What the pools have now is the state from which changed() finds what a client has changed.
   void began(const Pools& pools) EXCLUDES(mutex_);
-  void changed(const Pools& pools) EXCLUDES(mutex_);
+  // Returns when what has changed is written down.
+  void changed(const Pools& pools) EXCLUDES(mutex_, write_mutex_);
 
   Answer origin(const PoolOptions& present, std::string_view key) const override EXCLUDES(mutex_);
   PoolOptions configured(const PoolOptions& present) const override EXCLUDES(mutex_);
-  void forget(const PoolOptions& present, std::string_view key) override EXCLUDES(mutex_);
+  void forget(const PoolOptions& present, std::string_view key) override EXCLUDES(mutex_, write_mutex_);
   Result<PoolOptions> configure(const PoolOptions& configured) override EXCLUDES(mutex_);
 
  private:
   using Options = std::map<std::string, PoolOptions, std::less<>>;
+  void note_all(const Pools& pools) REQUIRES(mutex_);
   void note_changes(const PoolOptions& before, const PoolOptions& now) REQUIRES(mutex_);
+  void take_back(const PoolOptions& present, std::string_view key) REQUIRES(mutex_);
   PoolOptions configured_now(const PoolOptions& present) const REQUIRES(mutex_);
-  void write() REQUIRES(mutex_);
+  // What is to be written, and the how manieth text it is.
+  struct Text {
+    uint64_t number = 0;
+    std::string text;
+  };
+  Text next_text() REQUIRES(mutex_) { return {++texts_, format_kept_pools(kept_)}; }
+  void write(const Text& text) EXCLUDES(mutex_, write_mutex_);
 
   const std::string file_;
   const Config config_;
   const uint64_t memory_bytes_;
-  // Held over the write of the file, so that the last is the newest.
+  Mutex write_mutex_ ACQUIRED_BEFORE(mutex_);  // held over the write of the file
+  Result<UniqueFd> directory_ GUARDED_BY(write_mutex_) = fail(ENOENT);
+  uint64_t newest_ GUARDED_BY(write_mutex_) = 0;  // of the texts that were tried to write
   mutable Mutex mutex_;
+  uint64_t texts_ GUARDED_BY(mutex_) = 0;
   Options configured_ GUARDED_BY(mutex_);
   KeptPools kept_ GUARDED_BY(mutex_);
   Options present_ GUARDED_BY(mutex_);

@@ -249,7 +249,7 @@ void Workers::read_before_use(const std::shared_ptr<Pool>& pool) {
     MutexLock lock(mutex_);
     run_promoters(threads_of(pool));
   }
-  pool->recovery().disk().before_use().readable(pool->disk().owned()->promoter,
+  pool->recovery().disk().before_use().readable(*pool->disk().owned(),
                                                 [this, its = pool.get()] { end_reading(*its); });
 }
 

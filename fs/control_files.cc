@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 
+#include "base/key_value.h"
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 #include "fs/server.h"
@@ -93,7 +95,12 @@ void ControlFiles::describe(const ServerInfo& info) {
     return report_pools(pools, io_mode);
   };
   described->configure = [&pools = pools_, origins = origins_](std::string_view spec) -> Result<void> {
+    const auto has_size = [](std::string_view text) { return text.starts_with("size="); };
     auto configured = parse_pool_spec(spec, pools.memory_bytes());
+    bool is_sized = false;
+    for (std::string_view pairs = spec.substr(std::min(spec.find(':') + 1, spec.size())); !pairs.empty();)
+      is_sized |= has_size(take_part(pairs, ','));
+    if (configured && !is_sized) configured->size_bytes = pools.default_size_bytes();
     auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
     if (!wanted) return pass(wanted);
     auto made = pools.create(*wanted);

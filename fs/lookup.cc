@@ -14,7 +14,8 @@ void lookup_in_root(const Request& request, const char* name) {
   if (std::strcmp(name, kMountControlName) == 0)
     return server.control.reply_entry_of(request, NodeId::of_control(0, 0));
   auto pool = server.pools.find(std::string_view(name));
-  if (pool == nullptr) return reply_no_entry(request);
+  // A miss is not cached: a pool also comes by `configure`, of which the kernel learns nothing.
+  if (pool == nullptr) return reply_no_entry(request, 0);
   auto attributes = pool->inodes().attributes(pool->root_ino());
   if (!attributes) return reply_error(request, std::move(attributes.error()));
   sys::Handle handle{pool->root_ino(), 0};

@@ -299,8 +299,9 @@ TEST_F(AuthorityTest, TheAdministratorSetsTheLimits) {
   })) << "the log names the place";
   EXPECT_EQ(list(mount().root() + "/.kvcachefs/pools"),
             (std::vector<std::string>{"owned", "p", "roots", "spare"}));
-  EXPECT_EQ(list(mount().root() + "/.kvcachefs/pools/roots"),
-            (std::vector<std::string>{"entries", "pinned_max", "scrub", "size", "size_max", "spill"}));
+  EXPECT_EQ(
+      list(mount().root() + "/.kvcachefs/pools/roots"),
+      (std::vector<std::string>{"entries", "pinned_max", "reset", "scrub", "size", "size_max", "spill"}));
   EXPECT_FALSE(exists(mount().root() + "/.kvcachefs/pools/none"));
   ASSERT_EQ(::mkdir((mount().root() + "/none").c_str(), 0755), 0);
   EXPECT_TRUE(exists(administrators("size", "none")));

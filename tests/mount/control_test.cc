@@ -22,10 +22,11 @@ namespace {
 constexpr size_t kMiB = 1 << 20;
 
 const std::vector<std::string> kWritable = {
-    "size",        "policy",          "watermarks",      "entry_size",    "evict",     "pinned_max",
-    "spill",       "durability",      "admission",       "auto_prefetch", "prefetch",  "scrub",
-    "max_entries", "max_directories", "max_xattr_bytes", "max_xattrs",    "user_share"};
-const std::vector<std::string> kReadOnly = {"stats", "stats.json", "numa", "entries", "size_max", "users"};
+    "size",        "policy",          "watermarks",      "entry_size",    "evict",      "pinned_max",
+    "spill",       "durability",      "admission",       "auto_prefetch", "prefetch",   "scrub",
+    "max_entries", "max_directories", "max_xattr_bytes", "max_xattrs",    "user_share", "reset"};
+const std::vector<std::string> kReadOnly = {"stats",    "stats.json", "numa",    "entries",
+                                            "size_max", "users",      "settings"};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -73,7 +74,8 @@ TEST_F(ControlTest, FilesAreThereAndNotListed) {
   std::sort(all.begin(), all.end());
   EXPECT_EQ(list(mount().path() + "/.pool"), all);
   EXPECT_EQ(list(mount().root() + "/.kvcachefs"),
-            (std::vector<std::string>{"metrics", "pools", "stats", "stats.json", "upgrades", "version"}));
+            (std::vector<std::string>{"configure", "metrics", "pools", "stats", "stats.json", "upgrades",
+                                      "version"}));
 }
 
 TEST_F(ControlTest, APoolWithoutADiskTierRefusesItsOrders) {

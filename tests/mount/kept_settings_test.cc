@@ -244,6 +244,7 @@ TEST_F(KeptSettingsTest, AnOwnerResetsWithinHisLimits) {
 
 TEST_F(KeptSettingsTest, OfTheConfigurationOnlyRootSpeaks) {
   const std::string configure = mount_->root() + "/.kvcachefs/configure";
+  EXPECT_FALSE(exists(mount_->root() + "/r"));
   EXPECT_EQ(write_once(configure, "r:size=8M,policy=lfu\n"), 0);
   EXPECT_EQ(get("r", "policy"), "lfu configured");
   EXPECT_EQ(error_name(write_once(configure, "r:size=8M")), "EEXIST");

@@ -56,7 +56,7 @@ class MountHelperTest : public ::testing::Test {
 
   std::vector<std::string> command(const std::string& pool, const std::string& where,
                                    const std::string& options) {
-    std::string all = "runtime_dir=" + work_dir_ + "/run";
+    std::string all = "runtime_dir=" + work_dir_ + "/run,state_dir=" + work_dir_ + "/state";
     if (mode() == Mode::kDaemonIo) all += ",no_passthrough";
     if (mode() == Mode::kIoUring) all += ",io_uring";
     if (!options.empty()) all += "," + options;
@@ -174,6 +174,21 @@ TEST_F(MountHelperTest, AddsPoolsToARunningDaemon) {
   EXPECT_EQ(mount_pool("one", directory("c"), "").exit_code, 0);
   ASSERT_EQ(store(directory("c") + "/entry", "bytes"), 0);
   EXPECT_EQ(read_file(directory("a") + "/entry"), "bytes");
+}
+
+// What is set of a pool lasts; that it was added while another was served is no setting.
+TEST_F(MountHelperTest, APoolThatWasAddedIsConfigured) {
+  ASSERT_EQ(mount_pool("one", directory("a"), "size=16M").exit_code, 0);
+  ASSERT_EQ(mount_pool("two", directory("b"), "size=16M,policy=lfu").exit_code, 0);
+  ASSERT_EQ(write_once(control("two", "watermarks"), "50:60"), 0);
+  ASSERT_EQ(::umount2(directory("a").c_str(), 0), 0);
+  ASSERT_EQ(::umount2(directory("b").c_str(), 0), 0);
+  end_daemon();
+  ASSERT_EQ(mount_pool("one", directory("a"), "size=16M").exit_code, 0);
+  EXPECT_EQ(list(base()), std::vector<std::string>{"one"});
+  ASSERT_EQ(mount_pool("two", directory("b"), "size=16M,policy=lfu").exit_code, 0);
+  EXPECT_EQ(read_file(control("two", "watermarks")), "50:60\n");
+  EXPECT_THAT(read_file(control("two", "settings")), HasSubstr("policy configured lfu\n"));
 }
 
 TEST_F(MountHelperTest, LeavesAPoolThatExistsAsItIs) {

@@ -6,11 +6,11 @@
 
 namespace kvcachefs {
 
-void DiskBeforeUse::readable(Promoter& promoter, std::function<void()> end_threads) {
+void DiskBeforeUse::readable(DiskTier& tier, std::function<void()> end_threads) {
   std::vector<PromoteWaiter> waiting;
   {
     MutexLock lock(mutex_);
-    promoter_ = &promoter;
+    tier_ = &tier;
     end_threads_ = std::move(end_threads);
     waiting.swap(waiting_);
   }
@@ -22,7 +22,7 @@ void DiskBeforeUse::withdraw() {
   {
     MutexLock lock(mutex_);
     withdrawn_ = true;
-    promoter_ = nullptr;
+    tier_ = nullptr;
     end_threads = std::exchange(end_threads_, {});
   }
   if (end_threads) end_threads();
@@ -33,7 +33,7 @@ void DiskBeforeUse::end() {
   {
     MutexLock lock(mutex_);
     lasts_.store(false, std::memory_order_release);
-    promoter_ = nullptr;
+    tier_ = nullptr;
     waiting.swap(waiting_);
   }
   let_look_again(std::move(waiting));
@@ -42,24 +42,34 @@ void DiskBeforeUse::end() {
 bool DiskBeforeUse::verify(uint64_t ino, PromoteWaiter& waiter) {
   MutexLock lock(mutex_);
   if (!lasts()) return false;
-  if (promoter_ == nullptr)
+  if (tier_ == nullptr)
     waiting_.push_back(std::move(waiter));
   else
-    (void)promoter_->request(ino, Promoter::kOpenPriority, std::move(waiter));
+    (void)tier_->promoter.request(ino, Promoter::kOpenPriority, std::move(waiter));
   return true;
 }
 
 bool DiskBeforeUse::read(const CatalogContent& content, uint64_t offset, size_t size,
                          Promoter::ReadWaiter& waiter) {
   MutexLock lock(mutex_);
-  if (promoter_ == nullptr) return false;
+  if (tier_ == nullptr) return false;
   // A client that reads knows nothing of an end.
-  promoter_->read(content, offset, size,
-                  [its = std::move(waiter)](Result<std::span<const std::byte>> bytes) mutable {
-                    const bool is_closed = !bytes && bytes.error().code == ESHUTDOWN;
-                    its(is_closed ? fail(EIO) : std::move(bytes));
-                  });
+  tier_->promoter.read(content, offset, size,
+                       [its = std::move(waiter)](Result<std::span<const std::byte>> bytes) mutable {
+                         const bool is_closed = !bytes && bytes.error().code == ESHUTDOWN;
+                         its(is_closed ? fail(EIO) : std::move(bytes));
+                       });
   return true;
+}
+
+void DiskBeforeUse::hold(const CatalogContent& content) {
+  MutexLock lock(mutex_);
+  if (tier_ != nullptr) tier_->store->hold(content);
+}
+
+void DiskBeforeUse::let_go(const CatalogContent& content) {
+  MutexLock lock(mutex_);
+  if (tier_ != nullptr) tier_->store->let_go(content);
 }
 
 void DiskBeforeUse::let_look_again(std::vector<PromoteWaiter> waiting) {

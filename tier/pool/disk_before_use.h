@@ -15,16 +15,16 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "tier/disk/promoter.h"
+#include "tier/disk/disk_tier.h"
 
 namespace kvcachefs {
 
 class DiskBeforeUse {
  public:
   void begin() { lasts_ = true; }
-  // `end_threads` ends the threads that run the promoter, and closes it.
-  void readable(Promoter& promoter, std::function<void()> end_threads) EXCLUDES(mutex_);
-  void withdraw() EXCLUDES(mutex_);  // the promoter goes
+  // `end_threads` ends the threads that run the tier, and closes it.
+  void readable(DiskTier& tier, std::function<void()> end_threads) EXCLUDES(mutex_);
+  void withdraw() EXCLUDES(mutex_);  // the tier goes
   void end() EXCLUDES(mutex_);
 
   bool lasts() const { return lasts_.load(std::memory_order_acquire); }
@@ -35,6 +35,9 @@ class DiskBeforeUse {
   // As Promoter::read(). False: the disk cannot be read before it is in use, and the waiter was not taken.
   bool read(const CatalogContent& content, uint64_t offset, size_t size, Promoter::ReadWaiter& waiter)
       EXCLUDES(mutex_);
+  // As those of SpillStore, of what the reconciler has found: of the rest nothing is reused yet.
+  void hold(const CatalogContent& content) EXCLUDES(mutex_);
+  void let_go(const CatalogContent& content) EXCLUDES(mutex_);
 
  private:
   void let_look_again(std::vector<PromoteWaiter> waiting);
@@ -42,7 +45,7 @@ class DiskBeforeUse {
   std::atomic<bool> lasts_{false};
   std::atomic<bool> withdrawn_{false};
   Mutex mutex_;
-  Promoter* promoter_ GUARDED_BY(mutex_) = nullptr;
+  DiskTier* tier_ GUARDED_BY(mutex_) = nullptr;
   std::function<void()> end_threads_ GUARDED_BY(mutex_);
   std::vector<PromoteWaiter> waiting_ GUARDED_BY(mutex_);
 };

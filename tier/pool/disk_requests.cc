@@ -57,7 +57,8 @@ void DiskRequests::read_from_disk(uint64_t ino, uint64_t offset, size_t size, Pr
   if (cold && disk_.tier() == nullptr && disk_.before_use().read(*cold, offset, size, waiter)) return;
   if (cold && disk_.tier() == nullptr) return waiter(fail(EIO));
   if (cold) return disk_.tier()->promoter.read(std::move(*cold), offset, size, std::move(waiter));
-  if (!file) return waiter(fail(disk_.away() != nullptr ? EIO : ESTALE));
+  const bool is_lacking = disk_.away() != nullptr || disk_.before_use().lasts();
+  if (!file) return waiter(fail(is_lacking ? EIO : ESTALE));
   std::vector<char> bytes(size);
   auto count = sys::read_at(file.get(), bytes, offset);
   file.reset();

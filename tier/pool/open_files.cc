@@ -122,11 +122,13 @@ Result<void> OpenFiles::back(Entry& entry) {
 
 void OpenFiles::hold_on_disk(Entry& entry) {
   count(counters_.served_from_disk);
-  if (entry.direct_count > 0) return;
-  // Before the disk tier is in use nothing is overwritten. The reconciler, which finds the copy, holds what
-  // is open by then.
-  if (entry.disk.copy() != nullptr)
-    disk_.owned()->store->hold(entries_.contents().held_on_disk(entry, *entry.disk.copy()));
+  // What the reconciler has not found yet is held, and it has the store hold what is open by then.
+  if (entry.direct_count > 0 || entry.disk.copy() == nullptr) return;
+  const CatalogContent& held = entries_.contents().held_on_disk(entry, *entry.disk.copy());
+  if (disk_.tier() != nullptr)
+    disk_.tier()->store->hold(held);
+  else
+    disk_.before_use().hold(held);
 }
 
 void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
@@ -141,7 +143,10 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
     // An adopted entry that had its content in memory holds nothing on the disk.
     if (mode.from_disk && entry->direct_count == 0 && entry->disk.held() != nullptr) {
       const auto held = entries_.contents().let_go(*entry);
-      if (disk_.tier() != nullptr) disk_.tier()->store->let_go(*held);
+      if (disk_.tier() != nullptr)
+        disk_.tier()->store->let_go(*held);
+      else if (entry->disk.copy() != nullptr)
+        disk_.before_use().let_go(*held);
     }
     if (!last) return;
     backing = std::exchange(entry->kernel.backing, -1);

@@ -137,10 +137,9 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
 Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   const LockedEntry entry(entries_.shard(ino), ino);
   // An entry that was unlinked while it is served from the disk stays there.
-  if (entry == nullptr || entry->removed || entry->tier != Entry::Tier::kCold || entry->disk.promoting())
-    return std::nullopt;
+  if (entry == nullptr || entry->tier != Entry::Tier::kCold || entry->disk.promoting()) return std::nullopt;
   if (disk_.tier() == nullptr) return begin_verification(*entry);
-  if (entry->disk.copy() == nullptr) return std::nullopt;
+  if (entry->removed || entry->disk.copy() == nullptr) return std::nullopt;
   const CatalogContent& copy = *entry->disk.copy();
   auto fd = arena_.open(handle_of(*entry), O_RDWR | O_NONBLOCK | O_NOATIME);
   if (!fd) return pass(fd);
@@ -183,7 +182,9 @@ void PoolResidency::end_verification(const PromoteTask& task, const PromoteOutco
   if (entry == nullptr) return;
   entries_.contents().moves(*entry, DiskFacts::Move::kNone);
   if (outcome.kind == PromoteOutcome::Kind::kIntactOnDisk) return;
-  if (entry->direct_count == 0 && entry->disk.held() != nullptr) (void)entries_.contents().let_go(*entry);
+  // Nothing rests on it yet, because an open waits while this goes on, unless the reconciler has found it.
+  if (entry->disk.copy() == nullptr && entry->disk.held() != nullptr)
+    (void)entries_.contents().let_go(*entry);
   if (outcome.kind != PromoteOutcome::Kind::kFailed) return;
   count(counters_.promote_errors);
   report_bad_copy(task.content, outcome.finding, "stays as it is");

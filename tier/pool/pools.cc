@@ -145,11 +145,15 @@ Result<void> Pools::adopt(uint16_t number, const PoolOptions& options) {
   return {};
 }
 
+uint64_t Pools::default_size_bytes() const {
+  return std::max(left_beside(assigned_bytes()) / 4 / 4096 * 4096, kLeastDefaultBytes);
+}
+
 Result<std::shared_ptr<Pool>> Pools::create_default(std::string_view name, mode_t mode, uid_t uid,
                                                     gid_t gid) {
   PoolOptions options;
   options.name = name;
-  options.size_bytes = std::max(left_beside(assigned_bytes()) / 4 / 4096 * 4096, kLeastDefaultBytes);
+  options.size_bytes = default_size_bytes();
   options.mode = mode;
   options.uid = uid;
   options.gid = gid;

@@ -45,7 +45,8 @@ class Pools {
   // The pool, if its disk can be had before adopt(), which tries it again.
   std::shared_ptr<Pool> take_disk(uint16_t number, const PoolOptions& options);
   Result<void> adopt(uint16_t number, const PoolOptions& options);
-  // A pool with the defaults: a quarter of the memory that no pool has yet.
+  uint64_t default_size_bytes() const;  // a quarter of the memory that no pool has yet
+  // A pool with the defaults.
   Result<std::shared_ptr<Pool>> create_default(std::string_view name, mode_t mode, uid_t uid, gid_t gid);
   // ENOTEMPTY unless its tree is empty. EBUSY while its disk is away or what it has is being brought back, or
   // while a client reads an entry from it. The caller waits for DiskRequests::when_committed() first: else

@@ -86,9 +86,9 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
   modes.clear();
   for (const PoolFile& each : pool_files())
     if (each.of_administrator) modes.emplace(each.name, each.mode(Authority::kAdministrator));
-  const std::map<std::string, mode_t> administrators = {{"size", 0600},       {"size_max", 0600},
-                                                        {"pinned_max", 0600}, {"spill", 0600},
-                                                        {"scrub", 0600},      {"entries", 0400}};
+  const std::map<std::string, mode_t> administrators = {
+      {"size", 0600},  {"size_max", 0600}, {"reset", 0600},  {"pinned_max", 0600},
+      {"spill", 0600}, {"scrub", 0600},    {"entries", 0400}};
   EXPECT_EQ(modes, administrators);
 }
 
