@@ -7,6 +7,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -73,7 +74,8 @@ class Terminal final : public Screen {
   Size size() const override {
     winsize size{};
     if (!sys::control(STDOUT_FILENO, TIOCGWINSZ, &size) || size.ws_col == 0 || size.ws_row == 0) return {};
-    return {size.ws_col, size.ws_row};
+    // What clears the rest of a line would clear its last column, too.
+    return {std::max(size.ws_col - 1u, 1u), size.ws_row};
   }
   Look look() const override { return look_; }
 

@@ -13,7 +13,7 @@ namespace kvcachefs {
 namespace {
 
 // One pool at the two times.
-struct Pool {
+struct ShownPool {
   const PoolSample* now = nullptr;
   const StatsReading* before = nullptr;
   double seconds = 0;
@@ -41,11 +41,11 @@ std::string bytes_per_second(double value) {
   return format_size(static_cast<uint64_t>(value));
 }
 
-std::vector<Pool> pools_of(const TopReading& now, const TopReading* before) {
+std::vector<ShownPool> pools_of(const TopReading& now, const TopReading* before) {
   static const StatsReading kNone;
   const double seconds = before == nullptr ? static_cast<double>(now.sample.daemon.number("uptime_s"))
                                            : now.sample.time_s - before->sample.time_s;
-  std::vector<Pool> pools;
+  std::vector<ShownPool> pools;
   for (const PoolSample& pool : now.sample.pools) {
     const StatsReading* earlier = &kNone;
     if (before != nullptr) {
@@ -57,12 +57,12 @@ std::vector<Pool> pools_of(const TopReading& now, const TopReading* before) {
   return pools;
 }
 
-void sort_pools(std::vector<Pool>& pools, TopSort sort) {
+void sort_pools(std::vector<ShownPool>& pools, TopSort sort) {
   const auto most_first = [&](auto value) { std::ranges::stable_sort(pools, std::greater(), value); };
-  std::ranges::sort(pools, {}, [](const Pool& pool) -> const std::string& { return pool.now->name; });
-  if (sort == TopSort::kUsed) most_first([](const Pool& pool) { return pool.number("used_bytes"); });
-  if (sort == TopSort::kHits) most_first([](const Pool& pool) { return pool.number("opens_hit"); });
-  if (sort == TopSort::kRate) most_first([](const Pool& pool) { return pool.requests(); });
+  std::ranges::sort(pools, {}, [](const ShownPool& pool) -> const std::string& { return pool.now->name; });
+  if (sort == TopSort::kUsed) most_first([](const ShownPool& pool) { return pool.number("used_bytes"); });
+  if (sort == TopSort::kHits) most_first([](const ShownPool& pool) { return pool.number("opens_hit"); });
+  if (sort == TopSort::kRate) most_first([](const ShownPool& pool) { return pool.requests(); });
 }
 
 // A column of the list of pools. Those of a low rank are there first, as far as the width goes; what is left
@@ -73,20 +73,20 @@ struct Column {
   size_t width;
   size_t most_width;  // the same: it has one width
   bool of_disk;       // only where a pool has a disk tier
-  std::string (*cell)(const TopScreen&, const Pool&, size_t width);
+  std::string (*cell)(const TopScreen&, const ShownPool&, size_t width);
 };
 
-std::string memory_bar(const TopScreen& screen, const Pool& pool, size_t width) {
+std::string memory_bar(const TopScreen& screen, const ShownPool& pool, size_t width) {
   return usage_bar(pool.number("pinned_bytes"), pool.number("used_bytes"), pool.number("size_bytes"), width,
                    screen.look);
 }
 
-std::string disk_bar(const TopScreen& screen, const Pool& pool, size_t width) {
+std::string disk_bar(const TopScreen& screen, const ShownPool& pool, size_t width) {
   if (pool.number("spill_size_bytes") == 0) return std::string(width, ' ');
   return usage_bar(0, pool.number("spill_used_bytes"), pool.number("spill_size_bytes"), width, screen.look);
 }
 
-std::string hits_over_time(const TopScreen& screen, const Pool& pool, size_t width) {
+std::string hits_over_time(const TopScreen& screen, const ShownPool& pool, size_t width) {
   return spark_line(screen.history.of(pool.now->name), width, screen.look);
 }
 
@@ -96,56 +96,58 @@ std::string right(const std::string& text, size_t width) {
 
 constexpr Column kColumns[] = {
     {"POOL", 0, 8, 64, false,
-     [](const TopScreen&, const Pool& pool, size_t w) { return fitted(pool.now->name, w); }},
+     [](const TopScreen&, const ShownPool& pool, size_t w) { return fitted(pool.now->name, w); }},
     {"MEMORY", 1, 8, 40, false, memory_bar},
     {"USE%", 2, 4, 4, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(format_percent(pool.number("used_bytes"), pool.number("size_bytes")), w);
      }},
     {"SIZE", 4, 6, 6, false,
-     [](const TopScreen&, const Pool& pool, size_t w) { return right(pool.size("size_bytes"), w); }},
+     [](const TopScreen&, const ShownPool& pool, size_t w) { return right(pool.size("size_bytes"), w); }},
     {"PINNED", 9, 6, 6, false,
-     [](const TopScreen&, const Pool& pool, size_t w) { return right(pool.size("pinned_bytes"), w); }},
+     [](const TopScreen&, const ShownPool& pool, size_t w) { return right(pool.size("pinned_bytes"), w); }},
     {"DISK", 5, 8, 24, true, disk_bar},
     {"DISK%", 8, 5, 5, true,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(format_percent(pool.number("spill_used_bytes"), pool.number("spill_size_bytes")), w);
      }},
     {"ENTRIES", 10, 8, 8, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(std::to_string(pool.number("entries")), w);
      }},
     {"OPEN", 14, 6, 6, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(std::to_string(pool.number("open_entries")), w);
      }},
     {"HIT/s", 3, 6, 6, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(per_second(pool.rate("opens_hit")), w);
      }},
     {"MISS/s", 7, 6, 6, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(per_second(pool.rate("lookups_missed")), w);
      }},
     {"HIT%", 6, 4, 4, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(
            format_percent(pool.since("opens_hit"), pool.since("opens_hit") + pool.since("lookups_missed")),
            w);
      }},
     {"HITS", 6, 8, 40, false, hits_over_time},
     {"MAKE/s", 11, 6, 6, false,
-     [](const TopScreen&, const Pool& pool, size_t w) { return right(per_second(pool.rate("creates")), w); }},
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
+       return right(per_second(pool.rate("creates")), w);
+     }},
     {"EVICT/s", 12, 7, 7, false,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(per_second(pool.rate("evictions") + pool.rate("discards")), w);
      }},
     {"SPILL/s", 13, 7, 7, true,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(bytes_per_second(pool.rate("spilled_bytes")), w);
      }},
     {"PROMOTE/s", 13, 9, 9, true,
-     [](const TopScreen&, const Pool& pool, size_t w) {
+     [](const TopScreen&, const ShownPool& pool, size_t w) {
        return right(bytes_per_second(pool.rate("promoted_bytes")), w);
      }},
 };
@@ -217,13 +219,13 @@ std::vector<std::string> head_lines(const TopScreen& screen) {
   return lines;
 }
 
-std::vector<std::string> list_lines(const TopScreen& screen, const std::vector<Pool>& pools, size_t chosen,
-                                    size_t room) {
+std::vector<std::string> list_lines(const TopScreen& screen, const std::vector<ShownPool>& pools,
+                                    size_t chosen, size_t room) {
   if (pools.empty())
     return {cut("There is no pool: kvcachefs create NAME --size SIZE makes one.", screen.width)};
   size_t longest = 0;
   bool with_disk = false;
-  for (const Pool& pool : pools) {
+  for (const ShownPool& pool : pools) {
     longest = std::max(longest, pool.now->name.size());
     with_disk = with_disk || pool.number("spill_size_bytes") > 0;
   }
@@ -243,7 +245,8 @@ std::vector<std::string> list_lines(const TopScreen& screen, const std::vector<P
     for (const Placed& its : columns) {
       std::string cell = its.column->cell(screen, pools[at], its.width);
       if (its.column == kColumns && at == chosen)
-        cell = screen.look.colour ? coloured(cell, kReverse, screen.look) : ">" + cut(cell, its.width - 1);
+        cell = screen.look.colour ? coloured(cell, kReverse, screen.look)
+                                  : ">" + its.column->cell(screen, pools[at], its.width - 1);
       line += (line.empty() ? "" : " ") + cell;
     }
     lines.push_back(std::move(line));
@@ -251,7 +254,7 @@ std::vector<std::string> list_lines(const TopScreen& screen, const std::vector<P
   return lines;
 }
 
-std::vector<std::string> detail_lines(const TopScreen& screen, const Pool& pool) {
+std::vector<std::string> detail_lines(const TopScreen& screen, const ShownPool& pool) {
   const size_t bar_width = std::clamp<size_t>(screen.width, 30, 110) - 20;
   std::vector<std::string> lines;
   const auto say = [&](std::string_view name, const std::string& text) {
@@ -302,7 +305,7 @@ std::string foot(const TopScreen& screen) {
 
 void HitHistory::add(const TopReading& now, const TopReading& before) {
   std::map<std::string, std::deque<std::optional<double>>, std::less<>> kept;
-  for (const Pool& pool : pools_of(now, &before)) {
+  for (const ShownPool& pool : pools_of(now, &before)) {
     auto& shares = kept[pool.now->name];
     if (const auto found = shares_.find(pool.now->name); found != shares_.end())
       shares = std::move(found->second);
@@ -321,15 +324,15 @@ std::vector<std::optional<double>> HitHistory::of(std::string_view pool) const {
 }
 
 std::vector<std::string> sorted_pools(const TopReading& now, const TopReading* before, TopSort sort) {
-  std::vector<Pool> pools = pools_of(now, before);
+  std::vector<ShownPool> pools = pools_of(now, before);
   sort_pools(pools, sort);
   std::vector<std::string> names;
-  for (const Pool& pool : pools) names.push_back(pool.now->name);
+  for (const ShownPool& pool : pools) names.push_back(pool.now->name);
   return names;
 }
 
 std::string top_screen(const TopScreen& screen) {
-  std::vector<Pool> pools = pools_of(screen.now, screen.before);
+  std::vector<ShownPool> pools = pools_of(screen.now, screen.before);
   sort_pools(pools, screen.choice.sort);
   size_t chosen = 0;
   for (size_t at = 0; at < pools.size(); ++at)

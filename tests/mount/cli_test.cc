@@ -232,7 +232,7 @@ class Listener {
     const std::string command = "echo $$; exec '" + program_path("kvcachefs") + "' --mount '" + root +
                                 "' metrics --listen 127.0.0.1:0";
     out_ = ::popen(command.c_str(), "r");
-    EXPECT_EQ(std::fscanf(out_, "%d http://127.0.0.1:%hu/metrics\n", &pid_, &port_), 2);
+    EXPECT_EQ(std::fscanf(out_, "%d http://127.0.0.1:%hu/metrics", &pid_, &port_), 2);
   }
   ~Listener() {
     ::kill(pid_, SIGTERM);

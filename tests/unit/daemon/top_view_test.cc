@@ -106,7 +106,10 @@ TEST(TopView, CountsBetweenTheReadings) {
   TopReading before = reading_of(10, {{"a", kBusy}});
   TopReading now =
       reading_of(12, {{"a", "size_bytes 1000\nopens_hit 96\nlookups_missed 12\n"}, {"new", kBusy}});
-  before.histograms = parse_histograms("kvcachefs_open_seconds_bucket{pool=\"a\",le=\"1\"} 5\n");
+  before.histograms = parse_histograms(
+      "kvcachefs_open_seconds_bucket{pool=\"a\",le=\"1\"} 5\n"
+      "kvcachefs_open_seconds_bucket{pool=\"a\",le=\"2\"} 5\n"
+      "kvcachefs_open_seconds_bucket{pool=\"a\",le=\"+Inf\"} 5\n");
   now.histograms = parse_histograms(
       "kvcachefs_open_seconds_bucket{pool=\"a\",le=\"1\"} 5\n"
       "kvcachefs_open_seconds_bucket{pool=\"a\",le=\"2\"} 9\n"
