@@ -31,11 +31,12 @@ void open_and_close(const std::string& path, int flags) {
 
 TakeoverTimes kill_serving_process(const Kvcachefs& mount) {
   const auto bytes = payload(64 << 10);
+  const auto small = payload(4096);  // a disk of few entries has little room beside them
   const double cold_before = mount.pool_stat("cold_entries");
   std::vector<std::string> cold;
   for (int i = 0; i < kColdEntries; ++i) {
     const std::string name = "cold-" + std::to_string(i);
-    store_entry(mount.directory(), name, bytes);
+    store_entry(mount.directory(), name, small);
     cold.push_back(mount.directory() + "/" + name);
   }
   while (mount.pool_stat("cold_entries") < cold_before + kColdEntries) {
