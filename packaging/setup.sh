@@ -44,9 +44,9 @@ fuse_minimum=$("$root/packaging/fuse.sh" minimum)
 command -v apt-get >/dev/null || fail "needs apt-get (Debian 12 or 13)"
 
 packages='attr acl ca-certificates ccache cmake debian-archive-keyring dpkg-dev e2fsprogs fio g++ git kmod libaio-dev
-  libbenchmark-dev libblkid-dev libcli11-dev libfmt-dev libgmock-dev libgtest-dev liblmdb-dev libmount-dev libnuma-dev
-  libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev meson ninja-build nlohmann-json3-dev pkg-config procps python3
-  rsync zlib1g-dev'
+  libbenchmark-dev libblkid-dev libcli11-dev libfmt-dev libgmock-dev libgtest-dev liblmdb-dev libmicrohttpd-dev libmount-dev
+  libnuma-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev meson ninja-build nlohmann-json3-dev pkg-config
+  procps python3 rsync zlib1g-dev'
 # A newer Debian has no clang-format 14: there the style check of the sources is left to the one that has it.
 optional_packages='clang-format-14'
 [ "$with_clang" = no ] || packages="$packages clang-19"

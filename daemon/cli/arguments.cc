@@ -26,6 +26,8 @@ struct Raw {
   std::string rate;
   bool stop = false;
   std::vector<std::string> pairs;
+  std::string listen;
+  bool any_address = false;
 };
 
 std::unexpected<Error> usage(std::string message) {
@@ -101,9 +103,13 @@ void declare_other_commands(CLI::App& app, CliArguments& arguments) {
   CLI::App* stop =
       app.add_subcommand("stop", "Stop the daemon, mounted here or not, if no process uses the mount");
   stop->add_flag("--force", arguments.force, "Stop it even if processes use the mount");
-  stop->add_option("--runtime-dir", arguments.runtime_dir, "The daemon's runtime_dir")
-      ->type_name("DIR")
-      ->capture_default_str();
+  CLI::App* report =
+      app.add_subcommand("report", "Print what a ticket about this machine's kvcachefs should have");
+  report->add_flag("--names", arguments.names, "With what the log says of names of entries");
+  for (CLI::App* command : {stop, report})
+    command->add_option("--runtime-dir", arguments.runtime_dir, "The daemon's runtime_dir")
+        ->type_name("DIR")
+        ->capture_default_str();
   app.add_subcommand("version", "Show the version of the tool, and of the daemon if it is mounted");
 }
 
@@ -132,6 +138,47 @@ void declare_disk_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
       ->needs(spill);
   check->add_flag("--data", arguments.data, "Read all entries and verify their checksums");
   check->add_flag("--repair", arguments.repair, "Discard what is damaged");
+}
+
+void declare_watch_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
+  CLI::App* stats = app.add_subcommand("stats", "Print the counters as they are");
+  stats->add_option("POOL", arguments.pool, "The pool; default: the daemon and all pools");
+  stats->add_option("--watch", arguments.watch_s, "Again every so many seconds, until interrupted")
+      ->type_name("SECONDS");
+  stats->add_flag("--json", arguments.json, "One JSON object a line, with the time in it");
+  CLI::App* metrics = app.add_subcommand("metrics", "Print the metrics, write them to a file, or serve them");
+  CLI::Option* file =
+      metrics->add_option("--textfile", arguments.textfile, "Write them there: a name that ends with .prom");
+  file->type_name("FILE");
+  metrics->add_option("--interval", arguments.metrics_interval_s, "Write them again every so many seconds")
+      ->type_name("SECONDS")
+      ->needs(file);
+  CLI::Option* listen = metrics->add_option("--listen", raw.listen, "Serve them over HTTP, at /metrics");
+  listen->type_name("ADDRESS:PORT")->excludes(file);
+  metrics->add_flag("--any-address", raw.any_address, "Also where others than this machine reach it")
+      ->needs(listen);
+}
+
+// The option may be missing.
+Result<void> check_pace(const CLI::App& app, const char* command, const char* option, double seconds) {
+  constexpr double kLongestS = 86400;
+  const CLI::App& its = *app.get_subcommand(command);
+  if (!its.parsed() || its.count(option) == 0 || (seconds >= kShortestIntervalS && seconds <= kLongestS))
+    return {};
+  return usage(fmt::format("{}: at least {} seconds and at most a day", option, kShortestIntervalS));
+}
+
+Result<void> check_metrics(const Raw& raw, CliArguments& arguments) {
+  if (!raw.listen.empty()) {
+    auto address = parse_listen_address(raw.listen, raw.any_address);
+    if (!address) return usage("--listen: " + address.error().message);
+    arguments.listen = *address;
+  }
+  const std::string& file = arguments.textfile;
+  if (!file.empty() && (!file.ends_with(".prom") || file.ends_with("/.prom") || file == ".prom"))
+    return usage(
+        fmt::format("--textfile: '{}' does not end with NAME.prom, and a collector would not read it", file));
+  return {};
 }
 
 // The tool checks a setting because its message names the mistake, and the daemon could only answer EINVAL.
@@ -225,9 +272,6 @@ Result<void> complete(const Raw& raw, CliArguments& arguments) {
     if (!order) return pass(order);
     arguments.order = *order;
   }
-  if (arguments.command == "top" && !(arguments.interval_s >= kShortestIntervalS)) {
-    return usage(fmt::format("--interval: at least {} seconds", kShortestIntervalS));
-  }
   return {};
 }
 
@@ -279,6 +323,7 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   declare_pool_commands(app, arguments, raw);
   declare_disk_commands(app, arguments, raw);
   declare_other_commands(app, arguments);
+  declare_watch_commands(app, arguments, raw);
   // For who installs it; the help does not show it.
   std::string shell;
   app.add_subcommand("completion", "Print what a shell completes")
@@ -310,6 +355,11 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
     return arguments;
   }
   if (Result<void> good = complete(raw, arguments); !good) return pass(good);
+  if (Result<void> good = check_metrics(raw, arguments); !good) return pass(good);
+  for (const Result<void>& good : {check_pace(app, "top", "--interval", arguments.interval_s),
+                                   check_pace(app, "stats", "--watch", arguments.watch_s),
+                                   check_pace(app, "metrics", "--interval", arguments.metrics_interval_s)})
+    if (!good) return std::unexpected(good.error());
   return arguments;
 }
 

@@ -3,10 +3,12 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "daemon/cli/listen_address.h"
 #include "daemon/cli/mount_tree.h"
 
 namespace kvcachefs {
@@ -21,7 +23,7 @@ struct CliArguments {
   std::vector<std::string> paths;  // of pin, unpin, stat, prefetch
   int priority = 0;                // of prefetch
   bool no_wait = false;
-  std::string runtime_dir = "/run/kvcachefs";  // of stop
+  std::string runtime_dir = "/run/kvcachefs";  // of stop and report
   std::string config_file;                     // of check
   pid_t pid = 0;                               // of upgrade; 0: none is named
   bool data = false;
@@ -30,7 +32,12 @@ struct CliArguments {
   bool force = false;
   bool once = false;
   double interval_s = 2;
-  std::string help;  // the text that `help` prints
+  bool names = false;                   // of report
+  double watch_s = 0;                   // of stats; 0: once
+  std::string textfile;                 // of metrics
+  std::optional<ListenAddress> listen;  // of metrics
+  double metrics_interval_s = 0;        // 0: once
+  std::string help;                     // the text that `help` prints
 };
 
 Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);

@@ -49,45 +49,6 @@ CliResult<std::string> mount_of_process(const std::vector<MountPoint>& mounts, p
   return stop(kNotMounted, fmt::format("process {} serves no kvcachefs that is mounted here", process));
 }
 
-CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
-  std::string root = arguments.mount;
-  if (root.empty()) {
-    auto mounts = read_mounts(environment.mountinfo);
-    if (!mounts) return pass(mounts);
-    CliResult<std::string> only = arguments.pid > 0 ? mount_of_process(*mounts, arguments.pid)
-                                                    : only_root(*mounts, "no kvcachefs is mounted");
-    if (!only) return std::unexpected(only.error());
-    root = *only;
-  }
-  MountTree tree(root);
-  if (Result<void> good = tree.check(); !good) {
-    if (is_daemon_gone(good.error().code))
-      return stop(kNotMounted, fmt::format("the daemon of {} is gone", root));
-    return stop(kNotMounted, good.error().message);
-  }
-  return tree;
-}
-
-CliResult<Sample> take_sample(const MountTree& tree) {
-  Sample sample;
-  sample.time_s = static_cast<double>(now_ns()) / 1e9;
-  sample.mount = tree.root().native();
-  Result<StatsReading> daemon = tree.daemon_stats();
-  if (!daemon) return pass(daemon);
-  sample.daemon = std::move(*daemon);
-  Result<std::vector<std::string>> pools = tree.pools();
-  if (!pools) return pass(pools);
-  for (const std::string& pool : *pools) {
-    Result<StatsReading> stats = tree.pool_stats(pool);
-    if (stats) {
-      sample.pools.push_back({pool, std::move(*stats)});
-    } else if (stats.error().code != ENOENT) {  // ENOENT: the pool was deleted meanwhile
-      return pass(stats);
-    }
-  }
-  return sample;
-}
-
 CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
                        const CliEnvironment& environment) {
   if (arguments.json) {
@@ -111,28 +72,6 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
       details[setting.file] = tree.read_control(arguments.pool, setting.file).value_or("");
   details["users"] = tree.read_control(arguments.pool, "users").value_or("");  // an older daemon has none
   environment.out << pool_view({arguments.pool, std::move(*stats)}, details);
-  return {};
-}
-
-CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
-  std::optional<Sample> earlier;
-  do {
-    CliResult<Sample> sample = take_sample(tree);
-    if (!sample) return std::unexpected(sample.error());
-    const std::string view = top_view(*sample, earlier ? &*earlier : nullptr);
-    // The output is: cursor home, the view, and an order to clear the rest of an earlier, longer view. This
-    // avoids flicker.
-    if (environment.terminal && !arguments.once) {
-      std::string lines = view;
-      for (size_t at = 0; (at = lines.find('\n', at)) != std::string::npos; at += 4)
-        lines.insert(at, "\033[K");
-      environment.out << "\033[H" << lines << "\033[J";
-    } else {
-      environment.out << (earlier ? "\n" : "") << view;
-    }
-    environment.out.flush();
-    earlier = std::move(*sample);
-  } while (!arguments.once && environment.out && environment.wait(arguments.interval_s));
   return {};
 }
 
@@ -275,13 +214,20 @@ CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment
 CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& environment) {
   using Alone = CliResult<void> (*)(const CliArguments&, const CliEnvironment&);
   using OnMount = CliResult<void> (*)(const MountTree&, const CliArguments&, const CliEnvironment&);
-  static const std::map<std::string_view, Alone> alone{
-      {"check", check},       {"help", show_help},   {"pin", pin},   {"policies", show_policies},
-      {"stat", show_entries}, {"stop", stop_daemon}, {"unpin", pin}, {"version", show_version}};
+  static const std::map<std::string_view, Alone> alone{{"check", check},
+                                                       {"help", show_help},
+                                                       {"metrics", metrics},
+                                                       {"pin", pin},
+                                                       {"policies", show_policies},
+                                                       {"report", report},
+                                                       {"stat", show_entries},
+                                                       {"stop", stop_daemon},
+                                                       {"unpin", pin},
+                                                       {"version", show_version}};
   static const std::map<std::string_view, OnMount> on_mount{
-      {"create", create},     {"delete", remove}, {"evict", evict},    {"get", get},
-      {"prefetch", prefetch}, {"reset", reset},   {"scrub", scrub},    {"set", set},
-      {"status", status},     {"top", top},       {"upgrade", upgrade}};
+      {"create", create},     {"delete", remove}, {"evict", evict}, {"get", get},
+      {"prefetch", prefetch}, {"reset", reset},   {"scrub", scrub}, {"set", set},
+      {"stats", stats},       {"status", status}, {"top", top},     {"upgrade", upgrade}};
   if (const auto command = alone.find(arguments.command); command != alone.end())
     return command->second(arguments, environment);
   CliResult<MountTree> tree = find_tree(arguments, environment);
@@ -297,6 +243,48 @@ CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::str
   if (roots.size() == 1) return roots.front();
   return stop(kUsage,
               fmt::format("several are mounted ({}): say which with --mount", fmt::join(roots, ", ")));
+}
+
+std::string daemon_is_gone(const std::filesystem::path& root) {
+  return fmt::format("the daemon of {} is gone", root.native());
+}
+
+CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
+  std::string root = arguments.mount;
+  if (root.empty()) {
+    auto mounts = read_mounts(environment.mountinfo);
+    if (!mounts) return pass(mounts);
+    CliResult<std::string> only = arguments.pid > 0 ? mount_of_process(*mounts, arguments.pid)
+                                                    : only_root(*mounts, "no kvcachefs is mounted");
+    if (!only) return std::unexpected(only.error());
+    root = *only;
+  }
+  MountTree tree(root);
+  if (Result<void> good = tree.check(); !good) {
+    if (is_daemon_gone(good.error().code)) return stop(kNotMounted, daemon_is_gone(root));
+    return stop(kNotMounted, good.error().message);
+  }
+  return tree;
+}
+
+CliResult<Sample> take_sample(const MountTree& tree) {
+  Sample sample;
+  sample.time_s = static_cast<double>(now_ns()) / 1e9;
+  sample.mount = tree.root().native();
+  Result<StatsReading> daemon = tree.daemon_stats();
+  if (!daemon) return pass(daemon);
+  sample.daemon = std::move(*daemon);
+  Result<std::vector<std::string>> pools = tree.pools();
+  if (!pools) return pass(pools);
+  for (const std::string& pool : *pools) {
+    Result<StatsReading> stats = tree.pool_stats(pool);
+    if (stats) {
+      sample.pools.push_back({pool, std::move(*stats)});
+    } else if (stats.error().code != ENOENT) {  // ENOENT: the pool was deleted meanwhile
+      return pass(stats);
+    }
+  }
+  return sample;
 }
 
 int run_cli(int argc, const char* const* argv, const CliEnvironment& environment) {

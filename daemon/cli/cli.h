@@ -4,7 +4,12 @@
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
+
+#include "base/result.h"
+#include "daemon/cli/listen_address.h"
+#include "daemon/cli/screen.h"
 
 namespace kvcachefs {
 
@@ -16,6 +21,15 @@ struct CliEnvironment {
   bool terminal = false;  // the output is a terminal: a view or a line is redrawn in place
   // The function waits between two views or looks; it returns false to end them.
   std::function<bool(double seconds)> wait;
+  // The same for what only its reader ends: false also when nobody reads the output any more.
+  std::function<bool(double seconds)> pause = wait;
+  // serve_metrics() of daemon/cli/metrics_server.h, given from outside so that only kvcachefs(1) has the HTTP
+  // library.
+  std::function<Result<void>(const ListenAddress&, std::function<Result<std::string>()> source,
+                             const std::function<void(const std::string& url)>& serving)>
+      serve_metrics = {};
+  std::function<std::unique_ptr<Screen>()> open_screen =
+      {};  // that of daemon/cli/screen.h; none: there is no terminal
 };
 
 int run_cli(int argc, const char* const* argv, const CliEnvironment& environment);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <expected>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/cli.h"
 #include "daemon/cli/mount_tree.h"
+#include "daemon/cli/views.h"
 
 namespace kvcachefs {
 
@@ -37,6 +39,25 @@ inline std::unexpected<CliError> stop(int exit_code, std::string message) {
 
 // The root of the only kvcachefs that is mounted; `none` is said if there is none.
 CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::string none);
+
+// The mount that is named, or the only one. Fails if its daemon is gone.
+CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment);
+std::string daemon_is_gone(const std::filesystem::path& root);
+
+// `metrics` prints them, writes them to a file, or serves them until a signal ends the process.
+CliResult<void> metrics(const CliArguments& arguments, const CliEnvironment& environment);
+
+// `stats` prints the counters as the daemon gives them, once or again and again.
+CliResult<void> stats(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment);
+
+// The counters of the daemon and of all pools.
+CliResult<Sample> take_sample(const MountTree& tree);
+// `top` shows them live until a key or a signal ends it.
+CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
+
+// `report` prints what a ticket asks for, whether or not a daemon serves.
+CliResult<void> report(const CliArguments& arguments, const CliEnvironment& environment);
 
 // `check` examines the disk tier of a pool that no daemon serves, on its disk and in its catalog. It fails
 // when the tier is in use, or is damaged and was not repaired.

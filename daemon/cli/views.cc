@@ -12,13 +12,6 @@
 namespace kvcachefs {
 namespace {
 
-// The result is "-" if the whole is 0.
-std::string percent(uint64_t part, uint64_t whole) {
-  if (whole == 0) return "-";
-  return fmt::format(
-      "{}%", static_cast<uint64_t>(100.0 * static_cast<double>(part) / static_cast<double>(whole) + 0.5));
-}
-
 std::string count(const StatsReading& stats, std::string_view name) {
   return std::to_string(stats.number(name));
 }
@@ -34,7 +27,7 @@ std::string size(const StatsReading& stats, std::string_view name) {
 }
 
 std::string hit_percent(uint64_t hits, uint64_t misses) {
-  return percent(hits, hits + misses);
+  return format_percent(hits, hits + misses);
 }
 
 // The sum counts all entries that eviction took out of memory, to the disk or for good.
@@ -115,9 +108,10 @@ Lines disk_lines(const StatsReading& stats, const PoolDetails& details) {
   };
   return {
       {"disk", details.at("spill")},
-      {"disk used", fmt::format("{} ({}), largest free run {}", size(stats, "spill_used_bytes"),
-                                percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
-                                size(stats, "spill_largest_free_run_bytes"))},
+      {"disk used",
+       fmt::format("{} ({}), largest free run {}", size(stats, "spill_used_bytes"),
+                   format_percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes")),
+                   size(stats, "spill_largest_free_run_bytes"))},
       {"durability", details.at("durability")},
       {"admission", fmt::format("{}: {} admitted, {} refused", details.at("admission"),
                                 size(stats, "admitted_bytes"), size(stats, "refused_bytes"))},
@@ -152,6 +146,12 @@ const StatsReading& stats_before(const Sample* earlier, std::string_view pool) {
 
 }  // namespace
 
+std::string format_percent(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "-";
+  return fmt::format(
+      "{}%", static_cast<uint64_t>(100.0 * static_cast<double>(part) / static_cast<double>(whole) + 0.5));
+}
+
 std::string format_duration(uint64_t seconds) {
   const uint64_t minutes = seconds / 60;
   const uint64_t hours = minutes / 60;
@@ -179,7 +179,7 @@ std::string status_view(const Sample& sample) {
             {{"POLICY", Align::kLeft}, stats.text("policy")},
             {{"SIZE"}, size(stats, "size_bytes")},
             {{"USED"}, size(stats, "used_bytes")},
-            {{"USE%"}, percent(stats.number("used_bytes"), stats.number("size_bytes"))},
+            {{"USE%"}, format_percent(stats.number("used_bytes"), stats.number("size_bytes"))},
             {{"EVICTABLE"}, size(stats, "evictable_bytes")},
             {{"PINNED"}, size(stats, "pinned_bytes")},
             {{"ENTRIES"}, count(stats, "entries")},
@@ -188,12 +188,13 @@ std::string status_view(const Sample& sample) {
             {{"MISSES"}, count(stats, "lookups_missed")},
             {{"DISCARDS"}, count(stats, "discards")}};
     if (with_disk)
-      row.insert(row.end(),
-                 {{{"DISK"}, size(stats, "spill_size_bytes")},
-                  {{"ON DISK"}, size(stats, "spill_used_bytes")},
-                  {{"DISK%"}, percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes"))},
-                  {{"DIRTY"}, size(stats, "dirty_bytes")},
-                  {{"COLD"}, size(stats, "cold_bytes")}});
+      row.insert(
+          row.end(),
+          {{{"DISK"}, size(stats, "spill_size_bytes")},
+           {{"ON DISK"}, size(stats, "spill_used_bytes")},
+           {{"DISK%"}, format_percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes"))},
+           {{"DIRTY"}, size(stats, "dirty_bytes")},
+           {{"COLD"}, size(stats, "cold_bytes")}});
     return row;
   });
 }
@@ -206,7 +207,7 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details) {
       {"watermarks", details.at("watermarks")},
       {"size", size(stats, "size_bytes")},
       {"used", fmt::format("{} ({})", size(stats, "used_bytes"),
-                           percent(stats.number("used_bytes"), stats.number("size_bytes")))},
+                           format_percent(stats.number("used_bytes"), stats.number("size_bytes")))},
       {"free", size(stats, "free_bytes")},
       {"evictable", size(stats, "evictable_bytes")},
       {"pinned",
@@ -254,7 +255,7 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
     Row row{{{"POOL", Align::kLeft}, pool.name},
             {{"SIZE"}, size(stats, "size_bytes")},
             {{"USED"}, size(stats, "used_bytes")},
-            {{"USE%"}, percent(stats.number("used_bytes"), stats.number("size_bytes"))},
+            {{"USE%"}, format_percent(stats.number("used_bytes"), stats.number("size_bytes"))},
             {{"PINNED"}, size(stats, "pinned_bytes")},
             {{"ENTRIES"}, count(stats, "entries")},
             {{"OPEN"}, count(stats, "open_entries")},
@@ -266,10 +267,11 @@ std::string top_view(const Sample& sample, const Sample* earlier) {
             {{"EVICTIONS/s"}, rate(evictions(stats), evictions(before), seconds)},
             {{"DISCARDS/s"}, per_second("discards")}};
     if (with_disk)
-      row.insert(row.end(),
-                 {{{"DISK%"}, percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes"))},
-                  {{"SPILLED/s"}, bytes_per_second("spilled_bytes")},
-                  {{"PROMOTED/s"}, bytes_per_second("promoted_bytes")}});
+      row.insert(
+          row.end(),
+          {{{"DISK%"}, format_percent(stats.number("spill_used_bytes"), stats.number("spill_size_bytes"))},
+           {{"SPILLED/s"}, bytes_per_second("spilled_bytes")},
+           {{"PROMOTED/s"}, bytes_per_second("promoted_bytes")}});
     return row;
   });
 }

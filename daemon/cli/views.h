@@ -32,6 +32,7 @@ std::string pool_view(const PoolSample& pool, const PoolDetails& details);
 // Rates are those between the two samples; without an earlier sample they are means since the daemon's start.
 std::string top_view(const Sample& sample, const Sample* earlier);
 
+std::string format_percent(uint64_t part, uint64_t whole);  // - if the whole is 0
 std::string format_duration(uint64_t seconds);
 
 }  // namespace kvcachefs

@@ -1,7 +1,11 @@
 // The kvcachefs tool on a real mount.
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cctype>
+#include <csignal>
+#include <cstdio>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -219,6 +223,88 @@ TEST_F(CliMountTest, FindsTheMountByItself) {
     EXPECT_THAT(outcome.error, HasSubstr(root));
     EXPECT_THAT(outcome.error, HasSubstr("say which with --mount"));
   }
+}
+
+// `kvcachefs metrics --listen` on a port that the kernel chose.
+class Listener {
+ public:
+  explicit Listener(const std::string& root) {
+    const std::string command = "echo $$; exec '" + program_path("kvcachefs") + "' --mount '" + root +
+                                "' metrics --listen 127.0.0.1:0";
+    out_ = ::popen(command.c_str(), "r");
+    EXPECT_EQ(std::fscanf(out_, "%d http://127.0.0.1:%hu/metrics", &pid_, &port_), 2);
+  }
+  ~Listener() {
+    ::kill(pid_, SIGTERM);
+    EXPECT_TRUE(WIFSIGNALED(::pclose(out_)));
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  std::string get(const std::string& path = "/metrics") const {
+    const File socket(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port_);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(error_of(::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address)), 0);
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
+    EXPECT_EQ(::send(socket.fd(), request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+    std::string answer;
+    char piece[4096];
+    for (ssize_t n; (n = ::recv(socket.fd(), piece, sizeof piece, 0)) > 0;)
+      answer.append(piece, static_cast<size_t>(n));
+    return answer;
+  }
+
+ private:
+  FILE* out_ = nullptr;
+  int pid_ = 0;
+  uint16_t port_ = 0;
+};
+
+TEST_F(CliMountTest, ServesTheMetricsWhileTheDaemonComesAndGoes) {
+  store_entries(3);
+  const Listener listener(mount().root());
+  const std::string file = mount().root() + "/.kvcachefs/metrics";
+  EXPECT_TRUE(eventually([&] {  // a second may pass between the two
+    const std::string answer = listener.get();
+    const size_t body = answer.find("\r\n\r\n");
+    return answer.starts_with("HTTP/1.1 200 ") && answer.substr(body + 4) == read_file(file);
+  })) << listener.get();
+  EXPECT_THAT(listener.get("/stats"), StartsWith("HTTP/1.1 404 "));
+  mount().kill();
+  const std::string gone = listener.get();
+  EXPECT_THAT(gone, StartsWith("HTTP/1.1 503 "));
+  EXPECT_TRUE(gone.ends_with("\r\n\r\nthe daemon of " + mount().root() + " is gone\n")) << gone;
+  Mount next({.mount_point = mount().root(), .runtime_dir = mount().runtime_dir()});
+  const std::string back = listener.get();
+  EXPECT_THAT(back, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(back, HasSubstr("kvcachefs_entries{pool=\"p\"} 0\n"));
+  next.stop();
+}
+
+TEST_F(CliMountTest, WritesTheMetricsForACollector) {
+  const std::string file = mount().runtime_dir() + "/kv.prom";
+  const Outcome outcome = cli({"metrics", "--textfile", file});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(read_file(file), HasSubstr("\nkvcachefs_size_bytes{pool=\"p\"} 67108864\n"));
+  mount().kill();
+  EXPECT_EQ(cli({"metrics", "--textfile", file}).exit_code, 3);
+  EXPECT_FALSE(exists(file));
+}
+
+TEST_F(CliMountTest, TheCountersEndWithTheirReader) {
+  const std::string tool = "'" + program_path("kvcachefs") + "' --mount '" + mount().root() + "' ";
+  // The reader goes after the first line; the tool then waits for a day.
+  const Outcome outcome =
+      run({"/bin/bash", "-c", tool + "stats p --watch 86400 --json | head -n 1; echo ${PIPESTATUS[0]}"});
+  EXPECT_THAT(outcome.out, StartsWith("{\"time_s\":"));
+  EXPECT_TRUE(outcome.out.ends_with("}\n141\n")) << outcome.out;
+  const Outcome ignored =
+      run({"/bin/bash", "-c", "trap '' PIPE; (" + tool + "stats p --watch 86400; echo $? >&2) | head -n 1"});
+  EXPECT_EQ(ignored.error, "kvcachefs: the output could not be written\n1\n");
 }
 
 TEST_F(CliMountTest, SaysWhenTheDaemonIsGone) {

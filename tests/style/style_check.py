@@ -23,6 +23,8 @@ PATHS_OF_OTHERS = {
     "alloc/placement.cc": "/proc",
     "daemon/cli/check_command.cc": "the caller's, with the caller's rights",
     "daemon/cli/cli.cc": "the caller's, with the caller's rights",
+    "daemon/cli/metrics_command.cc": "the caller's, with the caller's rights",
+    "daemon/cli/report_command.cc": "the caller's, with the caller's rights",
     "daemon/cli/mount_tree.cc": "the mount's root, pools in it, and their control files",
     "daemon/announcement.h": "/dev/null",
     "daemon/kept_settings.cc": "the state directory: root's",

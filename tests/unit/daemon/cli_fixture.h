@@ -36,9 +36,15 @@ class CliTest : public ::testing::Test {
     };
     std::istringstream in(input_);
     Outcome result;
-    result.exit_code = run_cli(
-        static_cast<int>(argv.size()), argv.data(),
-        {.in = in, .out = out, .error = error, .mountinfo = mountinfo_, .terminal = terminal_, .wait = wait});
+    result.exit_code = run_cli(static_cast<int>(argv.size()), argv.data(),
+                               {.in = in,
+                                .out = out,
+                                .error = error,
+                                .mountinfo = mountinfo_,
+                                .terminal = terminal_,
+                                .wait = wait,
+                                .serve_metrics = serve_metrics_,
+                                .open_screen = open_screen_});
     result.out = out.str();
     result.error = error.str();
     return result;
@@ -54,6 +60,8 @@ class CliTest : public ::testing::Test {
   std::string input_;
   bool terminal_ = false;
   std::function<void()> on_wait_;
+  decltype(CliEnvironment::serve_metrics) serve_metrics_;
+  decltype(CliEnvironment::open_screen) open_screen_;
 };
 
 }  // namespace kvcachefs

@@ -257,8 +257,9 @@ TEST_F(CliTest, NamesMistakes) {
 TEST_F(CliTest, HelpsWithEachCommand) {
   const Outcome help = run_alone({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command : {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin",
-                              "stat", "top", "version", "prefetch", "scrub", "check", "upgrade", "stop"}) {
+  for (const char* command :
+       {"create", "status", "evict", "set", "policies", "delete", "pin", "unpin", "stat", "top", "version",
+        "prefetch", "scrub", "check", "upgrade", "stop", "metrics", "stats", "report"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     EXPECT_EQ(run_alone({command, "--help"}).exit_code, 0) << command;
   }
