@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <ranges>
+#include <utility>
 
 #include "base/key_value.h"
 #include "base/size.h"
@@ -58,8 +59,13 @@ std::vector<ShownPool> pools_of(const TopReading& now, const TopReading* before)
 }
 
 void sort_pools(std::vector<ShownPool>& pools, TopSort sort) {
-  const auto most_first = [&](auto value) { std::ranges::stable_sort(pools, std::greater(), value); };
-  std::ranges::sort(pools, {}, [](const ShownPool& pool) -> const std::string& { return pool.now->name; });
+  const auto name_of = [](const ShownPool& pool) -> const std::string& { return pool.now->name; };
+  const auto most_first = [&](auto value) {
+    std::ranges::sort(pools, [&](const ShownPool& a, const ShownPool& b) {
+      return value(a) != value(b) ? value(a) > value(b) : name_of(a) < name_of(b);
+    });
+  };
+  std::ranges::sort(pools, {}, name_of);
   if (sort == TopSort::kUsed) most_first([](const ShownPool& pool) { return pool.number("used_bytes"); });
   if (sort == TopSort::kHits) most_first([](const ShownPool& pool) { return pool.number("opens_hit"); });
   if (sort == TopSort::kRate) most_first([](const ShownPool& pool) { return pool.requests(); });
@@ -163,7 +169,7 @@ std::vector<Placed> columns_in(size_t width, size_t longest_name, bool with_disk
   std::vector<const Column*> by_rank;
   for (const Column& column : kColumns)
     if (with_disk || !column.of_disk) by_rank.push_back(&column);
-  std::ranges::stable_sort(by_rank, {}, &Column::rank);
+  std::ranges::sort(by_rank, {}, [](const Column* column) { return std::pair(column->rank, column); });
   for (const Column* column : by_rank) {
     if (taken + column->width + (taken > 0 ? 1 : 0) > width) break;
     taken += column->width + (taken > 0 ? 1 : 0);

@@ -39,6 +39,7 @@ EOF
 truncate --size 256M "$work/disk"
 loops+=("$(losetup --find --show "$work/disk")")
 cat >"$work/kvcachefs.toml" <<EOF
+state_dir = "$work/state"
 [pools.p]
 size = "64M"
 spill = "$work/p.spill"
@@ -150,7 +151,8 @@ all_is_there 'after the end'
 check 'and ends again' control stop kvcachefs
 
 if [ "$(cat /sys/module/fuse/parameters/enable_uring 2>/dev/null)" = Y ]; then
-  printf 'io_uring = true\n[pools.p]\nsize = "64M"\n' >"$work/kvcachefs.toml"
+  # What was made before has disks, and lasts.
+  printf 'io_uring = true\nstate_dir = "none"\n[pools.p]\nsize = "64M"\n' >"$work/kvcachefs.toml"
   check 'over io_uring it starts' control start kvcachefs
   check 'with it' equal "$(stat_value transport)" io_uring
   check 'and passthrough' equal "$(stat_value io_mode)" passthrough
