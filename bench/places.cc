@@ -65,7 +65,7 @@ bool wait_until(const std::function<bool()>& condition) {
 std::vector<std::string> kvcachefs_words(const std::string& pool_options, const std::string& runtime_dir,
                                          Transport transport) {
   std::vector<std::string> words = {program("kvcachefsd"), "--pool", "p:" + pool_options, "-o",
-                                    "runtime_dir=" + runtime_dir};
+                                    "runtime_dir=" + runtime_dir + ",state_dir=none"};
   if (transport == Transport::kIoUring) words.insert(words.end(), {"-o", "io_uring"});
   if (transport == Transport::kDaemonIo) words.insert(words.end(), {"-o", "no_passthrough"});
   return words;
