@@ -1,5 +1,6 @@
 #include "base/sys_disk.h"
 
+#include <fcntl.h>
 #include <linux/fs.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -15,6 +16,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/fault_point.h"
 #include "base/sys.h"
 
 namespace kvcachefs::sys {
@@ -47,6 +49,21 @@ Result<void> sync_data(int fd) {
 
 Result<void> sync_whole(int fd) {
   return done([&] { return ::fsync(fd); });
+}
+
+Result<void> replace_file(int directory, const std::string& name, std::string_view text, mode_t mode) {
+  const std::string begun = name + ".new";
+  (void)unlink_at(directory, begun.c_str(), 0);
+  auto fd = open_at(directory, begun.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+  if (!fd) return pass(fd);
+  const int refused = injected_error("write a file");
+  auto written = refused != 0 ? fail(refused) : write_at(fd->get(), text, 0);
+  if (written && *written < text.size()) written = fail(ENOSPC);
+  auto outcome = written ? sync_whole(fd->get()) : pass(written);
+  fault_point("file written");
+  if (outcome) outcome = rename_at(directory, begun.c_str(), directory, name.c_str(), 0);
+  if (!outcome) (void)unlink_at(directory, begun.c_str(), 0);
+  return outcome;
 }
 
 Result<void> lock_whole(int fd, std::chrono::milliseconds patience) {

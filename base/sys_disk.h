@@ -26,6 +26,9 @@ Result<DirectAlignment> direct_alignment(int fd);
 
 Result<void> sync_data(int fd);   // fdatasync
 Result<void> sync_whole(int fd);  // fsync, which a directory's new names need
+// Replaces the file as a whole, by way of NAME.new, and syncs it: a reader, and what a crash leaves, has the
+// text of before or this one. The name is durable once its directory is synced.
+Result<void> replace_file(int directory, const std::string& name, std::string_view text, mode_t mode);
 // flock, exclusive, waited for as long as `patience`; EWOULDBLOCK if another open file has it then.
 Result<void> lock_whole(int fd, std::chrono::milliseconds patience = {});
 Result<uint64_t> device_size_bytes(int fd);

@@ -20,15 +20,6 @@ namespace {
 // An order that is given once, and no setting.
 constexpr std::string_view kOrder = "spill_force";
 
-Result<void> write_whole(int fd, std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    auto written = sys::write_at(fd, text.substr(at), at);
-    if (!written) return pass(written);
-    at += *written;
-  }
-  return sys::sync_whole(fd);
-}
-
 // The directory stays open: a mount over its path, which may be one of this daemon, does not hide it.
 Result<UniqueFd> directory_of(const std::string& file) {
   const std::string directory = file.substr(0, file.rfind('/'));
@@ -36,17 +27,9 @@ Result<UniqueFd> directory_of(const std::string& file) {
   return sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
 }
 
-// The file is replaced as a whole: what a crash leaves is the old one or the new one.
-Result<void> replace_file(int directory, const std::string& name, std::string_view text) {
+Result<void> put_text(int directory, const std::string& name, std::string_view text) {
   fault_point("settings to be written");
-  const std::string begun = name + ".new";
-  auto fd = sys::open_at(directory, begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
-  if (!fd) return pass(fd);
-  if (const int refused = injected_error("write settings"); refused != 0) return fail(refused);
-  if (auto written = write_whole(fd->get(), text); !written) return written;
-  fault_point("settings written");
-  if (auto renamed = sys::rename_at(directory, begun.c_str(), directory, name.c_str(), 0); !renamed)
-    return renamed;
+  if (auto replaced = sys::replace_file(directory, name, text, 0600); !replaced) return replaced;
   fault_point("settings replaced");
   return sys::sync_whole(directory);
 }
@@ -159,7 +142,12 @@ Result<std::vector<PoolOptions>> KeptSettings::served_pools() const {
 void KeptSettings::began(const Pools& pools) {
   MutexLock lock(mutex_);
   present_.clear();
-  for (const auto& pool : pools.list()) present_.insert_or_assign(pool->name(), options_of(*pool));
+  for (const auto& pool : pools.list()) {
+    const PoolOptions& its = present_.insert_or_assign(pool->name(), options_of(*pool)).first->second;
+    // One that came by configure(), to a process that died: what it has counts as configured.
+    const auto kept = kept_.find(its.name);
+    if (kept == kept_.end() || !kept->second.is_created) configured_.try_emplace(its.name, its);
+  }
 }
 
 // Only what a request has changed is found here: what a pool changes by itself is no setting.
@@ -169,7 +157,8 @@ void KeptSettings::changed(const Pools& pools) {
     MutexLock lock(mutex_);
     const KeptPools before = kept_;
     note_all(pools);
-    if (kept_ == before && is_written_) return;
+    // Another call may still be writing the same.
+    if (kept_ == before && written_ == texts_) return;
     text = next_text();
   }
   write(text);
@@ -219,7 +208,7 @@ SettingOrigins::Answer KeptSettings::origin(const PoolOptions& present, std::str
   MutexLock lock(mutex_);
   const auto its = kept_.find(present.name);
   if (its != kept_.end() && its->second.values.contains(key))
-    return {Origin::kSet, is_written_ && !file_.empty()};
+    return {Origin::kSet, written_ == texts_ && !file_.empty()};
   const PoolSetting& setting = *find_pool_setting(key);
   const bool is_default = setting.get(configured_now(present)) == setting.get(PoolOptions());
   return {is_default ? Origin::kDefault : Origin::kConfigured, true};
@@ -279,16 +268,18 @@ Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
 void KeptSettings::write(const Text& text) {
   if (file_.empty()) return;
   MutexLock writing(write_mutex_);
-  if (text.number < newest_) return;
-  newest_ = text.number;
+  {
+    MutexLock lock(mutex_);
+    if (text.number < written_) return;
+  }
   if (!directory_) directory_ = directory_of(file_);
   const std::string name = file_.substr(file_.rfind('/') + 1);
-  const auto written = directory_ ? replace_file(directory_->get(), name, text.text) : pass(directory_);
+  const auto written = directory_ ? put_text(directory_->get(), name, text.text) : pass(directory_);
   if (!written)
-    log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
-              sys::error_text(written.error().code));
+    return log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
+                     sys::error_text(written.error().code));
   MutexLock lock(mutex_);
-  is_written_ = written.has_value();
+  written_ = text.number;
 }
 
 }  // namespace kvcachefs

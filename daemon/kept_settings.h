@@ -81,13 +81,12 @@ class KeptSettings final : public SettingOrigins {
   const uint64_t memory_bytes_;
   Mutex write_mutex_ ACQUIRED_BEFORE(mutex_);  // held over the write of the file
   Result<UniqueFd> directory_ GUARDED_BY(write_mutex_) = fail(ENOENT);
-  uint64_t newest_ GUARDED_BY(write_mutex_) = 0;  // of the texts that were tried to write
   mutable Mutex mutex_;
   uint64_t texts_ GUARDED_BY(mutex_) = 0;
   Options configured_ GUARDED_BY(mutex_);
   KeptPools kept_ GUARDED_BY(mutex_);
   Options present_ GUARDED_BY(mutex_);
-  bool is_written_ GUARDED_BY(mutex_) = true;
+  uint64_t written_ GUARDED_BY(mutex_) = 0;  // the newest text that the file has
 };
 
 }  // namespace kvcachefs

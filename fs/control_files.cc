@@ -95,12 +95,13 @@ void ControlFiles::describe(const ServerInfo& info) {
     return report_pools(pools, io_mode);
   };
   described->configure = [&pools = pools_, origins = origins_](std::string_view spec) -> Result<void> {
-    const auto has_size = [](std::string_view text) { return text.starts_with("size="); };
     auto configured = parse_pool_spec(spec, pools.memory_bytes());
     bool is_sized = false;
     for (std::string_view pairs = spec.substr(std::min(spec.find(':') + 1, spec.size())); !pairs.empty();)
-      is_sized |= has_size(take_part(pairs, ','));
+      is_sized |= take_part(pairs, ',').starts_with("size=");
     if (configured && !is_sized) configured->size_bytes = pools.default_size_bytes();
+    // What is configured of a pool that is there stays as it is.
+    if (configured && pools.find(configured->name) != nullptr) return fail(EEXIST);
     auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
     if (!wanted) return pass(wanted);
     auto made = pools.create(*wanted);

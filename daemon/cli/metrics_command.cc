@@ -2,7 +2,6 @@
 // no port.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <ostream>
 
@@ -22,25 +21,6 @@ CliResult<std::string> metrics_of(const CliArguments& arguments, const CliEnviro
   return pass(text);
 }
 
-// A collector reads the whole of one text or of the next, because the file is renamed into its place.
-Result<void> replace_file(const std::string& file, std::string_view text) {
-  const std::string temporary = fmt::format("{}.{}.tmp", file, ::getpid());
-  (void)sys::unlink_at(AT_FDCWD, temporary.c_str(), 0);
-  const auto failed = [&](const std::string& what, const Error& error) {
-    return fail(error.code, fmt::format("{}: {}", what, sys::error_text(error.code)));
-  };
-  Result<UniqueFd> made =
-      sys::open_at(AT_FDCWD, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
-  if (!made) return failed(temporary, made.error());
-  Result<size_t> written = sys::write_at(made->get(), text, 0);
-  if (written && *written < text.size()) written = fail(ENOSPC);
-  Result<void> renamed =
-      written ? sys::rename_at(AT_FDCWD, temporary.c_str(), AT_FDCWD, file.c_str(), 0) : pass(written);
-  if (renamed) return {};
-  (void)sys::unlink_at(AT_FDCWD, temporary.c_str(), 0);
-  return failed(file, renamed.error());
-}
-
 CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironment& environment) {
   CliResult<std::string> text = metrics_of(arguments, environment);
   if (!text) {
@@ -48,8 +28,9 @@ CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironme
     (void)sys::unlink_at(AT_FDCWD, arguments.textfile.c_str(), 0);
     return std::unexpected(text.error());
   }
-  Result<void> replaced = replace_file(arguments.textfile, *text);
-  if (!replaced) return pass(replaced);
+  // A collector reads the whole of one text or of the next.
+  if (auto replaced = sys::replace_file(AT_FDCWD, arguments.textfile, *text, 0644); !replaced)
+    return stop(kFailure, fmt::format("{}: {}", arguments.textfile, sys::error_text(replaced.error().code)));
   return {};
 }
 

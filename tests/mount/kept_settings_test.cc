@@ -155,7 +155,7 @@ TEST_F(KeptSettingsTest, ADeathLosesNothing) {
   mount_->kill_server(false, std::chrono::milliseconds(0));
   EXPECT_EQ(get("p", "policy"), "lfu set");
   EXPECT_EQ(get("p", "size"), "64M configured");
-  for (const char* place : {"settings to be written", "settings written", "settings replaced"}) {
+  for (const char* place : {"settings to be written", "file written", "settings replaced"}) {
     std::ofstream(fault_file()) << place;
     change({"set", "p", "watermarks=40:50"});
     change({"create", "made", "--size", "4M"});
@@ -217,7 +217,7 @@ TEST_F(KeptSettingsTest, AFileThatIsWrongIsNamed) {
 }
 
 TEST_F(KeptSettingsTest, WhatCannotBeWrittenIsSaid) {
-  std::ofstream(fault_file()) << "failing write settings 28\n";
+  std::ofstream(fault_file()) << "failing write a file 28\n";
   change({"set", "p", "policy=lfu"});
   EXPECT_EQ(get("p", "policy"), "lfu set_not_kept");
   EXPECT_THAT(mount_->log(), HasSubstr("No space left on device: what was changed of the pools is lost"));
@@ -256,6 +256,16 @@ TEST_F(KeptSettingsTest, OfTheConfigurationOnlyRootSpeaks) {
   EXPECT_EQ(get("r", "policy"), "fifo set");
   change({"reset", "r", "policy"});
   EXPECT_EQ(get("r", "policy"), "lfu configured");
+  mount_->kill_server(false, std::chrono::milliseconds(0));
+  EXPECT_EQ(get("r", "policy"), "lfu configured");
+  change({"set", "r", "policy=fifo"});
+  change({"reset", "r", "policy"});
+  EXPECT_EQ(get("r", "policy"), "lfu configured");
+  // What is refused changes nothing of what is kept.
+  change({"create", "made", "--size", "4M"});
+  EXPECT_EQ(error_name(write_once(configure, "made:size=8M")), "EEXIST");
+  restart();
+  EXPECT_EQ(get("made", "size"), "4M set");
   EXPECT_EQ(error_name(as_user(4711, 4711, [&] { return write_once(configure, "s:size=8M"); })), "EACCES");
 }
 
