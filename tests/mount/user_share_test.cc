@@ -208,6 +208,21 @@ TEST_F(UserShareTest, FloodsThrowNothingOut) {
   EXPECT_EQ(modest_left(), kEntries);
 }
 
+TEST_F(UserShareTest, WhoHoldsAllEntriesOpenKeepsNobodyFromMakingSome) {
+  start(",user_share=25%,max_entries=100");
+  const Resident greedy(kGreedy, [this] {
+    for (int i = 0; ::open(path("held-" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0644) >= 0;) ++i;
+  });
+  EXPECT_TRUE(is_over(kGreedy));
+  // The last places are enough, because his own entries leave for more of his.
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(error_name(store_as(kModest, "new-" + std::to_string(i), 4096)), "ok") << i;
+  EXPECT_TRUE(exists(path("new-19")));
+  EXPECT_TRUE(exists(path("held-0")));
+  EXPECT_GE(mount_->stat_value("entries"), 90);
+  EXPECT_EQ(error_name(store_as(kGreedy, "more", 4096)), "ENOSPC");
+}
+
 TEST_F(UserShareTest, LongLinksAreRefusedBeyondAShare) {
   start();
   store_modest();

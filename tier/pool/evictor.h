@@ -40,7 +40,7 @@ class Evictor : DiskPart {
   bool gives_way(uid_t uid) const;
   // True for a caller that would take the inode that a request before it waits for.
   bool would_overtake(Patience patience) const;
-  std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience) const;
+  std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience, uid_t uid = 0) const;
 
  private:
   enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
@@ -75,6 +75,9 @@ class Evictor : DiskPart {
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
   bool make_inode_room();
   bool keep_entry_limit();
+  // So many places are left to those who are within their shares: otherwise he who holds all of them open
+  // keeps all others from making any.
+  uint64_t places_kept(const NameLimit& limit) const;
   uint64_t wanted_inodes(bool even_over) const;  // that are to be free; as Capacity::pressure_bytes()
   // Who waits in `room` needs one; the evictor goes on until there are enough.
   struct Goal {

@@ -276,23 +276,27 @@ bool Evictor::keep_entry_limit() {
   const auto places_for = [&limit](uint64_t wanted) {
     return wanted == 0 ? 0 : wanted + std::min(limit.most() / kPlacesShare, kMostPlaces);
   };
-  const uint64_t of_all = places_for(limit.room().wanted_bytes());
   const uint64_t of_others = places_for(limit.room().wanted_bytes(Room::Whose::kWriter));
+  const bool over_waits = limit.room().wanted_bytes(Room::Whose::kOver) > 0;
+  const uint64_t kept = over_waits ? places_kept(limit) : 0;
+  const uint64_t of_all = places_for(limit.room().wanted_bytes()) + kept;
+  const auto has_one = [&] { return limit.free() > (of_others > 0 ? 0 : kept); };
   const Discarded discarded =
-      discard_entries({.room = limit.room(),
-                       .has_one = [&] { return limit.free() > 0; },
-                       .has_enough =
-                           [&](bool even_over) {
-                             if (even_over) return limit.lack(of_all) == 0;
-                             // If no others wait, the claims are of those who are over.
-                             return of_others > 0 ? limit.lack(of_others) == 0 : limit.excess() == 0;
-                           }});
+      discard_entries({.room = limit.room(), .has_one = has_one, .has_enough = [&](bool even_over) {
+                         if (even_over) return limit.lack(of_all) == 0;
+                         // If no others wait, the claims are of those who are over.
+                         return of_others > 0 ? limit.lack(of_others) == 0 : limit.excess() == 0;
+                       }});
   const bool more = discarded == Discarded::kMore;
-  if (of_others == 0 && of_all > 0 && limit.free() == 0 && !more)
+  if (of_others == 0 && over_waits && !has_one() && !more)
     limit.room().nothing_to_evict(Room::Whose::kOver);
   else
-    answer(limit.room(), discarded == Discarded::kEnough || limit.free() > 0, more);
+    answer(limit.room(), discarded == Discarded::kEnough || has_one(), more);
   return more;
+}
+
+uint64_t Evictor::places_kept(const NameLimit& limit) const {
+  return &limit == &limits_.entries ? std::max<uint64_t>(limit.most() / kInodeReserve, 1) : 0;
 }
 
 Evictor::Discarded Evictor::discard_entries(const Goal& goal) {
@@ -328,9 +332,10 @@ bool Evictor::would_overtake(Patience patience) const {
   return lane.goes_before(patience) && arena_.usage().free_inodes <= lane.size();
 }
 
-std::optional<NameLimit::Claim> Evictor::claim(NameLimit& limit, Patience patience) const {
+std::optional<NameLimit::Claim> Evictor::claim(NameLimit& limit, Patience patience, uid_t uid) const {
   const WaitingLane& lane = capacity_.waiting();
-  return limit.claim(lane.goes_before(patience) ? lane.size() : 0);
+  const uint64_t ahead = lane.goes_before(patience) ? lane.size() : 0;
+  return limit.claim(ahead + (entries_.shares().is_user_over(uid) ? places_kept(limit) : 0));
 }
 
 bool Evictor::gives_way(uid_t uid) const {
@@ -354,7 +359,8 @@ Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* limit) {
   if (!ended && !for_a_drop && now_ns() - patience.begun_ns < kWaitNs) {
     if (!patience.may_wait) return Waited::kWouldWait;
     const Room::Ticket ticket = room.ticket();
-    if (limit != nullptr && limit->free() > 0) return Waited::kRoom;
+    const uint64_t kept = limit != nullptr && whose == Room::Whose::kOver ? places_kept(*limit) : 0;
+    if (limit != nullptr && limit->free() > kept) return Waited::kRoom;
     surroundings_.still_at_it();
     const Room::Demand demand(room, whose, limit != nullptr || lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
