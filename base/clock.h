@@ -1,4 +1,4 @@
-// The monotonic clock. Any thread; never fails.
+// The clocks. Any thread; never fails.
 #pragma once
 
 #include <time.h>
@@ -18,6 +18,13 @@ inline uint64_t now_coarse_ms() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000u + static_cast<uint64_t>(t.tv_nsec) / 1'000'000u;
+}
+
+// Since 1970, for what people read; it may be set back.
+inline uint64_t wall_clock_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
 }  // namespace kvcachefs

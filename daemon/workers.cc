@@ -141,6 +141,11 @@ void Workers::start(unsigned server_threads) {
     while (!stopping_) session_.control().gather(kReadPause);
   });
   threads_.emplace_back([this] {
+    pthread_setname_np(pthread_self(), "log reader");
+    (void)setpriority(PRIO_PROCESS, 0, kBackgroundNice);
+    while (!stopping_) session_.control().answer_log_reads(kReadPause);
+  });
+  threads_.emplace_back([this] {
     pthread_setname_np(pthread_self(), "surveyor");
     for (; !stopping_; std::this_thread::sleep_for(kSurveyPause))
       for (const auto& pool : pools_.list()) pool->insight().numa_survey().step();

@@ -82,6 +82,14 @@ bool Caller::in_group(gid_t group) const {
   return false;
 }
 
+bool Caller::has_signal() const {
+  const auto set = [this](std::string_view line) {
+    std::string_view signals = line_value(status_, line);
+    return number_in<uint64_t>(take_word(signals), 16).value_or(0);
+  };
+  return ((set("SigPnd") | set("ShdPnd")) & ~set("SigBlk")) != 0;
+}
+
 Result<uint64_t> Caller::process() const {
   std::string_view group = line_value(status_, "Tgid");
   const auto number = number_in<pid_t>(take_word(group));

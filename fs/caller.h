@@ -29,7 +29,8 @@ class Caller {
   bool may(int capability) const;
   bool is_administrator() const;  // CAP_SYS_ADMIN on the host
   bool in_group(gid_t group) const;
-  uid_t user() const;  // the user id for file-system calls; -1 if it cannot be read
+  bool has_signal() const;  // one that it does not block waits for it
+  uid_t user() const;       // the user id for file-system calls; -1 if it cannot be read
   // The number identifies the thread's process by its number and its start time; another process gets the
   // same one after hours at the earliest. It fits in kProcessBits and is not 0.
   static constexpr int kProcessBits = 42;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/key_value.h"
+#include "fs/control/access_log_reader.h"
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 #include "fs/server.h"
@@ -45,6 +46,10 @@ bool gathers(NodeId id) {
   return file != nullptr && file->gathers;
 }
 
+bool is_administrators_of_server(NodeId id) {
+  const ServerFile* file = server_file(id);
+  return file != nullptr && file->of_administrator;
+}
 bool is_writable_of_server(NodeId id) {
   const ServerFile* file = server_file(id);
   return file != nullptr && file->write != nullptr;
@@ -107,6 +112,7 @@ void ControlFiles::describe(const ServerInfo& info) {
     auto made = pools.create(*wanted);
     return made ? Result<void>() : pass(made);
   };
+  described->access_log = [&pools = pools_] { return AccessLogReader::open(pools); };
   MutexLock lock(mutex_);
   server_ = std::move(described);
 }
@@ -143,7 +149,7 @@ Result<struct stat> ControlFiles::attributes_of(NodeId id) const {
   attributes.st_nlink = 1;
   mode_t file_mode = 0444;
   mode_t directory_mode = 0555;
-  if (is_writable_of_server(id)) file_mode = server_file(id)->mode(Authority::kAdministrator);
+  if (is_administrators_of_server(id)) file_mode = server_file(id)->mode(Authority::kAdministrator);
   if (!id.is_mount_control()) {
     auto pool = pools_.find(id.pool_number());
     if (pool == nullptr) return fail(ESTALE);
@@ -214,7 +220,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
 
 Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
   std::optional<uint64_t> process;
-  if (id.is_administrators() || is_writable_of_server(id)) {
+  if (id.is_administrators() || is_administrators_of_server(id)) {
     auto administrator = need_administrator(request);
     if (!administrator) return pass(administrator);
     auto opener = administrator->process();
@@ -229,14 +235,6 @@ Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
 void ControlFiles::run(bool elsewhere, const Request& request, ControlReads::Job job) {
   if (!elsewhere || over_io_uring_) return job();
   gathering_.run(request, std::move(job));
-}
-
-void ControlFiles::gather(std::chrono::milliseconds at_most) {
-  gathering_.step(survivors_, at_most);
-}
-
-void ControlFiles::end_reads() {
-  gathering_.end();
 }
 
 void ControlFiles::open(const Request& request, NodeId id, fuse_file_info* file) {
@@ -269,6 +267,9 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
   }
   if (!opened) return reply_error(request, std::move(opened.error()));
   file->direct_io = 1;
+  const bool is_endless = (*opened)->reader != nullptr && (*opened)->reader->is_endless();
+  file->nonseekable = is_endless ? 1 : 0;
+  file->noflush = is_endless ? 1 : 0;  // the end of the file comes when the mount goes: a close must not fail
   if (fuse_reply_open(request, file) == -ENOENT) forget_open(handle);
 }
 
@@ -299,6 +300,7 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
   auto opened = open_file(id, true);
   if (!opened) opened = open_file(id, false);  // write-only
   if (!opened) return nullptr;
+  if ((*opened)->reader != nullptr) (*opened)->reader->follows_another();
   MutexLock lock(mutex_);
   return open_files_.try_emplace(file->fh, std::move(*opened)).first->second;
 }
@@ -310,7 +312,11 @@ void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t of
   run(!is_gathered && gathers(id), request, [this, request, id, size, offset, copy = *file] {
     const std::shared_ptr<OpenFile> open = find_open(id, &copy);
     if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
+    const bool may_wait = (copy.flags & O_NONBLOCK) == 0;
+    if (open->reader->is_endless() && !over_io_uring_)
+      return logs_.run(request, {open, open->reader.get()}, size, may_wait);
     const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
+    if (text.empty() && open->reader->is_endless() && !may_wait) return reply_error(request, {EAGAIN, {}});
     (void)fuse_reply_buf(request, text.data(), text.size());
   });
 }

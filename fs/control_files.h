@@ -3,10 +3,10 @@
 // needs a look at every entry (fs/control_reads.h). A write is one order, which is carried out before the
 // write is answered. Text that is no value of its file is EINVAL, with the reason in the log.
 //
-// The files in .kvcachefs/pools/NAME are for a caller with CAP_SYS_ADMIN on the host (fs/caller.h), whatever
-// the file modes say. This is checked at each open and each write: EPERM. Only the process that opened such a
-// file may write to it: neither a descriptor that was passed to another process nor a program that was
-// started with the descriptor gives that right.
+// The files in .kvcachefs/pools/NAME, configure and access_log are for a caller with CAP_SYS_ADMIN on the
+// host (fs/caller.h), whatever the file modes say. This is checked at each open and each write: EPERM. Only
+// the process that opened such a file may write to it: neither a descriptor that was passed to another
+// process nor a program that was started with the descriptor gives that right.
 #pragma once
 
 #include <chrono>
@@ -23,6 +23,7 @@
 #include "fs/control/line_buffer.h"
 #include "fs/control/server_files.h"
 #include "fs/control_reads.h"
+#include "fs/log_reads.h"
 #include "fs/nodeid.h"
 #include "fs/request.h"
 #include "tier/pool/pools.h"
@@ -58,8 +59,11 @@ class ControlFiles {
   void release(const Request& request, const fuse_file_info* file);
 
   // The work of a worker: does the next read that looks at entries.
-  void gather(std::chrono::milliseconds at_most);
-  void end_reads();  // called when no request comes any more
+  void gather(std::chrono::milliseconds at_most) { gathering_.step(survivors_, at_most); }
+  void end_reads() { gathering_.end(); }  // called when no request comes any more
+  // The work of another worker: answers reads of the access log, which wait for events.
+  void answer_log_reads(std::chrono::milliseconds at_most) { logs_.step(survivors_, at_most); }
+  void end_log_reads() { logs_.end(); }  // called before the mount goes
 
  private:
   // An OpenFile keeps the target alive as long as the reader on it.
@@ -92,6 +96,7 @@ class ControlFiles {
   const bool over_io_uring_;
   const std::optional<gid_t> control_group_;
   ControlReads gathering_;
+  LogReads logs_;
 
   std::shared_ptr<const ControlledServer> server() const EXCLUDES(mutex_);
 

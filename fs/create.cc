@@ -121,7 +121,7 @@ void reply_create(const Request& request, const Node& node, const fuse_entry_par
 // The call answers a CREATE or, with an empty name, a TMPFILE for a new file. If it fails, the request is not
 // answered.
 Result<void> open_new(const Request& request, const std::shared_ptr<Pool>& shared, NewFile made,
-                      const char* name, fuse_file_info* file) {
+                      const char* name, uint64_t begun_ns, fuse_file_info* file) {
   Pool& pool = *shared;
   made.node = pool.open_files().place(made.fd.get(), fuse_req_ctx(request)->pid);
   auto opened = created(pool, made, name, true, writes(file));
@@ -136,6 +136,7 @@ Result<void> open_new(const Request& request, const std::shared_ptr<Pool>& share
     return answered;
   }
   made.fd.reset();  // before the answer: an eviction must not find it open
+  log_access(request, node, AccessRecord::Event::kCreate, *opened, begun_ns);
   reply_create(request, node, entry_of(node.nodeid(), made.handle.generation, made.attributes), file);
   return {};
 }
@@ -247,7 +248,8 @@ Tried create(const Request& request, const Node& parent, Patience patience, cons
     if (made) {
       auto given = pool.tree().give(directory->fd, std::move(fd), of_caller(request, S_IFREG | mode));
       const auto answered =
-          given ? open_new(request, parent.pool, {std::move(*given), 0, std::move(wanted.place)}, name, file)
+          given ? open_new(request, parent.pool, {std::move(*given), 0, std::move(wanted.place)}, name,
+                           patience.begun_ns, file)
                 : pass(given);
       if (!answered) {
         pool.tree().unmake(directory->fd, name, false);
@@ -282,7 +284,8 @@ Tried tmpfile(const Request& request, const Node& parent, Patience patience, mod
   if (*made == Tried::kWouldWait) return Tried::kWouldWait;
   auto given = pool.tree().give(directory->get(), std::move(fd), of_caller(request, S_IFREG | mode));
   if (!given) return refuse(request, std::move(given.error()));
-  if (auto answered = open_new(request, parent.pool, {std::move(*given)}, "", file); !answered)
+  if (auto answered = open_new(request, parent.pool, {std::move(*given)}, "", patience.begun_ns, file);
+      !answered)
     return refuse(request, std::move(answered.error()));
   return Tried::kDone;
 }

@@ -15,12 +15,18 @@ void reply_open(const Request& request, const Node& node, fuse_file_info* file) 
   if (fuse_reply_open(request, file) == -ENOENT) close_handle(server, node, *file);
 }
 
+struct Opening {
+  uint64_t begun_ns;
+  bool from_disk = false;  // a reader accepts that
+  bool promoted = false;   // it was cold when it was asked for
+};
+
 // The call answers the request, except for a cold entry, which gets no answer: false.
-bool try_open(const Request& request, const Node& node, fuse_file_info* file, bool from_disk) {
+bool try_open(const Request& request, const Node& node, fuse_file_info* file, Opening opening) {
   const bool writer = writes(file);
   if (writer) drop_set_id_bits_at_open(request, node);
-  auto answer = node.pool->open_files().begin_open(node.ino, {.writer = writer, .from_disk = from_disk},
-                                                   client_of(request, *node.pool));
+  auto answer = node.pool->open_files().begin_open(
+      node.ino, {.writer = writer, .from_disk = opening.from_disk}, client_of(request, *node.pool));
   if (answer && answer->presence == Presence::kCold) return false;
   if (!answer || answer->presence != Presence::kHere) {
     Error error = answer ? error_of(answer->presence) : std::move(answer.error());
@@ -41,6 +47,8 @@ bool try_open(const Request& request, const Node& node, fuse_file_info* file, bo
     reply_error(request, std::move(answered.error()));
     return true;
   }
+  if (opening.promoted) answer->opened.tier = Entry::Tier::kCold;
+  log_access(request, node, AccessRecord::Event::kOpen, answer->opened, opening.begun_ns);
   reply_open(request, node, file);
   return true;
 }
@@ -60,7 +68,7 @@ void open_cold(const Request& request, Node node, fuse_file_info file, uint64_t 
     const bool over = is_ending || outcome.finding.kind == Finding::Kind::kUnreadable;
     if (over) return reply_error(request, error_of(outcome));
     const bool intact = outcome.kind == Kind::kIntactOnDisk;
-    if (try_open(request, node, &file, intact))
+    if (try_open(request, node, &file, {.begun_ns = begun_ns, .from_disk = intact, .promoted = true}))
       return node.pool->counters().open_ns.record(now_ns() - begun_ns);
     // The memory is not enough: many opens compete for the last pages, or a writer finds none at all.
     if (tries == kPromotions || (writes(&file) && now_ns() / 1'000'000 > patience_ends_ms)) {
@@ -95,7 +103,8 @@ bool open_again(const Request& request, const Node& node, fuse_file_info* file) 
 void open(const Request& request, const Node& node, fuse_file_info* file) {
   const uint64_t begun_ns = now_ns();
   if (open_again(request, node, file)) return;
-  if (!try_open(request, node, file, false)) return open_cold(request, node, *file, begun_ns, 1);
+  if (!try_open(request, node, file, {.begun_ns = begun_ns}))
+    return open_cold(request, node, *file, begun_ns, 1);
   node.pool->counters().open_ns.record(now_ns() - begun_ns);
 }
 
@@ -131,6 +140,21 @@ void fsyncdir(const Request& request, fuse_ino_t ino, int, fuse_file_info*) {
 }
 
 }  // namespace
+
+void log_access(const Request& request, const Node& node, AccessRecord::Event event, const Opened& opened,
+                uint64_t begun_ns) {
+  AccessLog* const log = node.pool->insight().read_log();
+  if (log == nullptr) return;
+  const fuse_ctx* const caller = fuse_req_ctx(request);
+  log->add({.event = event,
+            .tier = opened.tier,
+            .pool = node.pool->number(),
+            .uid = caller->uid,
+            .thread = caller->pid,
+            .ino = node.ino,
+            .bytes = opened.bytes,
+            .took_ns = now_ns() - begun_ns});
+}
 
 Error error_of(Presence presence) {
   return {presence == Presence::kAway ? EIO : ESTALE, {}};

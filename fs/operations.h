@@ -9,6 +9,7 @@
 #include "fs/fuse.h"
 #include "fs/server.h"
 #include "fs/waiting.h"
+#include "tier/entries/access_log.h"
 
 namespace kvcachefs::operations {
 
@@ -126,6 +127,10 @@ Result<void> answer_open(const Request& request, const Node& node, const Opened&
 inline bool writes(const fuse_file_info* file) {
   return (file->flags & O_ACCMODE) != O_RDONLY;
 }
+// The access log gets an open or create that is about to be answered: a line about what its client does next
+// comes after it.
+void log_access(const Request& request, const Node& node, AccessRecord::Event event, const Opened& opened,
+                uint64_t begun_ns);
 // The call ends an open that the kernel has released, or whose reply the kernel did not take.
 void close_handle(Server& server, const Node& node, const fuse_file_info& file);
 // The call closes what a request that is begun anew has opened its first time: otherwise that handle, which

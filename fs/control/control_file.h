@@ -24,9 +24,12 @@ namespace kvcachefs {
 class ControlReader {
  public:
   virtual ~ControlReader() = default;
-  // The result is shorter than `size` only at the end.
+  // The result is shorter than `size` only at the end, unless there is none.
   virtual std::string read(uint64_t offset, size_t size) = 0;
   virtual bool is_gathered() const { return false; }  // the text is complete, so a read costs nothing
+  // More may come after an empty result, which is not the end; offsets do not matter.
+  virtual bool is_endless() const { return false; }
+  virtual void follows_another() {}  // a process that died had the file open
 };
 
 class TextReader final : public ControlReader {
@@ -50,7 +53,7 @@ struct ControlFile {
   uint16_t number = 0;
   // Exactly one of these two shows the content.
   Result<std::string> (*text)(Target&) = nullptr;
-  std::unique_ptr<ControlReader> (*stream)(Target&) = nullptr;
+  Result<std::unique_ptr<ControlReader>> (*stream)(Target&) = nullptr;
   // A read-only file has nullptr here.
   Result<void> (*write)(Target&, std::string_view) = nullptr;
   // Without this flag each write is one order. With it each line is one order; a line that a write leaves

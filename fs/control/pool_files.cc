@@ -168,7 +168,7 @@ Result<std::string> show_users(ControlledPool& target) {
   return text;
 }
 
-std::unique_ptr<ControlReader> stream_entries(ControlledPool& target) {
+Result<std::unique_ptr<ControlReader>> stream_entries(ControlledPool& target) {
   return std::make_unique<EntriesReader>(
       Insight::kListingShards,
       [&insight = target.pool->insight()](size_t shard) { return insight.list_entries(shard); });

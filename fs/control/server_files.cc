@@ -41,6 +41,10 @@ Result<void> write_configure(const ControlledServer& server, std::string_view te
   return server.configure(text);
 }
 
+Result<std::unique_ptr<ControlReader>> stream_access_log(const ControlledServer& server) {
+  return server.access_log();
+}
+
 constexpr std::array kFiles = {
     ServerFile{.name = "version", .number = 1, .text = show_version},
     ServerFile{.name = "stats", .number = 2, .text = show_stats},
@@ -52,6 +56,7 @@ constexpr std::array kFiles = {
                .text = show_nothing,
                .write = write_configure,
                .of_administrator = true},
+    ServerFile{.name = "access_log", .number = 7, .stream = stream_access_log, .of_administrator = true},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -1,5 +1,5 @@
-// The files of the mount's `.kvcachefs` directory, which concern the whole daemon. All but one are read-only,
-// and that is root's. Thread safety: any thread. Failure: none.
+// The files of the mount's `.kvcachefs` directory, which concern the whole daemon. All but one are read-only.
+// That one and access_log are the administrator's. Thread safety: any thread. Failure: none.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@ struct ControlledServer {
   std::function<std::vector<PoolReport>()> pool_reports;
   // Makes a pool that counts as one of the configuration: NAME:key=value,...
   std::function<Result<void>(std::string_view spec)> configure;
+  std::function<Result<std::unique_ptr<ControlReader>>()> access_log;
 };
 
 using ServerFile = ControlFile<const ControlledServer>;

@@ -101,6 +101,10 @@ int deletes_pool(const std::string& place) {
 int opens_spill(const std::string& place) {
   return error_of(::open((place + "/../.kvcachefs/pools/roots/spill").c_str(), O_WRONLY));
 }
+int opens_access_log(const std::string& place) {
+  const int log = ::open((place + "/../.kvcachefs/access_log").c_str(), O_RDONLY);
+  return log < 0 ? errno : error_of(::close(log));
+}
 int takes(const std::string& place) {
   return error_of(::chown((place + "/others").c_str(), 0, 0));
 }
@@ -162,6 +166,8 @@ constexpr Line kLines[] = {
     {"scrub", orders<"/.pool/scrub", "start">,
      kEACCES, kNoDisk, kNoDisk, kNoDisk, kNoDisk, kEACCES, kNoDisk},
     {"open the administrator's files", opens_spill,
+     kEACCES, kEACCES, kENOENT, kENOENT, kEPERM, kEACCES, kOk},
+    {"see what happens to all entries", opens_access_log,
      kEACCES, kEACCES, kENOENT, kENOENT, kEPERM, kEACCES, kOk},
     {"delete a pool", deletes_pool,
      kEACCES, kEACCES, kENOENT, kENOENT, kEPERM, kEACCES, kOk},
@@ -225,6 +231,7 @@ TEST_F(AuthorityTest, OfTheWholeMountToo) {
               "EPERM");
     EXPECT_EQ(tried([](const std::string& root) { return error_of(::rmdir((root + "/spare").c_str())); }),
               "EPERM");
+    EXPECT_EQ(tried([](const std::string& root) { return opens_access_log(root + "/roots"); }), "EPERM");
     for (const char* file : {"size", "size_max", "pinned_max", "spill", "scrub"}) {
       const std::string place = std::string("/.kvcachefs/pools/roots/") + file;
       EXPECT_EQ(tried([&](const std::string& root) { return write_once(root + place, "x"); }), "EPERM")

@@ -74,8 +74,8 @@ TEST_F(ControlTest, FilesAreThereAndNotListed) {
   std::sort(all.begin(), all.end());
   EXPECT_EQ(list(mount().path() + "/.pool"), all);
   EXPECT_EQ(list(mount().root() + "/.kvcachefs"),
-            (std::vector<std::string>{"configure", "metrics", "pools", "stats", "stats.json", "upgrades",
-                                      "version"}));
+            (std::vector<std::string>{"access_log", "configure", "metrics", "pools", "stats", "stats.json",
+                                      "upgrades", "version"}));
 }
 
 TEST_F(ControlTest, APoolWithoutADiskTierRefusesItsOrders) {

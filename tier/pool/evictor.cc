@@ -251,6 +251,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
 }
 
 Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
+  const LoggedWork work(surroundings_.read_log());
   auto fd = arena_.open(handle_of(entry), O_RDWR | O_NONBLOCK);
   // F_WRLCK succeeds exactly when no other open or mapping of the file exists, and none can begin while it is
   // held.
@@ -275,6 +276,7 @@ Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
   ++result.entries;
   result.bytes += entry.memory.charged_bytes;
   entries_.contents().evicted(entry);
+  work.done(AccessRecord::Event::kEvict, number_, entry);
   return Attempt::kFreed;
 }
 

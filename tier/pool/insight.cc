@@ -212,6 +212,24 @@ Result<EntryFacts> Insight::facts(uint64_t ino) {
       .pinned = entry->pinned};
 }
 
+Result<std::string> Insight::path_of(uint64_t ino) {
+  sys::Handle handle;
+  {
+    const LockedEntry entry(entries_.shard(ino), ino);
+    if (entry == nullptr) return fail(ESTALE);
+    handle = handle_of(*entry);
+  }
+  auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
+  if (!fd) return pass(fd);
+  return arena_.name_of(fd->get());
+}
+
+std::string Insight::path_in(int directory, std::string_view name) const {
+  std::string path = arena_.name_of(directory).value_or("");
+  if (!path.empty()) path += '/';
+  return path.append(name);
+}
+
 void Insight::report_full(bool told) const {
   count(counters_.no_space_errors);
   static LogLimit log_limit;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "alloc/placement.h"
@@ -30,6 +32,10 @@ class Insight : DiskPart {
   static constexpr size_t kListingShards = EntryTable::kShards;
   std::vector<EntryListing> list_entries(size_t shard);
   Result<EntryFacts> facts(uint64_t ino);
+  Result<std::string> path_of(uint64_t ino);  // below the pool's root; ENAMETOOLONG, ENOENT
+  // The path of a name in a directory; the name alone where the directory has no path.
+  std::string path_in(int directory, std::string_view name) const;
+  AccessLog* read_log() const { return surroundings_.read_log(); }
   void report_full(bool told) const;  // `told`: the daemon answered ENOSPC; else the tmpfs may have
 
  private:

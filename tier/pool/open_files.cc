@@ -47,6 +47,8 @@ Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t c
     if (!writer && entry->tier == Entry::Tier::kDirty)
       disk_.spill_by_itself(*entry);  // a second access may admit it
     opened.backing = entry->kernel.backing;
+    opened.tier = entry->tier;
+    opened.bytes = entry->memory.charged_bytes;
   }
   prefetcher_.open_ahead(ino, client);
   return answer;
@@ -167,8 +169,17 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
 void OpenFiles::settle(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   const bool was_stored = entry.is_stored();
+  AccessLog* const log = surroundings_.read_log();
+  // Until it is stored, an entry has the time of its creation there.
+  const bool is_new = entry.stage == Entry::Stage::kWritten;
+  const uint64_t created_ms = entry.stored_ms;
   const Entries::FileBytes bytes = reservations_.settle(entry);
   if (!entries_.stored(entry, bytes, capacity_.limit().pinned_max_bytes())) tree_.lost_its_pin(entry);
+  if (log != nullptr) {
+    const uint64_t took_ms = entry.stored_ms - std::min(created_ms, entry.stored_ms);
+    log->add(AccessRecord::of(AccessRecord::Event::kStore, number_, entry,
+                              is_new ? took_ms * 1'000'000 : AccessRecord::kNotMeasured));
+  }
   if (capacity_.writers().close(ino, bytes.charged) && arena_.usage().free_bytes < kBlockBytes)
     insight_.report_full(false);
   if (was_stored || entry.stage == Entry::Stage::kCandidate) disk_.spill_by_itself(entry);

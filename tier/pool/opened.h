@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tier/entries/entry.h"
+
 namespace kvcachefs {
 
 // A regular file that the caller has just made, open or (mknod) not.
@@ -30,6 +32,8 @@ struct Opened {
   int32_t backing = -1;
   bool from_disk = false;       // read() serves it: from the disk as long as the entry is not in memory
   bool through_daemon = false;  // its reads and writes come to the daemon: it was promised no memory
+  Entry::Tier tier = Entry::Tier::kDirty;
+  uint64_t bytes = 0;  // that the entry takes in memory, or did before its eviction
 };
 
 // How a client has an entry open.

@@ -115,7 +115,10 @@ bool PoolResidency::take_copy(Entry& entry, const SpillTask& task, CatalogConten
   if (written) {
     count(counters_.spills);
     count(counters_.spilled_bytes, data_bytes_of(content, disk_.tier()->store->unit_bytes()));
-    counters_.spill_ns.record(now_ns() - task.begun_ns);
+    const uint64_t took_ns = now_ns() - task.begun_ns;
+    counters_.spill_ns.record(took_ns);
+    if (AccessLog* const log = surroundings_.read_log())
+      log->add(AccessRecord::of(AccessRecord::Event::kSpill, number_, entry, took_ns));
   }
   entry.disk.emptied = false;
   entry.disk.synced_nameless = false;
@@ -207,7 +210,10 @@ void PoolResidency::end_promote(const PromoteTask& task, const PromoteOutcome& o
   if (promoted) {
     count(counters_.promotes);
     count(counters_.promoted_bytes, data_bytes_of(task.content, disk_.tier()->store->unit_bytes()));
-    counters_.promote_ns.record(now_ns() - task.begun_ns);
+    const uint64_t took_ns = now_ns() - task.begun_ns;
+    counters_.promote_ns.record(took_ns);
+    if (AccessLog* const log = surroundings_.read_log())
+      log->add(AccessRecord::of(AccessRecord::Event::kPromote, number_, *entry, took_ns));
     (void)marks_.mark_copy(*entry, task.fd.get(), CopyMark::State::kClean, &task.content);
     fault_point("marked promoted");
     entries_.contents().promoted(*entry, asked_for);

@@ -86,8 +86,9 @@ Result<std::shared_ptr<Pool>> Pools::create(const PoolOptions& options, Attachin
   return pool;
 }
 
-Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number) const {
+Pool::Surroundings Pools::surroundings_of(std::string_view name, uint16_t number) {
   Pool::Surroundings its = surroundings_.pool;
+  its.access_log = &access_log_;
   // The number keeps a new pool's mount apart from that of a removed pool of the same name that is still in
   // use.
   its.arena_path = fmt::format("{}/{}.{}", surroundings_.directory, name, number);

@@ -64,6 +64,7 @@ class Pools {
   // it.
   void on_disk_tier(std::function<void(const std::shared_ptr<Pool>&)> started);
   uint64_t memory_bytes() const { return surroundings_.memory_bytes; }
+  AccessLog& access_log() { return access_log_; }
 
   // Destroys removed pools that the kernel has forgotten.
   void reap();
@@ -73,12 +74,13 @@ class Pools {
   uint64_t most_bytes() const { return surroundings_.memory_bytes - surroundings_.reserve_bytes; }
   uint64_t left_beside(uint64_t assigned_bytes) const;
   std::string more_than_memory(std::string_view name, uint64_t size_bytes, uint64_t others_bytes) const;
-  Pool::Surroundings surroundings_of(std::string_view name, uint16_t number) const;
+  Pool::Surroundings surroundings_of(std::string_view name, uint16_t number);
   void put(uint16_t number, std::shared_ptr<Pool> pool);
   Result<void> attach_disk(const std::shared_ptr<Pool>& pool, const PoolOptions& options, Attaching how)
       REQUIRES(change_mutex_);
 
   const Surroundings surroundings_;
+  AccessLog access_log_;  // of all pools
   Mutex change_mutex_ ACQUIRED_BEFORE(pools_mutex_);
   std::function<void(const std::shared_ptr<Pool>&)> disk_started_ GUARDED_BY(change_mutex_);
   bool ending_ GUARDED_BY(change_mutex_) = false;

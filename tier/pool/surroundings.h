@@ -8,6 +8,7 @@
 #include "alloc/numa_topology.h"
 #include "base/result.h"
 #include "tier/children.h"
+#include "tier/entries/access_log.h"
 #include "tier/pool/kernel_side.h"
 #include "tier/room.h"
 #include "tier/survivors/survivors.h"
@@ -27,6 +28,12 @@ struct PoolSurroundings {
   // Called when the pool's options have changed, to write them down for a successor.
   std::function<Result<void>()> options_changed = [] { return Result<void>(); };
 
+  AccessLog* access_log = nullptr;  // none: nobody can read one
+
+  // The log if anybody reads it at present.
+  AccessLog* read_log() const {
+    return access_log != nullptr && access_log->is_read() ? access_log : nullptr;
+  }
   bool is_supervised() const { return survivors != nullptr && survivors->supervised(); }
   // A thread that works long for one request says so: it does not hang.
   void still_at_it() const {

@@ -107,6 +107,7 @@ Result<void> Tree::remove(int directory, const char* name, bool is_directory, ui
   std::optional<MutexLock> tree;
   if (tier != nullptr && is_directory) tree.emplace(tier->names.tree());
   if (surroundings_.survivors != nullptr) surroundings_.survivors->requests().attempt(request);
+  const LoggedWork work(surroundings_.read_log());
   if (auto removed = sys::unlink_at(directory, name, is_directory ? AT_REMOVEDIR : 0); !removed)
     return removed;
   count_without_a_name(handle->ino, *attributes);
@@ -114,7 +115,10 @@ Result<void> Tree::remove(int directory, const char* name, bool is_directory, ui
     Entry unknown;
     tier->names.removed(known(shard, handle->ino, unknown), directory, name);
   }
-  if (entry != nullptr) lost_a_name(shard, *entry, *attributes, RemovalReason::kDeleted, std::move(*keep));
+  if (entry != nullptr) {
+    log_removal(work, AccessRecord::Event::kRemove, *entry, directory, name);
+    lost_a_name(shard, *entry, *attributes, RemovalReason::kDeleted, std::move(*keep));
+  }
   note_if_empty(directory);
   return {};
 }
@@ -153,6 +157,15 @@ Result<uint64_t> Tree::remove_directory(EntryTable::Shard& shard, Entry* entry, 
   }
   note_if_empty(found->parent.get());
   return parent->st_ino;
+}
+
+void Tree::was_moved(Entry& entry, const char* new_name, const LoggedWork& work) {
+  tell_attributes(entry);
+  if (!entry.is_file()) return;
+  const bool fresh = entry.stage == Entry::Stage::kFresh;
+  entries_.renamed(entry, name_hash_of(new_name));
+  work.done(AccessRecord::Event::kRename, number_, entry);
+  if (fresh) disk_.spill_by_itself(entry);
 }
 
 Result<void> Tree::rename(int from, const char* old_name, int to, const char* new_name, unsigned flags,
@@ -199,6 +212,7 @@ Result<void> Tree::rename_now(int from, const char* old_name, int to, const char
     may_meet_restored = !target && flags == 0;
     if (may_meet_restored) flags = RENAME_NOREPLACE;
   }
+  const LoggedWork work(surroundings_.read_log());
   const auto rename_at = [&] {
     if (surroundings_.survivors != nullptr)
       surroundings_.survivors->requests().attempt_rename(request, source->ino, target ? target->ino : 0);
@@ -223,16 +237,13 @@ Result<void> Tree::rename_now(int from, const char* old_name, int to, const char
   }
   if (!renamed) return may_meet_restored && renamed.error().code == EEXIST ? fail(EAGAIN) : renamed;
   if (replaced) count_without_a_name(target_ino, *replaced);
-  if (victim != nullptr)
+  if (victim != nullptr) {
+    log_removal(work, AccessRecord::Event::kRemove, *victim, to, new_name);
     lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
+  }
   if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
     tell_attributes(*other);
-  if (Entry* entry = source_shard.find(source->ino)) {
-    tell_attributes(*entry);
-    const bool fresh = entry->stage == Entry::Stage::kFresh;
-    if (entry->is_file()) entries_.renamed(*entry, name_hash_of(new_name));
-    if (entry->is_file() && fresh) disk_.spill_by_itself(*entry);
-  }
+  if (Entry* entry = source_shard.find(source->ino)) was_moved(*entry, new_name, work);
   note_if_empty(from);
   return {};
 }

@@ -123,6 +123,9 @@ class Tree : DiskPart {
   // that has several names.
   Result<void> will_change_names(EntryTable::Shard& shard, uint64_t ino, mode_t mode, nlink_t names)
       REQUIRES(shard.mutex);
+  void was_moved(Entry& entry, const char* new_name, const LoggedWork& work);  // by a rename
+  void log_removal(const LoggedWork& work, AccessRecord::Event event, const Entry& entry, int directory,
+                   std::string_view name) const;
   void tell_attributes(Entry& entry, bool even_xattrs = false);  // they have changed
   void tell_catalog(Entry& entry, bool even_xattrs);
 

@@ -14,6 +14,7 @@ namespace kvcachefs {
 
 Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
   const uint64_t ino = entry.policy.ino;
+  const LoggedWork work(surroundings_.read_log());
   unsigned removed = 0;
   const auto what_is_left = [&] { return removed > 0 ? NamesLeft::kFewer : NamesLeft::kAll; };
   UniqueFd other;  // finds another of several names once the first is gone
@@ -35,6 +36,7 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
       }
       if (!sys::unlink_at(found->parent.get(), found->name.c_str(), 0)) continue;
       fault_point("name discarded");
+      log_removal(work, AccessRecord::Event::kDiscard, entry, found->parent.get(), found->name);
       note_if_empty(found->parent.get());
       tries = -1;
       ++removed;
@@ -49,6 +51,13 @@ Tree::NamesLeft Tree::remove_names(const Entry& entry, int fd, unsigned most) {
     named = other.get();
   }
   return what_is_left();
+}
+
+// The name is put together here, because the inode does not lead to it any more.
+void Tree::log_removal(const LoggedWork& work, AccessRecord::Event event, const Entry& entry, int directory,
+                       std::string_view name) const {
+  if (work.is_logged() && entry.is_file())
+    work.done(event, number_, entry, insight_.path_in(directory, name));
 }
 
 bool Tree::discard_cold(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, unsigned most_names) {

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +37,30 @@ TEST_F(CallerTest, RootOfThisHostMayDoAll) {
   EXPECT_TRUE(caller->may(CAP_FSETID));
   EXPECT_FALSE(caller->may(63)) << "there is no such capability";
   EXPECT_EQ(caller->user(), 0u);
+}
+
+TEST_F(CallerTest, ASignalIsSeenUnlessItIsBlocked) {
+  const auto sees = [] { return Caller::of(::gettid())->has_signal(); };
+  EXPECT_FALSE(sees());
+  std::thread([&] {
+    sigset_t user_signal, before;
+    ::sigemptyset(&user_signal);
+    ::sigaddset(&user_signal, SIGUSR2);
+    ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &user_signal, &before), 0);
+    ASSERT_EQ(::pthread_kill(::pthread_self(), SIGUSR2), 0);
+    EXPECT_FALSE(sees());
+    int taken = 0;
+    EXPECT_EQ(::sigwait(&user_signal, &taken), 0);
+    EXPECT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+  }).join();
+  // One that it does not block waits while the process is stopped.
+  const UserProcess process(5, 6);
+  ASSERT_EQ(::kill(process.pid(), SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(process.pid(), &status, WUNTRACED), process.pid());
+  EXPECT_FALSE(Caller::of(process.pid())->has_signal());
+  ASSERT_EQ(::kill(process.pid(), SIGINT), 0);
+  EXPECT_TRUE(Caller::of(process.pid())->has_signal());
 }
 
 TEST_F(CallerTest, AUserHasItsGroupsAndNoCapability) {

@@ -93,8 +93,9 @@ TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
                                                    {"users", 21},
                                                    {"settings", 24},
                                                    {"reset", 25}};
-  const std::map<std::string, uint64_t> of_server = {{"version", 1},  {"stats", 2},   {"stats.json", 3},
-                                                     {"upgrades", 4}, {"metrics", 5}, {"configure", 6}};
+  const std::map<std::string, uint64_t> of_server = {{"version", 1},   {"stats", 2},   {"stats.json", 3},
+                                                     {"upgrades", 4},  {"metrics", 5}, {"configure", 6},
+                                                     {"access_log", 7}};
   const ControlFiles& control = session_->control();
   for (const auto& file : control.list(NodeId::of_control(3, 0)))
     EXPECT_EQ(file.id.value, (uint64_t{0x8003} << 48) + of_pool.at(file.name)) << file.name;
