@@ -38,6 +38,8 @@ constexpr int kQuietRounds = 256;
 constexpr auto kHelperPause = std::chrono::milliseconds(1000);
 constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kSurveyPause = std::chrono::milliseconds(50);
+// A query reads itself what has not been read yet.
+constexpr auto kIndexPause = std::chrono::milliseconds(50);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A takeover looks at a pool's files on half of the processors, because servers run meanwhile.
@@ -144,6 +146,13 @@ void Workers::start(unsigned server_threads) {
     pthread_setname_np(pthread_self(), "surveyor");
     for (; !stopping_; std::this_thread::sleep_for(kSurveyPause))
       for (const auto& pool : pools_.list()) pool->insight().numa_survey().step();
+  });
+  threads_.emplace_back([this] {
+    become_helper("indexer");
+    for (; !stopping_; std::this_thread::sleep_for(kIndexPause))
+      for (const auto& pool : pools_.list())
+        while (!stopping_ && pool->index().step()) {
+        }
   });
   threads_.emplace_back([this] {
     become_helper("evictor");

@@ -53,7 +53,7 @@ bool is_writable_of_server(NodeId id) {
 const PoolFile* writable_file(NodeId id) {
   const PoolFile* file = pool_file(id);
   if (file == nullptr || (file->owner_only_reads && !id.is_administrators())) return nullptr;
-  return file->write == nullptr ? nullptr : file;
+  return file->write == nullptr && file->answer == nullptr ? nullptr : file;
 }
 
 // The handle of an administrator's file: bit 63, the process that opened it, and a number that tells it from
@@ -306,12 +306,26 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
 void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
   const auto known = known_open(file);
-  const bool is_gathered = known != nullptr && known->reader != nullptr && known->reader->is_gathered();
+  const PoolFile* const of_pool = pool_file(id);
+  const bool answers = of_pool != nullptr && of_pool->answer != nullptr;
+  const bool is_gathered =
+      !answers && known != nullptr && known->reader != nullptr && known->reader->is_gathered();
   run(!is_gathered && gathers(id), request, [this, request, id, size, offset, copy = *file] {
     const std::shared_ptr<OpenFile> open = find_open(id, &copy);
     if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
-    const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
-    (void)fuse_reply_buf(request, text.data(), text.size());
+    auto text = read_some(request, *open, static_cast<uint64_t>(offset), size);
+    if (!text) return reply_error(request, std::move(text.error()));
+    (void)fuse_reply_buf(request, text->data(), text->size());
+  });
+}
+
+Result<std::string> ControlFiles::read_some(const Request& request, OpenFile& open, uint64_t offset,
+                                            size_t size) {
+  const PoolFile* const file = pool_file(open.id);
+  if (file == nullptr || file->answer == nullptr) return open.reader->read(offset, size);
+  return open.query.read(offset, size, [&](std::string_view query) {
+    const fuse_ctx& caller = *fuse_req_ctx(request);
+    return file->answer(*open.pool, Rights(caller.uid, caller.gid, caller.pid), query);
   });
 }
 
@@ -340,6 +354,7 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   // The open file keeps its pool, so the pool's number is not another pool's.
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
+  if (file->answer != nullptr) return open.query.add(text);
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
     if (!lines) return pass(lines);

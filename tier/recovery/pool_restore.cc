@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
+#include "tier/index/metadata.h"
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
 #include "tier/recovery/made_inodes.h"
@@ -344,6 +345,8 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
                            .stored_ms = now_coarse_ms(),
                            .cold = true,
                            .pinned = node.pinned,
+                           .described = std::ranges::any_of(
+                               node.xattrs, [](const auto& xattr) { return is_metadata(xattr.first); }),
                            .stage = Entry::Stage::kCandidate});
     count_inode(entries_, &entry, fd);
     for (const auto& [xattr, value] : node.xattrs)
