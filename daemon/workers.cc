@@ -33,13 +33,10 @@ constexpr auto kLullPause = std::chrono::milliseconds(10);
 // A pause of 1 ms would cost a processor a thousand wake-ups a second for writers that only keep their files
 // open.
 constexpr int kQuietRounds = 256;
-// A thread of a pool's lane is kept for the next request for this long, because it costs 50 us to
-// start one.
+// A thread of a pool's lane is kept for the next request for this long; starting one costs 50 us.
 constexpr auto kHelperPause = std::chrono::milliseconds(1000);
 constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kSurveyPause = std::chrono::milliseconds(50);
-// A query reads itself what has not been read yet.
-constexpr auto kIndexPause = std::chrono::milliseconds(50);
 constexpr auto kWatchPause = std::chrono::milliseconds(50);
 constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A takeover looks at a pool's files on half of the processors, because servers run meanwhile.
@@ -149,10 +146,10 @@ void Workers::start(unsigned server_threads) {
   });
   threads_.emplace_back([this] {
     become_helper("indexer");
-    for (; !stopping_; std::this_thread::sleep_for(kIndexPause))
-      for (const auto& pool : pools_.list())
-        while (!stopping_ && pool->index().step()) {
-        }
+    for (bool more = false; !stopping_; more = false) {
+      for (const auto& pool : pools_.list()) more |= pool->insight().index().step();
+      if (!more) std::this_thread::sleep_for(kSurveyPause);
+    }
   });
   threads_.emplace_back([this] {
     become_helper("evictor");

@@ -9,6 +9,7 @@
 #include "base/key_value.h"
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
+#include "fs/control_handles.h"
 #include "fs/server.h"
 
 namespace kvcachefs {
@@ -21,7 +22,6 @@ constexpr blkcnt_t kStatedBlocks = 8;  // with 0 blocks cp(1) would look for hol
 constexpr size_t kMostOrderBytes = 4096;
 // What an open file shows is kept until its close: 11 KiB for each pool in `metrics`.
 constexpr uint32_t kMostOpensOfUser = 256;
-constexpr int kGenerationShift = 32;  // in handles
 constexpr const char* kPoolsDirectoryName = "pools";
 
 bool is_file(NodeId id) {
@@ -54,23 +54,6 @@ const PoolFile* writable_file(NodeId id) {
   const PoolFile* file = pool_file(id);
   if (file == nullptr || (file->owner_only_reads && !id.is_administrators())) return nullptr;
   return file->write == nullptr && file->answer == nullptr ? nullptr : file;
-}
-
-// The handle of an administrator's file: bit 63, the process that opened it, and a number that tells it from
-// the process's other handles. A successor can thus tell the process from the handle.
-constexpr uint64_t kAdministratorsHandle = uint64_t{1} << 63;
-constexpr int kNumberBits = 63 - Caller::kProcessBits;
-constexpr int kGenerationBits = 5;
-
-uint64_t administrators_handle(uint64_t process, uint64_t next_handle) {
-  constexpr int kCountBits = kNumberBits - kGenerationBits;
-  const uint64_t generation = (next_handle >> kGenerationShift) & ((1 << kGenerationBits) - 1);
-  const uint64_t count = next_handle & ((1 << kCountBits) - 1);
-  return kAdministratorsHandle | process << kNumberBits | generation << kCountBits | count;
-}
-
-bool is_opened_by(uint64_t process, uint64_t handle) {
-  return handle >> kNumberBits == (kAdministratorsHandle >> kNumberBits | process);
 }
 
 }  // namespace

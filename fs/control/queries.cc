@@ -25,7 +25,7 @@ constexpr std::string_view kForms =
     "`tokens [model=NAME]` and token ids, `names` and a name on each line, or `where KEY=VALUE...`";
 
 EntryIndex& index_of(ControlledPool& target) {
-  return target.pool->index();
+  return target.pool->insight().index();
 }
 
 // Whether an answer rests on all entries: asked before the answer is made, and completed after it.
@@ -153,7 +153,8 @@ Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree, std
   const auto found = index_of(target).list(
       filters,
       [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
-  std::string answer = fmt::format("entries={} index={}\n", found.size(), state.text());
+  std::string answer = fmt::format("entries={} more={} index={}\n", found.size(),
+                                   found.size() == EntryIndex::kMostListed ? "maybe" : "no", state.text());
   for (const auto& [entry, metadata] : found) {
     fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}", entry.size_bytes, tier_name(entry.tier),
                    entry.hits, (now - std::min(now, entry.stored_ms)) / 1000, escaped(entry.name, "\\"));

@@ -182,7 +182,8 @@ void Entries::unpinned(Entry& entry) {
   tell(entry, &EntryObserver::pinned);
 }
 
-void Entries::described(Entry& entry) {
+void Entries::described(Entry& entry, std::optional<int> priority) {
+  if (priority) return candidates_.reprioritised(entry, *priority);
   entry.described = true;
   tell(entry, &EntryObserver::described);
 }

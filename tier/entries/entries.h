@@ -71,8 +71,8 @@ class Entries {
   // False: with it more than `pinned_max_bytes` would be pinned, and it is not.
   bool pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   void unpinned(Entry& entry) EXCLUDES(pins_mutex_);
-  void described(Entry& entry);
-  void reprioritised(Entry& entry, int priority) { candidates_.reprioritised(entry, priority); }
+  // Its writer has given it this priority or, without one, said something else of it.
+  void described(Entry& entry, std::optional<int> priority = std::nullopt);
 
   // --- entries that another process has left, or that only the disk has ---
   struct Found {

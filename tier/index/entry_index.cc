@@ -15,6 +15,9 @@ constexpr uint64_t kCatchUpNs = 100'000'000;
 // A pool of 2 MiB entries of 256 tokens needs a 1,600th of its size.
 constexpr uint64_t kShareOfPool = 32;
 constexpr uint64_t kLeastBytes = 1 << 20;
+// With what the allocator adds: a record with three keys, and with values that others have too.
+constexpr uint64_t kRecordBytes = 480;
+constexpr uint64_t kModelBytes = 512;
 
 bool is_whole(const Entry& entry) {
   return entry.is_stored() && entry.writer_count == 0;
@@ -100,7 +103,7 @@ void EntryIndex::read(uint64_t ino) {
 
 void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
   const uint64_t tokens_bytes = metadata.tokens.size() * sizeof(uint32_t);
-  if (bytes() + tokens_bytes > most_bytes()) {
+  if (index_bytes_ + tokens_bytes > most_bytes()) {
     ++refused_;
     return;
   }
@@ -114,6 +117,8 @@ void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   record.keys = keys_of(name);
   for (const Checksum& key : record.keys) by_key_.emplace(key, ino);
   Record& known = records_[ino] = std::move(record);
+  ++indexed_entries_;
+  index_bytes_ += kRecordBytes;
   if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata);
 }
 
@@ -122,6 +127,11 @@ void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& met
   Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
   record.model = &model;
   ++model.records;
+  insert_after_parent(ino, record, model, metadata);
+  count(model);
+}
+
+void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
   PrefixTree::Place start = PrefixTree::kStart;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
@@ -170,12 +180,17 @@ void EntryIndex::drop(uint64_t ino) {
     value->second.erase(ino);
     if (value->second.empty()) by_value_.erase(by_value_.find(value->first));
   }
-  if (record.model != nullptr && --record.model->records == 0)
-    models_.erase(models_.find(record.model->name));
+  if (record.model != nullptr) {
+    --record.model->records;
+    count(*record.model);
+  }
   records_.erase(found);
+  --indexed_entries_;
+  index_bytes_ -= kRecordBytes;
 }
 
 std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd) {
+  still_at_it_();
   const Record& record = records_.at(ino);
   Found result{.handle = {ino, record.generation}, .name = {}};
   {
@@ -232,6 +247,7 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
   }
   const auto& fewest = *std::ranges::min(sets, {}, [](const auto* set) { return set->size(); });
   for (const uint64_t ino : fewest) {
+    if (result.size() == kMostListed) break;
     if (!std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); })) continue;
     UniqueFd fd;
     if (auto found = look_at(ino, may_read, &fd))
@@ -246,18 +262,16 @@ std::optional<Entry::Tier> EntryIndex::tier_of(uint64_t ino) {
 }
 
 EntryIndex::Usage EntryIndex::usage() const {
-  MutexLock lock(mutex_);
-  Usage result{.entries = records_.size(), .bytes = bytes(), .refused = refused_};
-  for (const auto& [name, model] : models_) result.blocks += model.tree.blocks();
-  return result;
+  return {.entries = indexed_entries_, .blocks = indexed_blocks_, .bytes = index_bytes_, .refused = refused_};
 }
 
-// With what the allocator adds: a record with three keys, and a value that another has too, takes so much.
-uint64_t EntryIndex::bytes() const {
-  constexpr uint64_t kRecordBytes = 480;
-  uint64_t result = records_.size() * kRecordBytes;
-  for (const auto& [name, model] : models_) result += model.tree.memory_bytes();
-  return result;
+void EntryIndex::count(Model& model) {
+  const bool ends = model.records == 0;
+  const uint64_t bytes = ends ? 0 : kModelBytes + model.tree.memory_bytes();
+  const uint64_t blocks = ends ? 0 : model.tree.blocks();
+  index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
+  indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
+  if (ends) models_.erase(models_.find(model.name));
 }
 
 uint64_t EntryIndex::most_bytes() const {

@@ -36,7 +36,9 @@ class EntryIndex final : public EntryObserver {
  public:
   static constexpr size_t kBlockTokens = 16;
 
-  EntryIndex(MemoryArena& arena, Entries& entries) : arena_(arena), entries_(entries) {}
+  // A thread that works long for one query says so, by `still_at_it`.
+  EntryIndex(MemoryArena& arena, Entries& entries, std::function<void()> still_at_it)
+      : arena_(arena), entries_(entries), still_at_it_(std::move(still_at_it)) {}
 
   // --- EntryObserver ---
   void stored(const Entry& entry) override { changed(entry); }
@@ -67,7 +69,8 @@ class EntryIndex final : public EntryObserver {
   // The entries of the model that hold the longest prefix of the tokens, in order and without a gap.
   std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens,
                            const MayRead& may_read) EXCLUDES(mutex_);
-  // The entries for which each attribute has this value; at least one is given.
+  // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
+  static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;
   std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const MayRead& may_read)
       EXCLUDES(mutex_);
@@ -81,13 +84,14 @@ class EntryIndex final : public EntryObserver {
     uint64_t bytes = 0;    // of the daemon's memory
     uint64_t refused = 0;  // so many entries had no room in it
   };
-  Usage usage() const EXCLUDES(mutex_);
+  Usage usage() const;  // as it was after the last change
 
  private:
   struct Model {
     std::string name;
     PrefixTree tree{kBlockTokens};
     uint64_t records = 0;
+    uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
   };
   using ByValue = std::unordered_map<std::string, std::unordered_set<uint64_t>>;  // the attribute's first
   struct KeyHash {
@@ -108,25 +112,28 @@ class EntryIndex final : public EntryObserver {
   std::optional<uint64_t> next() EXCLUDES(queue_mutex_);
   void again(uint64_t ino) EXCLUDES(queue_mutex_);
   bool work(uint64_t until_ns) REQUIRES(mutex_);  // true: there is more
+  void count(Model& model) REQUIRES(mutex_);      // it has changed
   void read(uint64_t ino) REQUIRES(mutex_);
   void insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
   void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
+  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
+      REQUIRES(mutex_);
   std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
   void drop(uint64_t ino) REQUIRES(mutex_);
   std::optional<Found> look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd = nullptr)
       REQUIRES(mutex_);
-  uint64_t bytes() const REQUIRES(mutex_);
   uint64_t most_bytes() const;
 
   MemoryArena& arena_;
   Entries& entries_;
+  const std::function<void()> still_at_it_;
   mutable Mutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
   std::unordered_multimap<Checksum, uint64_t, KeyHash> by_key_ GUARDED_BY(mutex_);
   std::unordered_map<Checksum, std::unordered_set<uint64_t>, KeyHash> awaiting_ GUARDED_BY(mutex_);
   ByValue by_value_ GUARDED_BY(mutex_);
-  uint64_t refused_ GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, index_bytes_{0}, refused_{0};
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
   std::atomic<uint64_t> waiting_{0};

@@ -3,6 +3,7 @@
 // value that is wrong all the same, because it was stored before it was checked, counts as not there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -44,6 +45,10 @@ struct Metadata {
 Result<void> check_metadata(std::string_view xattr, std::string_view value);
 Metadata read_metadata(int fd);
 bool has_metadata(int fd);
+// The same of pairs of a name and a value.
+bool has_metadata(const auto& xattrs) {
+  return std::ranges::any_of(xattrs, [](const auto& xattr) { return is_metadata(xattr.first); });
+}
 
 // Token ids as in user.kv.tokens: little-endian u32.
 Result<std::vector<uint32_t>> tokens_in(std::string_view bytes);

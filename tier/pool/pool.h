@@ -10,7 +10,6 @@
 #include "alloc/memory_arena.h"
 #include "tier/counters.h"
 #include "tier/entries/parked.h"
-#include "tier/index/entry_index.h"
 #include "tier/pool/capacity.h"
 #include "tier/pool/copy_marks.h"
 #include "tier/pool/disk_requests.h"
@@ -64,7 +63,6 @@ class Pool {
   Evictor& evictor() { return evictor_; }
   Settings& settings() { return settings_; }
   Recovery& recovery() { return recovery_; }
-  EntryIndex& index() { return index_; }
 
   // --- life ---
   Result<void> retire();    // removes the tree (ENOTEMPTY); what clients have open of it goes on
@@ -98,7 +96,6 @@ class Pool {
   OpenFiles open_files_{disk_part_, reservations_, insight_, marks_, inodes_, tree_, prefetcher_};
   Evictor evictor_{disk_part_, reservations_, marks_, parked_, tree_};
   Settings settings_;
-  EntryIndex index_{arena_, entries_};
   Recovery recovery_{
       disk_part_,
       {reservations_, marks_, insight_, inodes_, tree_, residency_, disk_requests_, open_files_, settings_}};
