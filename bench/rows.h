@@ -28,5 +28,6 @@ void spill_speed_rows(Bench& bench);  // the speed of spilling beside fio, and i
 void allocator_rows(Bench& bench);    // finding and freeing space on a disk in use
 void catalog_rows(Bench& bench);      // a million entries on a disk
 void today_rows(Bench& bench);        // a pool with a disk tier beside a directory on that disk
+void match_rows(Bench& bench);        // which entries hold what a prompt needs
 
 }  // namespace kvcachefs::bench

@@ -15,7 +15,7 @@ namespace {
 using namespace kvcachefs::bench;
 
 constexpr char kUsage[] =
-    "usage: side_by_side [--quick] [--only read|write|daemon-io|open|fill|waiting|directory|trace|spill]... "
+    "usage: side_by_side [--quick] [--only read|write|daemon-io|open|fill|waiting|directory|trace|match|spill]... "
     "[--json "
     "FILE] "
     "[--write "
@@ -40,6 +40,7 @@ constexpr Group kGroups[] = {{"read", read_rows},
                              {"waiting", waiting_rows},
                              {"directory", directory_rows},
                              {"trace", trace_rows},
+                             {"match", match_rows},
                              {"spill-seam", spill_rows},
                              {"spill-promote", promote_rows},
                              {"spill-write", spill_speed_rows},

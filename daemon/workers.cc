@@ -33,8 +33,7 @@ constexpr auto kLullPause = std::chrono::milliseconds(10);
 // A pause of 1 ms would cost a processor a thousand wake-ups a second for writers that only keep their files
 // open.
 constexpr int kQuietRounds = 256;
-// A thread of a pool's lane is kept for the next request for this long, because it costs 50 us to
-// start one.
+// A thread of a pool's lane is kept for the next request for this long; starting one costs 50 us.
 constexpr auto kHelperPause = std::chrono::milliseconds(1000);
 constexpr auto kReadPause = std::chrono::milliseconds(100);
 constexpr auto kSurveyPause = std::chrono::milliseconds(50);
@@ -149,6 +148,13 @@ void Workers::start(unsigned server_threads) {
     pthread_setname_np(pthread_self(), "surveyor");
     for (; !stopping_; std::this_thread::sleep_for(kSurveyPause))
       for (const auto& pool : pools_.list()) pool->insight().numa_survey().step();
+  });
+  threads_.emplace_back([this] {
+    become_helper("indexer");
+    for (bool more = false; !stopping_; more = false) {
+      for (const auto& pool : pools_.list()) more |= pool->insight().index().step();
+      if (!more) std::this_thread::sleep_for(kSurveyPause);
+    }
   });
   threads_.emplace_back([this] {
     become_helper("evictor");

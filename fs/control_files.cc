@@ -10,6 +10,7 @@
 #include "fs/control/access_log_reader.h"
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
+#include "fs/control_handles.h"
 #include "fs/server.h"
 
 namespace kvcachefs {
@@ -22,7 +23,6 @@ constexpr blkcnt_t kStatedBlocks = 8;  // with 0 blocks cp(1) would look for hol
 constexpr size_t kMostOrderBytes = 4096;
 // What an open file shows is kept until its close: 11 KiB for each pool in `metrics`.
 constexpr uint32_t kMostOpensOfUser = 256;
-constexpr int kGenerationShift = 32;  // in handles
 constexpr const char* kPoolsDirectoryName = "pools";
 
 bool is_file(NodeId id) {
@@ -58,24 +58,7 @@ bool is_writable_of_server(NodeId id) {
 const PoolFile* writable_file(NodeId id) {
   const PoolFile* file = pool_file(id);
   if (file == nullptr || (file->owner_only_reads && !id.is_administrators())) return nullptr;
-  return file->write == nullptr ? nullptr : file;
-}
-
-// The handle of an administrator's file: bit 63, the process that opened it, and a number that tells it from
-// the process's other handles. A successor can thus tell the process from the handle.
-constexpr uint64_t kAdministratorsHandle = uint64_t{1} << 63;
-constexpr int kNumberBits = 63 - Caller::kProcessBits;
-constexpr int kGenerationBits = 5;
-
-uint64_t administrators_handle(uint64_t process, uint64_t next_handle) {
-  constexpr int kCountBits = kNumberBits - kGenerationBits;
-  const uint64_t generation = (next_handle >> kGenerationShift) & ((1 << kGenerationBits) - 1);
-  const uint64_t count = next_handle & ((1 << kCountBits) - 1);
-  return kAdministratorsHandle | process << kNumberBits | generation << kCountBits | count;
-}
-
-bool is_opened_by(uint64_t process, uint64_t handle) {
-  return handle >> kNumberBits == (kAdministratorsHandle >> kNumberBits | process);
+  return file->write == nullptr && file->answer == nullptr ? nullptr : file;
 }
 
 }  // namespace
@@ -308,16 +291,29 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
 void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
   const auto known = known_open(file);
-  const bool is_gathered = known != nullptr && known->reader != nullptr && known->reader->is_gathered();
+  const PoolFile* const of_pool = pool_file(id);
+  const bool answers = of_pool != nullptr && of_pool->answer != nullptr;
+  const bool is_gathered =
+      !answers && known != nullptr && known->reader != nullptr && known->reader->is_gathered();
   run(!is_gathered && gathers(id), request, [this, request, id, size, offset, copy = *file] {
     const std::shared_ptr<OpenFile> open = find_open(id, &copy);
     if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
-    const bool may_wait = (copy.flags & O_NONBLOCK) == 0;
-    if (open->reader->is_endless() && !over_io_uring_)
-      return logs_.run(request, {open, open->reader.get()}, size, may_wait);
-    const std::string text = open->reader->read(static_cast<uint64_t>(offset), size);
-    if (text.empty() && open->reader->is_endless() && !may_wait) return reply_error(request, {EAGAIN, {}});
-    (void)fuse_reply_buf(request, text.data(), text.size());
+    const bool is_endless = open->reader->is_endless(), may_wait = (copy.flags & O_NONBLOCK) == 0;
+    if (is_endless && !over_io_uring_) return logs_.run(request, {open, open->reader.get()}, size, may_wait);
+    auto text = read_some(request, *open, static_cast<uint64_t>(offset), size);
+    if (!text) return reply_error(request, std::move(text.error()));
+    if (text->empty() && is_endless && !may_wait) return reply_error(request, {EAGAIN, {}});
+    (void)fuse_reply_buf(request, text->data(), text->size());
+  });
+}
+
+Result<std::string> ControlFiles::read_some(const Request& request, OpenFile& open, uint64_t offset,
+                                            size_t size) {
+  const PoolFile* const file = pool_file(open.id);
+  if (file == nullptr || file->answer == nullptr) return open.reader->read(offset, size);
+  return open.query.read(offset, size, [&](std::string_view query) {
+    const fuse_ctx& caller = *fuse_req_ctx(request);
+    return file->answer(*open.pool, Rights(caller.uid, caller.gid, caller.pid), query);
   });
 }
 
@@ -346,6 +342,7 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   // The open file keeps its pool, so the pool's number is not another pool's.
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
+  if (file->answer != nullptr) return open.query.add(text);
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
     if (!lines) return pass(lines);

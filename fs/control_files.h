@@ -21,6 +21,7 @@
 #include "base/mutex.h"
 #include "fs/control/controlled_pool.h"
 #include "fs/control/line_buffer.h"
+#include "fs/control/queries.h"
 #include "fs/control/server_files.h"
 #include "fs/control_reads.h"
 #include "fs/log_reads.h"
@@ -72,6 +73,7 @@ class ControlFiles {
     std::unique_ptr<ControlledPool> pool;
     std::unique_ptr<ControlReader> reader;
     LineBuffer lines;
+    OpenQuery query;
     std::optional<uid_t> user;  // for whom it counts; none: it was opened by a process that died
   };
 
@@ -85,6 +87,7 @@ class ControlFiles {
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
   // The job runs at once or, `elsewhere`, on a worker, so that it keeps no other caller waiting.
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
+  static Result<std::string> read_some(const Request& request, OpenFile& open, uint64_t offset, size_t size);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                      OpenFile& open);
   // The caller is the administrator, and opened the file himself.

@@ -12,6 +12,7 @@
 #include "fs/operations.h"
 #include "fs/server.h"
 #include "fs/virtual_xattrs.h"
+#include "tier/index/metadata.h"
 
 namespace kvcachefs::operations {
 namespace {
@@ -92,6 +93,7 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
   const auto priority = name == kPriority ? number_in<int>(value) : std::nullopt;
   if (name == kPriority && (!priority || *priority > kMostPriority || *priority < -kMostPriority))
     return fail(EINVAL);
+  if (auto right = check_metadata(name, value); !right) return right;
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if ((flags & XATTR_REPLACE) != 0)

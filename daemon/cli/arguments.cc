@@ -12,6 +12,7 @@
 #include "base/key_value.h"
 #include "base/size.h"
 #include "daemon/cli/completion.h"
+#include "daemon/cli/declare.h"
 #include "fs/control/orders.h"
 #include "tier/pool_options.h"
 
@@ -38,13 +39,6 @@ std::string option_of(std::string_view key) {
   std::string option = fmt::format("--{}", key);
   std::ranges::replace(option, '_', '-');
   return option;
-}
-
-CLI::App* on_pool(CLI::App& app, CliArguments& arguments, const char* command, const char* help,
-                  const char* pool = "NAME") {
-  CLI::App* const declared = app.add_subcommand(command, help);
-  declared->add_option(pool, arguments.pool, "The pool")->required();
-  return declared;
 }
 
 void declare_pool_commands(CLI::App& app, CliArguments& arguments, Raw& raw) {
@@ -324,6 +318,7 @@ Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv) {
   declare_disk_commands(app, arguments, raw);
   declare_other_commands(app, arguments);
   declare_watch_commands(app, arguments, raw);
+  declare_find_commands(app, arguments);
   // For who installs it; the help does not show it.
   std::string shell;
   app.add_subcommand("completion", "Print what a shell completes")

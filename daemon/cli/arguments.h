@@ -32,12 +32,16 @@ struct CliArguments {
   bool force = false;
   bool once = false;
   double interval_s = 2;
-  bool names = false;                   // of report
-  double watch_s = 0;                   // of stats; 0: once
-  std::string textfile;                 // of metrics
-  std::optional<ListenAddress> listen;  // of metrics
-  double metrics_interval_s = 0;        // 0: once
-  std::string help;                     // the text that `help` prints
+  bool names = false;                        // of report
+  double watch_s = 0;                        // of stats; 0: once
+  std::string textfile;                      // of metrics
+  std::optional<ListenAddress> listen;       // of metrics
+  double metrics_interval_s = 0;             // 0: once
+  std::string tokens_file, ids, names_file;  // of match; one is given, and `-` is the input
+  std::string model;                         // of match
+  std::vector<std::string> where;            // of list: `agent=planner`
+  std::string sort;                          // of list: hits, age or size; empty: by name
+  std::string help;                          // the text that `help` prints
 };
 
 Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);

@@ -225,9 +225,9 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
                                                        {"unpin", pin},
                                                        {"version", show_version}};
   static const std::map<std::string_view, OnMount> on_mount{
-      {"create", create},     {"delete", remove}, {"evict", evict}, {"get", get},
-      {"prefetch", prefetch}, {"reset", reset},   {"scrub", scrub}, {"set", set},
-      {"stats", stats},       {"status", status}, {"top", top},     {"upgrade", upgrade}};
+      {"create", create}, {"delete", remove},     {"evict", evict}, {"get", get},        {"list", list},
+      {"match", match},   {"prefetch", prefetch}, {"reset", reset}, {"scrub", scrub},    {"set", set},
+      {"stats", stats},   {"status", status},     {"top", top},     {"upgrade", upgrade}};
   if (const auto command = alone.find(arguments.command); command != alone.end())
     return command->second(arguments, environment);
   CliResult<MountTree> tree = find_tree(arguments, environment);

@@ -71,6 +71,11 @@ CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const 
 CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);
 
+// `match` shows which entries hold a prefix, or are there; `list` which have some attributes.
+CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment);
+CliResult<void> list(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
+
 // `prefetch` and `scrub` wait for the disk tier: until each named entry was brought to memory or given up
 // (with `--no-wait`, until all are queued), and until the scrub has ended.
 CliResult<void> prefetch(const MountTree& tree, const CliArguments& arguments,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "base/key_value.h"
@@ -106,6 +107,23 @@ Result<void> MountTree::write_daemon_file(std::string_view file, std::string_vie
 Result<std::string> MountTree::read_control(std::string_view pool, std::string_view file) const {
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
   return read_file(pool_path(pool) / ".pool" / file);
+}
+
+Result<std::string> MountTree::ask(std::string_view pool, std::string_view file,
+                                   std::string_view query) const {
+  if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
+  const std::filesystem::path path = pool_path(pool) / ".pool" / file;
+  auto opened = sys::open_at(AT_FDCWD, path.c_str(), O_RDWR);
+  if (!opened) return failed(opened.error().code, path.native());
+  auto written = sys::write_at(opened->get(), query, 0);
+  if (!written) return failed(written.error().code, path.native());
+  std::string answer;
+  for (std::array<char, 64 << 10> piece{};;) {
+    const auto bytes = sys::read_at(opened->get(), piece, answer.size());
+    if (!bytes) return failed(bytes.error().code, path.native());
+    if (*bytes == 0) return answer;
+    answer.append(piece.data(), *bytes);
+  }
 }
 
 Result<void> MountTree::write_control(std::string_view pool, std::string_view file,

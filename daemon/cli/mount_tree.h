@@ -54,6 +54,8 @@ class MountTree {
   Result<void> write_daemon_file(std::string_view file, std::string_view value) const;
   Result<std::string> read_control(std::string_view pool, std::string_view file) const;
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
+  // Writes a query to a control file that answers queries, and reads the answer.
+  Result<std::string> ask(std::string_view pool, std::string_view file, std::string_view query) const;
   Result<StatsReading> daemon_stats(std::string_view file = "stats") const;
   Result<StatsReading> pool_stats(std::string_view pool, std::string_view file = "stats") const;
   // The value of a setting that a control file shows, in the form that the key takes; `none` and the like

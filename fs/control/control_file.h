@@ -45,13 +45,15 @@ class TextReader final : public ControlReader {
   const std::string text_;
 };
 
+class Rights;
+
 template <class Target>
 struct ControlFile {
   std::string_view name;
   // The file's part of its nodeid, which the kernel keeps across an upgrade: it stays the file's for ever,
   // and is never given to another, also when the file goes. From 1; less than 4096.
   uint16_t number = 0;
-  // Exactly one of these two shows the content.
+  // One of these two shows the content, unless the file answers queries.
   Result<std::string> (*text)(Target&) = nullptr;
   Result<std::unique_ptr<ControlReader>> (*stream)(Target&) = nullptr;
   // A read-only file has nullptr here.
@@ -59,6 +61,9 @@ struct ControlFile {
   // Without this flag each write is one order. With it each line is one order; a line that a write leaves
   // unfinished goes on with the next write or ends with the close.
   bool takes_lines = false;
+  // What was written in an open is a query, which a read in the same open answers. Any user may ask; the
+  // other members that show or write are not there.
+  Result<std::string> (*answer)(Target&, const Rights&, std::string_view query) = nullptr;
   // The file of a pool is also in .kvcachefs/pools/NAME; a write there acts for the administrator.
   bool of_administrator = false;
   bool owner_only_reads = false;  // only the administrator writes it, in .kvcachefs
@@ -66,12 +71,14 @@ struct ControlFile {
   bool gathers = false;           // to show it takes a look at entries
 
   mode_t mode(Authority authority = Authority::kOwner) const {
+    if (answer != nullptr) return 0666;
     if (authority == Authority::kAdministrator) return write != nullptr ? 0600 : 0400;
     if (only_owner_reads) return 0400;
     return write != nullptr && !owner_only_reads ? 0644 : 0444;
   }
 
   Result<std::unique_ptr<ControlReader>> open(Target& target) const {
+    if (answer != nullptr) return std::make_unique<TextReader>(std::string());
     if (stream != nullptr) return stream(target);
     Result<std::string> shown = text(target);
     if (!shown) return pass(shown);

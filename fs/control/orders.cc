@@ -23,7 +23,8 @@ std::optional<char> control_of(std::string_view text) {
   return static_cast<char>(*value);
 }
 
-// A backslash that begins no escape stays as it is, because most names with a backslash were never escaped.
+}  // namespace
+
 std::string unescaped(std::string_view text) {
   std::string result;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -39,6 +40,8 @@ std::string unescaped(std::string_view text) {
   }
   return result;
 }
+
+namespace {
 
 Result<PrefetchOrder> parse_prefetch_line(std::string_view line) {
   PrefetchOrder order;

@@ -13,6 +13,7 @@
 #include "base/size.h"
 #include "fs/control/entries_reader.h"
 #include "fs/control/orders.h"
+#include "fs/control/queries.h"
 
 namespace kvcachefs {
 namespace {
@@ -272,6 +273,7 @@ constexpr std::array kFiles = {
     PoolFile{.name = "settings", .number = 24, .text = show_settings},
     PoolFile{
         .name = "reset", .number = 25, .text = show_settings, .write = write_reset, .of_administrator = true},
+    PoolFile{.name = "match", .number = 26, .answer = answer_match, .gathers = true},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -9,7 +9,7 @@ import sys
 ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 LAYERS = ["base", "alloc", "tier", "fs", "daemon"]  # each may include itself and those before it
 # The rooms of tier/, likewise; "" is what lies in the folder itself, which all but the policies may need.
-ROOMS = ["policies", "", "survivors", "catalog", "entries", "disk", "pool", "recovery"]
+ROOMS = ["policies", "", "survivors", "catalog", "entries", "index", "disk", "pool", "recovery"]
 EXEMPT = ["tests", "bench"]
 LINES_MAX, FUNCTION_LINES_MAX, PUBLIC_FUNCTIONS_MAX = 400, 70, 25
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
@@ -49,7 +49,8 @@ PATH_RESOLUTIONS = re.compile(
     r"\b(openat2?|fstatat|unlinkat|renameat2?|mkdirat|linkat|symlinkat|readlinkat|fchmodat|fchownat|"
     r"name_to_handle_at)\(|\b(realpath|fopen|nftw|fts_open)\(")
 # Where the path that the kernel tells of a descriptor is read: to prove it, or to show it and no more.
-READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/pool/insight.cc"}
+READERS_OF_PATHS = {"alloc/memory_arena.cc", "alloc/memory_arena.h", "alloc/tree_name.cc", "tier/index/entry_index.cc",
+                    "tier/pool/insight.cc"}
 
 # A lock of the standard library, also over a Mutex, is none for the analysis.
 BARE_LOCKS = re.compile(r"\bstd::(\w*mutex|lock_guard|(unique|shared|scoped)_lock|condition_variable(_any)?)\b|"

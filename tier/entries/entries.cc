@@ -182,6 +182,12 @@ void Entries::unpinned(Entry& entry) {
   tell(entry, &EntryObserver::pinned);
 }
 
+void Entries::described(Entry& entry, std::optional<int> priority) {
+  if (priority) return candidates_.reprioritised(entry, *priority);
+  entry.described = true;
+  tell(entry, &EntryObserver::described);
+}
+
 void Entries::found(Entry& entry, const Found& facts) {
   const Change change(*this, entry, &EntryObserver::found);
   entry.stage = facts.stage;
@@ -194,6 +200,7 @@ void Entries::found(Entry& entry, const Found& facts) {
   entry.stored_ms = facts.stored_ms;
   entry.pinned = facts.pinned;
   entry.removed = !facts.named;
+  entry.described = facts.described;
   if (facts.open_count > 0) ++sums_.open_files_;
   if (facts.named && entry.is_file()) ++sums_.files_;
 }

@@ -71,7 +71,8 @@ class Entries {
   // False: with it more than `pinned_max_bytes` would be pinned, and it is not.
   bool pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
   void unpinned(Entry& entry) EXCLUDES(pins_mutex_);
-  void reprioritised(Entry& entry, int priority) { candidates_.reprioritised(entry, priority); }
+  // Its writer has given it this priority or, without one, said something else of it.
+  void described(Entry& entry, std::optional<int> priority = std::nullopt);
 
   // --- entries that another process has left, or that only the disk has ---
   struct Found {
@@ -84,6 +85,7 @@ class Entries {
     bool cold = false;
     bool pinned = false;
     bool named = true;
+    bool described = false;
     // kCandidate: only the disk has it. kOther: it is no regular file.
     Entry::Stage stage = Entry::Stage::kWritten;
   };
@@ -110,7 +112,7 @@ class Entries {
 
   EntryTable table_;
   Candidates candidates_;
-  std::array<std::atomic<EntryObserver*>, 6> observers_{};
+  std::array<std::atomic<EntryObserver*>, 8> observers_{};
   EntrySums sums_;
   Shares shares_;
   EntryContents contents_{*this};

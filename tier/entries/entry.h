@@ -191,8 +191,9 @@ struct Entry {
   bool renamed = false;  // got its name while it was being written: its last close publishes it
   // A writer has called close() since the last open for writing; its release may still be on its way.
   bool flushed = false;
-  bool parked = false;     // taken out of the policy until Candidates::unpark()
-  uint8_t busy_tries = 0;  // how often it was a victim and found in use since its last open
+  bool described : 1 = false;  // it may have metadata (tier/index/metadata.h)
+  bool parked : 1 = false;     // taken out of the policy until Candidates::unpark()
+  uint8_t busy_tries = 0;      // how often it was a victim and found in use since its last open
 
   bool is_file() const { return stage != Stage::kOther; }
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }

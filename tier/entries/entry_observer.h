@@ -29,6 +29,7 @@ class EntryObserver {
   virtual void stored(const Entry&) {}     // its last writer has closed it
   virtual void renamed(const Entry&) {}    // or it got its first name
   virtual void published(const Entry&) {}  // it has its final name, or will not get another
+  virtual void described(const Entry&) {}  // its metadata has changed
   virtual void pinned(const Entry&) {}     // or it is not any more
   virtual void dirtied(const Entry&) {}    // a process may write it from now on
   virtual void shrunk(const Entry&) {}     // the daemon gave back memory of its file

@@ -26,6 +26,7 @@ PoolUsage Insight::usage() const {
   else if (disk_.tier() != nullptr && !disk_.takes_more() && is_promised)
     most_evictable = entries_.sums().stored_bytes(Entry::Tier::kClean);
   const auto users = entries_.shares().users();
+  const EntryIndex::Usage index = index_.usage();
   return {.size_bytes = capacity_.size_bytes(),
           .limit_bytes = capacity_.limit().bytes(),
           .used_bytes = arena.used_bytes(),
@@ -40,7 +41,11 @@ PoolUsage Insight::usage() const {
           .max_directories = limits_.directories.most(),
           .users = users.size(),
           .users_over = static_cast<uint64_t>(std::ranges::count(users, true, &Shares::User::over)),
-          .user_share_bytes = entries_.shares().share_bytes()};
+          .user_share_bytes = entries_.shares().share_bytes(),
+          .indexed_entries = index.entries,
+          .indexed_blocks = index.blocks,
+          .index_bytes = index.bytes,
+          .index_refused = index.refused};
 }
 
 std::vector<Shares::User> Insight::users() const {

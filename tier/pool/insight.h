@@ -9,6 +9,7 @@
 
 #include "alloc/placement.h"
 #include "tier/disk/spill_orders.h"
+#include "tier/index/entry_index.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_reports.h"
@@ -25,6 +26,7 @@ class Insight : DiskPart {
   ArenaUsage inode_usage() const { return arena_.usage(); }
   uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
+  EntryIndex& index() { return index_; }
   // Looks at this many entries at most. If there are more, they stand for all of the pool's memory. A glance,
   // at NumaSurvey::kGlance of more entries, looks at the beginning of each.
   std::vector<NodeUsage> numa_usage(uint64_t most_entries);
@@ -42,6 +44,7 @@ class Insight : DiskPart {
   std::vector<PlacedBytes> placement_of(EntryTable::Shard& shard, sys::Handle handle, uint64_t most_bytes);
   std::vector<sys::Handle> files_of(EntryTable::Shard& shard, uint64_t most, bool all);
 
+  EntryIndex index_{arena_, entries_, [this] { surroundings_.still_at_it(); }};
   std::atomic<uint64_t> samples_{0};  // each takes other entries
   NumaSurvey numa_survey_{[this](uint64_t entries) { return numa_usage(entries); }};
 };

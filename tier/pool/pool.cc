@@ -63,6 +63,7 @@ Pool::Pool(uint16_t number, const PoolOptions& options, const Surroundings& surr
   entries_.observe(counting_);
   entries_.observe(kernel_);
   entries_.observe(prefetcher_);
+  entries_.observe(insight_.index());
 }
 
 Pool::~Pool() {

@@ -24,6 +24,10 @@ struct PoolUsage {
   uint64_t users = 0;
   uint64_t users_over = 0;
   uint64_t user_share_bytes = 0;  // 0: users have no shares
+  uint64_t indexed_entries = 0;
+  uint64_t indexed_blocks = 0;
+  uint64_t index_bytes = 0;
+  uint64_t index_refused = 0;
 };
 
 struct EvictOrder {

@@ -109,6 +109,7 @@ class Tree : DiskPart {
   Result<void> rename_now(int from, const char* old_name, int to, const char* new_name, unsigned flags,
                           uint64_t request);
   bool may_not_add(int fd) const;
+  void xattr_changed(uint64_t ino, std::string_view name);
   void count_again(uint64_t ino);  // its owner, xattrs or names have changed
   // Called before the last name goes; answers no descriptor for an inode that is not in use.
   Result<KeptByDescriptor> keep_nameless(const Entry* entry, sys::Handle handle, int directory,

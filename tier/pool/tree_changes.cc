@@ -157,7 +157,7 @@ void Tree::lost_its_pin(Entry& entry) {
 }
 
 void Tree::set_priority(uint64_t ino, int priority) {
-  if (const LockedEntry entry{entries_.shard(ino), ino}) entries_.reprioritised(*entry, priority);
+  if (const LockedEntry entry{entries_.shard(ino), ino}) entries_.described(*entry, priority);
 }
 
 }  // namespace kvcachefs

@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tier/index/metadata.h"
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/tree.h"
 
@@ -121,8 +122,7 @@ Result<void> Tree::set_xattr(uint64_t ino, const char* name, std::string_view va
   if (!fd) return pass(fd);
   if (may_not_add(fd->get())) return fail(ENOSPC);
   if (auto done = sys::set_xattr(fd->get(), name, value, flags); !done) return done;
-  count_again(ino);
-  attributes_changed(ino, true);
+  xattr_changed(ino, name);
   return {};
 }
 
@@ -130,9 +130,15 @@ Result<void> Tree::remove_xattr(uint64_t ino, const char* name) {
   auto fd = inodes_.open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto done = sys::remove_xattr(fd->get(), name); !done) return done;
+  xattr_changed(ino, name);
+  return {};
+}
+
+void Tree::xattr_changed(uint64_t ino, std::string_view name) {
   count_again(ino);
   attributes_changed(ino, true);
-  return {};
+  if (!is_metadata(name)) return;
+  if (const LockedEntry entry{entries_.shard(ino), ino}) entries_.described(*entry);
 }
 
 }  // namespace kvcachefs

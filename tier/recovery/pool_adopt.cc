@@ -18,6 +18,7 @@
 #include "tier/catalog/content_layout.h"
 #include "tier/catalog/copy_mark.h"
 #include "tier/children.h"
+#include "tier/index/metadata.h"
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
 
@@ -253,6 +254,7 @@ class Recovery::Adopter : DiskPart {
     if (has_other_xattrs(fd)) {
       entry.policy.priority = number_in(xattr_of(fd, "user.kv.priority"));
       facts.pinned = !nameless && xattr_of(fd, kPinnedXattr) == "1";
+      facts.described = has_metadata(fd);
     }
     facts.charged_bytes = cold ? whole : allocated;
     facts.whole_bytes = whole;

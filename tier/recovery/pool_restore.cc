@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "base/sys_disk.h"
 #include "tier/catalog/content_layout.h"
+#include "tier/index/metadata.h"
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
 #include "tier/recovery/made_inodes.h"
@@ -337,13 +338,13 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
     entry.kept = kept;
     entry.disk.name_hash = name_hash_of(name);
     entries_.contents().found_version(entry, content.version, 0);
-    const uint64_t data_bytes = data_bytes_of(content, tier_.store->unit_bytes());
     (void)entries_.contents().copied(entry, content);
-    entries_.found(entry, {.charged_bytes = rounded_up(data_bytes),
+    entries_.found(entry, {.charged_bytes = rounded_up(data_bytes_of(content, tier_.store->unit_bytes())),
                            .whole_bytes = rounded_up(content.size_bytes),
                            .stored_ms = now_coarse_ms(),
                            .cold = true,
                            .pinned = node.pinned,
+                           .described = has_metadata(node.xattrs),
                            .stage = Entry::Stage::kCandidate});
     count_inode(entries_, &entry, fd);
     for (const auto& [xattr, value] : node.xattrs)

@@ -62,7 +62,7 @@ TEST_F(EvictorSharesTest, TheirsLeaveFirstWhateverThePolicySays) {
   for (const char* policy : {"lru", "lfu", "fifo", "priority"}) {
     entries_.candidates().set_policy(policy);
     store_modest(4);
-    entries_.reprioritised(entry(ino("m0")), -10);
+    entries_.described(entry(ino("m0")), -10);
     for (int i = 0; i < 5; ++i) (void)store_as(kGreedy, "g" + std::to_string(i), kQuarterOfAShare);
     ASSERT_TRUE(entries_.shares().is_user_over(kGreedy));
     EXPECT_EQ(evict(1).entries, 1u);

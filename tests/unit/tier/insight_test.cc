@@ -96,7 +96,7 @@ TEST_F(InsightTest, EachEntryIsListedOnce) {
   const uint64_t f = store("d/f", std::string(100, 'x'));
   open_entry(f);
   close_entry(f);
-  entries_.reprioritised(entry(f), 7);
+  entries_.described(entry(f), 7);
   make_cold(f);
   const uint64_t g = create("g");
   ASSERT_TRUE(entries_.pinned(entry(g), kBlock, UINT64_MAX));

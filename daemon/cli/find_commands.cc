@@ -1,0 +1,205 @@
+// `match` and `list`: which entries hold what a prompt needs.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+#include "base/key_value.h"
+#include "base/sys.h"
+#include "base/sys_disk.h"
+#include "daemon/cli/commands.h"
+#include "daemon/cli/declare.h"
+#include "daemon/cli/table.h"
+
+namespace kvcachefs {
+namespace {
+
+// A part of an answer: `key=value` pairs in the first line, then lines of tab-separated fields.
+struct Answer {
+  std::string head;
+  std::vector<std::vector<std::string>> rows;
+
+  std::string value(std::string_view key) const {
+    std::string_view words = head;
+    for (auto word = take_word(words); !word.empty(); word = take_word(words))
+      if (const KeyValue pair = split_key_value(word); pair.key == key) return std::string(*pair.value);
+    return {};
+  }
+};
+
+CliResult<Answer> ask(const MountTree& tree, const std::string& pool, std::string_view query) {
+  auto text = tree.ask(pool, "match", query);
+  if (!text) {
+    if (text.error().code == EINVAL)
+      return stop(kFailure, fmt::format("pool {} takes no such query; its daemon's log says why", pool));
+    return pass(text);
+  }
+  Answer answer;
+  std::string_view lines = *text;
+  answer.head = take_part(lines, '\n');
+  while (!lines.empty()) {
+    auto& row = answer.rows.emplace_back();
+    std::string_view line = take_part(lines, '\n');
+    for (bool more = true; more;) {
+      more = line.find('\t') != std::string_view::npos;
+      row.emplace_back(take_part(line, '\t'));
+    }
+  }
+  return answer;
+}
+
+CliResult<std::string> text_of(const std::string& file) {
+  if (file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  auto text = sys::read_text(file.c_str());
+  if (!text) return stop(kFailure, fmt::format("{}: {}", file, sys::error_text(text.error().code)));
+  return std::move(*text);
+}
+
+// Token ids as any list of numbers has them, of JSON too.
+std::string ids_of(std::string text) {
+  std::ranges::replace_if(
+      text, [](char letter) { return std::string_view("[],").contains(letter); }, ' ');
+  return text;
+}
+
+CliResult<std::string> query_of(const CliArguments& arguments) {
+  if (!arguments.names_file.empty()) {
+    auto names = text_of(arguments.names_file);
+    if (!names) return names;
+    return "names\n" + *names;
+  }
+  std::string ids = arguments.ids;
+  if (!arguments.tokens_file.empty()) {
+    auto tokens = text_of(arguments.tokens_file);
+    if (!tokens) return tokens;
+    ids = std::move(*tokens);
+  }
+  const std::string model = arguments.model.empty() ? "" : " model=" + arguments.model;
+  return fmt::format("tokens{}\n{}", model, ids_of(std::move(ids)));
+}
+
+void print_json(const Answer& answer, std::span<const char* const> fields, std::ostream& out) {
+  nlohmann::json json = nlohmann::json::object();
+  std::string_view words = answer.head;
+  for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
+    const KeyValue pair = split_key_value(word);
+    if (const auto number = number_in<uint64_t>(*pair.value))
+      json[std::string(pair.key)] = *number;
+    else
+      json[std::string(pair.key)] = *pair.value;
+  }
+  auto& rows = json["rows"] = nlohmann::json::array();
+  for (const auto& row : answer.rows) {
+    auto& object = rows.emplace_back(nlohmann::json::object());
+    for (size_t i = 0; i < row.size(); ++i) {
+      const KeyValue pair = split_key_value(row[i]);
+      const std::string key = i < fields.size() ? fields[i] : std::string(pair.key);
+      const std::string_view text = i < fields.size() ? std::string_view(row[i]) : *pair.value;
+      const auto number = i < fields.size() ? number_in<uint64_t>(text) : std::nullopt;
+      if (number && key != "name")
+        object[key] = *number;
+      else
+        object[key] = text;
+    }
+  }
+  out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+}
+
+void print_rows(const Answer& answer, std::vector<Table::Column> columns, std::ostream& out) {
+  const size_t fields = columns.size();
+  Table table(std::move(columns));
+  for (const auto& row : answer.rows) {
+    std::vector<std::string> cells(row.begin(),
+                                   row.begin() + static_cast<ptrdiff_t>(std::min(row.size(), fields)));
+    cells.resize(fields);
+    for (size_t i = fields; i < row.size(); ++i) cells.back() += "  " + row[i];
+    table.add(std::move(cells));
+  }
+  if (!answer.rows.empty()) out << table.text();
+}
+
+}  // namespace
+
+void declare_find_commands(CLI::App& app, CliArguments& arguments) {
+  CLI::App* match =
+      on_pool(app, arguments, "match", "Show which entries hold the longest prefix of tokens", "POOL");
+  CLI::Option_group* query = match->add_option_group("query");
+  query
+      ->add_option("--tokens", arguments.tokens_file,
+                   "Token ids: decimal numbers, or a JSON array; - reads the input")
+      ->type_name("FILE");
+  query->add_option("--ids", arguments.ids, "The token ids: 1,2,3")->type_name("LIST");
+  query
+      ->add_option(
+          "--names", arguments.names_file,
+          "Names in the pool, one a line: how many of them, from the first on, are there; - reads the input")
+      ->type_name("FILE");
+  query->require_option(1);
+  match->add_option("--model", arguments.model, "Entries of this user.kv.model alone; default: those without")
+      ->type_name("NAME");
+  CLI::App* list = on_pool(app, arguments, "list", "List the entries that have these attributes", "POOL");
+  list->add_option("--where", arguments.where, "agent, anchor, group, model, layer or workflow_step")
+      ->required()
+      ->type_name("KEY=VALUE");
+  list->add_option("--sort", arguments.sort, "By hits, age or size, the largest first; default: by name")
+      ->check(CLI::IsMember({"hits", "age", "size"}));
+  for (CLI::App* command : {match, list}) command->add_flag("--json", arguments.json, "As JSON");
+}
+
+CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
+                      const CliEnvironment& environment) {
+  auto query = query_of(arguments);
+  if (!query) return std::unexpected(query.error());
+  auto answer = ask(tree, arguments.pool, *query);
+  if (!answer) return std::unexpected(answer.error());
+  const bool names = !arguments.names_file.empty();
+  static constexpr std::array kPieces = {"first", "end", "tier", "version", "name"};
+  if (arguments.json) {
+    print_json(*answer, names ? std::span(kPieces).first(3) : std::span(kPieces), environment.out);
+    return {};
+  }
+  environment.out << answer->head << '\n';
+  std::vector<Table::Column> columns = {
+      {"FIRST", Align::kRight}, {"END", Align::kRight}, {"TIER", Align::kLeft}};
+  if (!names) columns.insert(columns.end(), {{"VERSION", Align::kRight}, {"NAME", Align::kLeft}});
+  print_rows(*answer, std::move(columns), environment.out);
+  return {};
+}
+
+CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
+                     const CliEnvironment& environment) {
+  std::string query = "where\n";
+  for (const std::string& filter : arguments.where) query += filter + '\n';
+  auto answer = ask(tree, arguments.pool, query);
+  if (!answer) return std::unexpected(answer.error());
+  static constexpr std::array kFields = {"size", "tier", "hits", "age", "name"};
+  const auto column = static_cast<size_t>(std::ranges::find(kFields, arguments.sort) - kFields.begin());
+  const auto key = [column](const std::vector<std::string>& row) {
+    return column < row.size() ? number_in<uint64_t>(row[column]).value_or(0) : 0;
+  };
+  if (arguments.sort.empty())
+    std::ranges::sort(answer->rows, {}, [](const auto& row) { return row.size() > 4 ? row[4] : ""; });
+  else
+    std::ranges::stable_sort(answer->rows, std::greater(), key);
+  if (arguments.json) {
+    print_json(*answer, kFields, environment.out);
+    return {};
+  }
+  print_rows(*answer,
+             {{"SIZE", Align::kRight},
+              {"TIER", Align::kLeft},
+              {"HITS", Align::kRight},
+              {"AGE_S", Align::kRight},
+              {"NAME", Align::kLeft}},
+             environment.out);
+  return {};
+}
+
+}  // namespace kvcachefs

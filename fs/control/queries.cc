@@ -1,0 +1,212 @@
+#include "fs/control/queries.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/key_value.h"
+#include "base/sys.h"
+#include "fs/control/orders.h"
+#include "tier/index/entry_index.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr std::string_view kMagic = "KVQ1";  // of a query for tokens in binary form
+constexpr std::string_view kForms =
+    "`tokens [model=NAME]` and token ids, `names` and a name on each line, or `where KEY=VALUE...`";
+
+EntryIndex& index_of(ControlledPool& target) {
+  return target.pool->insight().index();
+}
+
+// Whether an answer rests on all entries: asked before the answer is made, and completed after it.
+class IndexState {
+ public:
+  explicit IndexState(ControlledPool& target)
+      : target_(target), restoring_(target.pool->disk().restoring()) {}
+  std::string_view text() const {
+    return restoring_ || index_of(target_).waiting() > 0 ? "building" : "whole";
+  }
+
+ private:
+  ControlledPool& target_;
+  const bool restoring_;
+};
+
+Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, const std::string& model,
+                                 const std::vector<uint32_t>& tokens) {
+  const IndexState state(target);
+  const auto pieces = index_of(target).match(
+      model, tokens,
+      [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
+  std::string answer =
+      fmt::format("matched_tokens={} query_tokens={} entries={} index={}\n",
+                  pieces.empty() ? 0 : pieces.back().end_token, tokens.size(), pieces.size(), state.text());
+  for (const auto& piece : pieces)
+    fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}\n", piece.first_token, piece.end_token,
+                   tier_name(piece.entry.tier), piece.entry.version, escaped(piece.entry.name, "\\"));
+  return answer;
+}
+
+// A model server asks before it loads anything: the words are `tokens`, and perhaps `model=NAME`.
+Result<std::string> answer_tokens(ControlledPool& target, ReadableTree& tree, std::string_view words,
+                                  std::string_view ids) {
+  std::string model;
+  for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
+    const KeyValue option = split_key_value(word);
+    if (option.key != "model" || !option.value) return fail(EINVAL, fmt::format("a query's '{}'", word));
+    model = *option.value;
+  }
+  std::vector<uint32_t> tokens;
+  for (auto word = take_word(ids); !word.empty(); word = take_word(ids)) {
+    const auto token = number_in<uint32_t>(word);
+    if (!token) return fail(EINVAL, fmt::format("'{}' is no token id", word.substr(0, 32)));
+    tokens.push_back(*token);
+  }
+  return match_tokens(target, tree, model, tokens);
+}
+
+struct BinaryHead {
+  char magic[4];
+  uint32_t kind;  // 1: tokens
+  uint32_t model_bytes;
+  uint32_t tokens;
+};
+
+Result<std::string> answer_binary(ControlledPool& target, ReadableTree& tree, std::string_view query) {
+  BinaryHead head{};
+  if (query.size() < sizeof(head)) return fail(EINVAL, "a binary query ends in its head");
+  std::memcpy(&head, query.data(), sizeof(head));
+  query.remove_prefix(sizeof(head));
+  const uint64_t wanted = uint64_t{head.model_bytes} + uint64_t{head.tokens} * sizeof(uint32_t);
+  if (head.kind != 1 || query.size() != wanted)
+    return fail(EINVAL, fmt::format("a binary query of kind {} has {} bytes after its head, not {}",
+                                    head.kind, query.size(), wanted));
+  const std::string model(query.substr(0, head.model_bytes));
+  std::vector<uint32_t> tokens(head.tokens);
+  std::memcpy(tokens.data(), query.data() + head.model_bytes, tokens.size() * sizeof(uint32_t));
+  return match_tokens(target, tree, model, tokens);
+}
+
+// How many of the names, from the first on, are entries that are stored; they are told in runs of one tier.
+Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std::string_view names) {
+  const IndexState state(target);
+  size_t asked = 0, present = 0, run_begin = 0;
+  bool ended = false;
+  std::optional<Entry::Tier> run;
+  std::string runs;
+  const auto end_run = [&](std::optional<Entry::Tier> next) {
+    if (run && run != next)
+      fmt::format_to(std::back_inserter(runs), "{}\t{}\t{}\n", run_begin, present, tier_name(*run));
+    if (run != next) run_begin = present;
+    run = next;
+  };
+  std::string name;
+  while (!names.empty()) {
+    const std::string_view line = take_part(names, '\n');
+    if (line.empty()) continue;
+    ++asked;
+    if (ended) continue;
+    name = line.find('\\') == std::string_view::npos ? std::string(line) : unescaped(line);
+    const auto [directory_name, last] = split_name(name);
+    const auto directory = name.starts_with('/') ? std::nullopt : tree.directory(directory_name);
+    const auto file = directory && !last.empty() ? sys::stat_at(*directory, last.data()) : fail(ENOENT);
+    const auto tier = file && S_ISREG(file->st_mode) ? index_of(target).tier_of(file->st_ino) : std::nullopt;
+    end_run(tier);
+    ended = !tier.has_value();
+    if (!ended) ++present;
+  }
+  end_run(std::nullopt);
+  return fmt::format("present={} asked={} index={}\n{}", present, asked, state.text(), runs);
+}
+
+Result<EntryIndex::Filter> filter_in(std::string_view text) {
+  const KeyValue filter = split_key_value(text);
+  const auto attribute = attribute_named(filter.key);
+  if (attribute && filter.value) return std::pair(*attribute, std::string(*filter.value));
+  return fail(EINVAL, fmt::format("'{}' is no filter (such as agent=NAME, layer=3)", text.substr(0, 64)));
+}
+
+// A value with blanks comes on a line of its own.
+Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree, std::string_view words,
+                                 std::string_view lines) {
+  std::vector<EntryIndex::Filter> filters;
+  while (!trimmed(words).empty() || !lines.empty()) {
+    const auto text = trimmed(words).empty() ? take_part(lines, '\n') : take_word(words);
+    if (text.empty()) continue;
+    auto filter = filter_in(text);
+    if (!filter) return pass(filter);
+    filters.push_back(std::move(*filter));
+  }
+  if (filters.empty()) return fail(EINVAL, "`where` has no filter");
+  const IndexState state(target);
+  const uint64_t now = now_coarse_ms();
+  const auto found = index_of(target).list(
+      filters,
+      [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
+  std::string answer = fmt::format("entries={} more={} index={}\n", found.size(),
+                                   found.size() == EntryIndex::kMostListed ? "maybe" : "no", state.text());
+  for (const auto& [entry, metadata] : found) {
+    fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}", entry.size_bytes, tier_name(entry.tier),
+                   entry.hits, (now - std::min(now, entry.stored_ms)) / 1000, escaped(entry.name, "\\"));
+    for (size_t i = 0; i < kAttributes; ++i)
+      if (!metadata.attributes[i].empty())
+        fmt::format_to(std::back_inserter(answer), "\t{}={}", name_of(static_cast<Attribute>(i)),
+                       escaped(metadata.attributes[i], "\\"));
+    answer += '\n';
+  }
+  return answer;
+}
+
+}  // namespace
+
+Result<std::string> answer_match(ControlledPool& target, const Rights& rights, std::string_view query) {
+  if (query.empty()) return fmt::format("A query is written first: {}.\n", kForms);
+  auto root = target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
+  if (!root) return pass(root);
+  ReadableTree tree(std::move(*root), rights);
+  if (query.starts_with(kMagic)) return answer_binary(target, tree, query);
+  std::string_view words = take_part(query, '\n');
+  const std::string_view verb = take_word(words);
+  if (verb == "tokens") return answer_tokens(target, tree, words, query);
+  if (verb == "names" && trimmed(words).empty()) return answer_names(target, tree, query);
+  if (verb == "where") return answer_where(target, tree, words, query);
+  return fail(EINVAL, fmt::format("pool {}: a query is {}", target.pool->name(), kForms));
+}
+
+Result<void> OpenQuery::add(std::string_view text) {
+  MutexLock lock(mutex_);
+  if (std::exchange(answered_, false)) {
+    query_.clear();
+    too_large_ = false;
+  }
+  answer_.clear();
+  too_large_ |= query_.size() + text.size() > kMostQueryBytes;
+  if (too_large_) return fail(EMSGSIZE);
+  query_ += text;
+  return {};
+}
+
+Result<std::string> OpenQuery::read(uint64_t offset, size_t size, const Answer& answer) {
+  MutexLock lock(mutex_);
+  if (!std::exchange(answered_, true)) {
+    auto text = too_large_ ? fail(EMSGSIZE) : answer(query_);
+    if (!text) return text;
+    answer_ = std::move(*text);
+    begin_ = offset;
+  }
+  if (offset < begin_) begin_ = offset;
+  const uint64_t from = offset - begin_;
+  return from < answer_.size() ? answer_.substr(from, size) : std::string();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,44 @@
+// Queries that a client writes to a pool's control file and reads the answer of. Their forms are in
+// kvcachefs(7), "Finding entries". An answer names only what the caller may read. Any thread. Failure: EINVAL
+// with a sentence that says what is wrong with the query; EMSGSIZE beyond kMostQueryBytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "fs/control/controlled_pool.h"
+#include "fs/control/readable_tree.h"
+
+namespace kvcachefs {
+
+// A million token ids, or 60,000 names of 64 characters.
+inline constexpr size_t kMostQueryBytes = 4 << 20;
+
+// `match`: the longest prefix of token ids, the run of names that are there, entries by attributes.
+Result<std::string> answer_match(ControlledPool& target, const Rights& rights, std::string_view query);
+
+// An OpenQuery is one open of such a file: the writes make up the query, and the first read after them has it
+// answered. A write after that begins the next query. It is one transaction, so calls wait for one another.
+class OpenQuery {
+ public:
+  Result<void> add(std::string_view text) EXCLUDES(mutex_);
+  // The part of the answer at the offset. A client that reads on where it has written to gets the answer from
+  // its beginning too.
+  using Answer = std::function<Result<std::string>(std::string_view query)>;
+  Result<std::string> read(uint64_t offset, size_t size, const Answer& answer) EXCLUDES(mutex_);
+
+ private:
+  Mutex mutex_;
+  std::string query_ GUARDED_BY(mutex_);
+  bool too_large_ GUARDED_BY(mutex_) = false;
+  bool answered_ GUARDED_BY(mutex_) = false;
+  std::string answer_ GUARDED_BY(mutex_);
+  uint64_t begin_ GUARDED_BY(mutex_) = 0;  // the offset of the answer
+};
+
+}  // namespace kvcachefs

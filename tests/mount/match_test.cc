@@ -1,0 +1,311 @@
+// Metadata of entries, and queries for those that a prompt can reuse: `.pool/match`.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/faults.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+#include "tests/support/user_process.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using Tokens = std::vector<uint32_t>;
+constexpr size_t kBlock = 16;
+
+Tokens sequence(uint32_t first, size_t count) {
+  Tokens tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+std::string bytes_of(const Tokens& tokens) {
+  return {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(uint32_t)};
+}
+
+struct Answer {
+  std::string head;
+  std::vector<std::string> lines;
+  // The entries' names, in order.
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const std::string& line : lines) result.push_back(line.substr(line.rfind('\t') + 1));
+    return result;
+  }
+  std::string value(const std::string& key) const {
+    std::istringstream words(head);
+    for (std::string word; words >> word;)
+      if (word.starts_with(key + "=")) return word.substr(key.size() + 1);
+    return {};
+  }
+};
+
+using Names = std::vector<std::string>;
+
+class MatchTest : public FaultedTierTest {
+ protected:
+  // An engine sets what it knows on the temporary name.
+  void store_with(const std::string& name, const Tokens& tokens,
+                  const std::map<std::string, std::string>& xattrs = {}, mode_t mode = 0644) {
+    const std::string temporary = path(name + ".tmp");
+    write_file(temporary, pattern(1, 4096), mode);
+    if (!tokens.empty()) {
+      ASSERT_EQ(set_xattr(temporary, "user.kv.tokens", bytes_of(tokens)), 0);
+    }
+    for (const auto& [key, value] : xattrs)
+      ASSERT_EQ(set_xattr(temporary, "user.kv." + key, value), 0) << key;
+    ASSERT_EQ(::rename(temporary.c_str(), path(name).c_str()), 0);
+  }
+  static int ask(const std::string& file, const std::string& query, std::string* text) {
+    const File open(file, O_RDWR);
+    for (size_t at = 0; at < query.size();) {
+      const ssize_t bytes = ::write(open.fd(), query.data() + at, query.size() - at);
+      if (bytes <= 0) return errno;
+      at += static_cast<size_t>(bytes);
+    }
+    std::string piece(1 << 16, '\0');
+    for (;;) {
+      const ssize_t bytes = ::read(open.fd(), piece.data(), piece.size());
+      if (bytes < 0) return errno;
+      if (bytes == 0) return 0;
+      text->append(piece, 0, static_cast<size_t>(bytes));
+    }
+  }
+  static Answer parse(const std::string& text) {
+    Answer answer;
+    std::istringstream lines(text);
+    std::getline(lines, answer.head);
+    for (std::string line; std::getline(lines, line);) answer.lines.push_back(line);
+    return answer;
+  }
+  Answer query(const std::string& text) {
+    std::string answer;
+    EXPECT_EQ(error_name(ask(mount().control("match"), text, &answer)), "ok") << text.substr(0, 100);
+    return parse(answer);
+  }
+  static std::string tokens_query(const Tokens& tokens, const std::string& options = "") {
+    std::string text = "tokens " + options + "\n";
+    for (const uint32_t token : tokens) text += std::to_string(token) + " ";
+    return text;
+  }
+  Answer match(const Tokens& tokens, const std::string& options = "") {
+    return query(tokens_query(tokens, options));
+  }
+  void wait_for_index() {
+    ASSERT_TRUE(eventually([&] { return match({}).value("index") == "whole"; }));
+  }
+  // A prompt of 4 blocks, of which a, b and c hold the first three.
+  void store_chain() {
+    store_with("a", sequence(0, kBlock));
+    store_with("b", sequence(100, kBlock), {{"parent", "a"}});
+    store_with("c", sequence(200, kBlock), {{"parent", "b"}});
+  }
+  static Tokens prompt() {
+    Tokens tokens = sequence(0, kBlock);
+    for (const uint32_t first : {100, 200, 300}) {
+      const Tokens more = sequence(first, kBlock);
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    }
+    return tokens;
+  }
+};
+
+TEST_F(MatchTest, AStoredEntryIsFoundAtOnce) {
+  start();
+  store_with("e", sequence(0, 100));
+  const Answer answer = match(sequence(0, 200));
+  EXPECT_EQ(answer.value("matched_tokens"), "96") << "whole blocks";
+  EXPECT_EQ(answer.value("query_tokens"), "200");
+  ASSERT_EQ(answer.lines.size(), 1);
+  EXPECT_EQ(answer.lines[0].substr(0, 5), "0\t96\t");
+  EXPECT_EQ(answer.names(), Names{"e"});
+  EXPECT_EQ(match(sequence(1, 200)).value("matched_tokens"), "0");
+}
+
+TEST_F(MatchTest, AChainIsNamedInItsOrder) {
+  start();
+  make_directory(path("d"));
+  store_with("d/block-c.kv", sequence(200, kBlock), {{"parent", "block-b"}});
+  store_with("block-b.kv", sequence(100, kBlock), {{"parent", "a"}});
+  EXPECT_EQ(match(prompt()).value("matched_tokens"), "0") << "its beginning is not there yet";
+  store_with("a", sequence(0, kBlock));
+  const Answer answer = match(prompt());
+  EXPECT_EQ(answer.value("matched_tokens"), "48");
+  EXPECT_EQ(answer.names(), (Names{"a", "block-b.kv", "d/block-c.kv"}));
+  ASSERT_EQ(::unlink(path("block-b.kv").c_str()), 0);
+  EXPECT_EQ(match(prompt()).names(), Names{"a"}) << "what follows a gap is of no use";
+}
+
+TEST_F(MatchTest, WhatIsReplacedRewrittenOrGoneIsNotNamed) {
+  start();
+  store_with("e", sequence(0, 64));
+  ASSERT_EQ(match(sequence(0, 64)).names(), Names{"e"});
+  {
+    const File writer(path("e"), O_WRONLY);
+    EXPECT_EQ(match(sequence(0, 64)).names(), Names{}) << "it may be written now";
+  }
+  EXPECT_EQ(match(sequence(0, 64)).names(), Names{"e"});
+  ASSERT_EQ(::truncate(path("e").c_str(), 100), 0);
+  (void)match(sequence(0, 64));
+  EXPECT_EQ(match(sequence(0, 64)).names(), Names{"e"}) << "what it says of itself counts";
+  store_with("e", sequence(1000, 64));
+  EXPECT_EQ(match(sequence(0, 64)).names(), Names{});
+  EXPECT_EQ(match(sequence(1000, 64)).names(), Names{"e"});
+  ASSERT_EQ(::rename(path("e").c_str(), path("f").c_str()), 0);
+  EXPECT_EQ(match(sequence(1000, 64)).names(), Names{"f"});
+  ASSERT_EQ(set_xattr(path("f"), "user.kv.tokens", bytes_of(sequence(5, 32))), 0);
+  EXPECT_EQ(match(sequence(1000, 64)).names(), Names{});
+  EXPECT_EQ(match(sequence(5, 64)).names(), Names{"f"});
+  ASSERT_EQ(::removexattr(path("f").c_str(), "user.kv.tokens"), 0);
+  EXPECT_EQ(match(sequence(5, 64)).names(), Names{});
+}
+
+TEST_F(MatchTest, ModelsAreApart) {
+  start();
+  store_with("one", sequence(0, 32), {{"model", "llama-70b/tp4"}});
+  store_with("none", sequence(0, 48));
+  EXPECT_EQ(match(sequence(0, 64), "model=llama-70b/tp4").names(), Names{"one"});
+  EXPECT_EQ(match(sequence(0, 64)).names(), Names{"none"});
+  EXPECT_EQ(match(sequence(0, 64), "model=other").names(), Names{});
+}
+
+TEST_F(MatchTest, ItIsThereAfterASpillATakeoverAndARestart) {
+  start();
+  store_chain();
+  make_all_cold();
+  Answer answer = match(prompt());
+  EXPECT_EQ(answer.names(), (Names{"a", "b", "c"}));
+  EXPECT_NE(answer.lines.at(0).find("\tcold\t"), std::string::npos) << answer.lines.at(0);
+  kill_server();
+  wait_for_index();
+  EXPECT_EQ(match(prompt()).names(), (Names{"a", "b", "c"}));
+  EXPECT_TRUE(becomes("dirty_entries", 0));
+  stop();
+  start();
+  wait_for_index();
+  EXPECT_EQ(match(prompt()).names(), (Names{"a", "b", "c"}));
+  EXPECT_EQ(query("where agent=nobody").value("entries"), "0");
+}
+
+TEST_F(MatchTest, TheRunOfNames) {
+  start();
+  make_directory(path("d"));
+  for (const char* name : {"a", "d/b", "d/c", "e"}) store_with(name, {});
+  const Answer answer = query("names\na\nd/b\nd/c\nmissing\ne\n");
+  EXPECT_EQ(answer.value("present"), "3");
+  EXPECT_EQ(answer.value("asked"), "5");
+  ASSERT_FALSE(answer.lines.empty());  // some may have been spilled meanwhile
+  EXPECT_EQ(answer.lines.front().substr(0, 2), "0\t");
+  EXPECT_NE(answer.lines.back().find("\t3\t"), std::string::npos) << answer.lines.back();
+  EXPECT_EQ(query("names\nd\n").value("present"), "0") << "a directory is no entry";
+  ASSERT_EQ(::symlink("a", path("link").c_str()), 0);
+  ASSERT_EQ(::symlink("d", path("way").c_str()), 0);
+  for (const char* name : {"link", "way/b", "../p/a", "/a", "d/../a", "./a", ""})
+    EXPECT_EQ(query(std::string("names\n") + name + "\n").value("present"), "0") << name;
+  EXPECT_EQ(query("names\n").value("asked"), "0");
+}
+
+TEST_F(MatchTest, Attributes) {
+  start();
+  store_with("one", {}, {{"agent", "planner"}, {"layer", "3"}, {"workflow_step", "7"}});
+  store_with("two", {}, {{"agent", "planner"}, {"layer", "4"}});
+  store_with("three", {}, {{"agent", "coder"}, {"layer", "3"}, {"group", "my group"}});
+  EXPECT_EQ(query("where agent=planner").value("entries"), "2");
+  const Answer one = query("where agent=planner layer=3");
+  ASSERT_EQ(one.lines.size(), 1);
+  EXPECT_NE(one.lines[0].find("\tone\tagent=planner\tworkflow_step=7\tlayer=3"), std::string::npos)
+      << one.lines[0];
+  EXPECT_EQ(query("where\ngroup=my group\n").value("entries"), "1");
+  EXPECT_EQ(query("where layer=3 agent=nobody").value("entries"), "0");
+  ASSERT_EQ(::unlink(path("one").c_str()), 0);
+  EXPECT_EQ(query("where layer=3").value("entries"), "1");
+}
+
+TEST_F(MatchTest, WrongValuesAreRefused) {
+  start();
+  store_with("e", {});
+  const std::map<std::string, std::vector<std::string>> wrong = {
+      {"tokens", {"", "abc", std::string(5, 'x')}},
+      {"parent", {"", std::string(256, 'x'), "a\nb"}},
+      {"token_length", {"", "-1", "x", "4294967296"}},
+      {"layer", {"", "1.5"}},
+      {"agent", {"", std::string(256, 'x'), std::string("a\0b", 3)}},
+      {"offset_hint", {"", "abc", std::string("\0\0\xc0\x7f", 4)}},
+      {"pre_rope", {"", "2", "yes"}},
+      {"workflow_step", {"soon"}}};
+  for (const auto& [key, values] : wrong)
+    for (const std::string& value : values)
+      EXPECT_EQ(error_name(set_xattr(path("e"), "user.kv." + key, value)), "EINVAL") << key << " " << value;
+  EXPECT_EQ(set_xattr(path("e"), "user.kv.offset_hint", std::string(8, '\0')), 0);
+  EXPECT_EQ(set_xattr(path("e"), "user.kv.whatever", "any\nvalue"), 0);
+  EXPECT_NE(mount().log().find("user.kv.pre_rope is 0 or 1"), std::string::npos);
+}
+
+TEST_F(MatchTest, WrongQueriesAreRefused) {
+  start();
+  std::string text;
+  for (const char* wrong : {"what", "tokens\n1 x", "tokens\n-1", "tokens\n4294967296", "tokens what=1\n1",
+                            "names x\na", "where", "where agent", "where colour=red", "KVQ1", "KVQ1\1\0\0\0"})
+    EXPECT_EQ(error_name(ask(mount().control("match"), wrong, &text)), "EINVAL") << wrong;
+  EXPECT_EQ(error_name(ask(mount().control("match"), std::string((4 << 20) + 1, '1'), &text)), "EMSGSIZE");
+  EXPECT_NE(read_file(mount().control("match")).find("written first"), std::string::npos);
+}
+
+TEST_F(MatchTest, ABinaryQuery) {
+  start();
+  store_with("e", sequence(0, 64), {{"model", "m"}});
+  const Tokens tokens = sequence(0, 64);
+  const uint32_t head[] = {1, 1, 64};
+  const std::string text =
+      "KVQ1" + std::string(reinterpret_cast<const char*>(head), sizeof(head)) + "m" + bytes_of(tokens);
+  EXPECT_EQ(query(text).names(), Names{"e"});
+}
+
+TEST_F(MatchTest, SeveralQueriesInOneOpen) {
+  start();
+  store_with("e", sequence(0, 64));
+  const File open(mount().control("match"), O_RDWR);
+  std::string piece(4096, '\0');
+  for (const auto& [first, matched] :
+       std::vector<std::pair<uint32_t, std::string>>{{0, "64"}, {9, "0"}, {0, "64"}}) {
+    const std::string text = tokens_query(sequence(first, 64));
+    ASSERT_EQ(::write(open.fd(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    ASSERT_GT(::read(open.fd(), piece.data(), piece.size()), 0);
+    EXPECT_EQ(parse(piece).value("matched_tokens"), matched);
+  }
+}
+
+TEST_F(MatchTest, AUserIsToldOfNothingThatModesKeepFromHim) {
+  start();
+  make_directory(path("closed"), 0700);
+  store_with("closed/a", sequence(0, 32), {{"agent", "x"}});
+  store_with("own", sequence(0, 16), {{"agent", "x"}}, 0600);
+  store_with("open", sequence(500, 16), {{"agent", "x"}});
+  const std::string file = mount().control("match");
+  // The process of another user has memory of its own, so what it has read comes back as its exit code.
+  const auto told = [&](uid_t uid, const std::string& text) {
+    return as_user(uid, uid, [&] {
+      std::string answer;
+      if (const int error = ask(file, text, &answer); error != 0) return 200;
+      return static_cast<int>(parse(answer).lines.size());
+    });
+  };
+  EXPECT_EQ(told(0, tokens_query(sequence(0, 32))), 1);
+  EXPECT_EQ(told(65534, tokens_query(sequence(0, 32))), 0);
+  EXPECT_EQ(told(65534, tokens_query(sequence(500, 16))), 1);
+  EXPECT_EQ(told(0, "where agent=x"), 3);
+  EXPECT_EQ(told(65534, "where agent=x"), 1);
+  EXPECT_EQ(told(0, "names\nclosed/a\n"), 1);
+  EXPECT_EQ(told(65534, "names\nclosed/a\n"), 0);
+  EXPECT_EQ(told(65534, "names\nown\n"), 1) << "that it is there, stat tells too";
+}
+
+}  // namespace
+}  // namespace kvcachefs::test

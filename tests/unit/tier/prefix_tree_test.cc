@@ -1,0 +1,198 @@
+#include "tier/index/prefix_tree.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvcachefs::prefix_tree_test {
+
+using Tokens = std::vector<uint32_t>;
+constexpr size_t kBlock = 4;
+
+bool any(uint64_t) {
+  return true;
+}
+
+Tokens sequence(uint32_t first, size_t count) {
+  Tokens tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+Tokens joined(Tokens one, const Tokens& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
+}
+
+// What the tree's answers are compared with: every entry with all tokens from the root on.
+class Model {
+ public:
+  struct Known {
+    Tokens path;  // in whole blocks
+    size_t start = 0;
+    PrefixTree::Member member = 0;
+  };
+  void insert(PrefixTree& tree, uint64_t ino, std::optional<uint64_t> after, const Tokens& tokens) {
+    const Known* parent = after ? &entries_.at(*after) : nullptr;
+    const auto member =
+        tree.insert(ino, parent != nullptr ? tree.end_of(parent->member) : PrefixTree::kStart, tokens);
+    ASSERT_EQ(member.has_value(), tokens.size() >= kBlock);
+    if (!member) return;
+    Tokens path = joined(parent != nullptr ? parent->path : Tokens(), tokens);
+    path.resize(path.size() - path.size() % kBlock);
+    const size_t start = parent != nullptr ? parent->path.size() : 0;
+    entries_[ino] = {std::move(path), start, *member};
+  }
+  void remove(PrefixTree& tree, uint64_t ino) {
+    tree.remove(entries_.at(ino).member);
+    entries_.erase(ino);
+  }
+  // So many tokens of the query does the entry hold, if it holds all from its start on.
+  size_t end_of(uint64_t ino, const Tokens& query) const {
+    const Tokens& path = entries_.at(ino).path;
+    const auto differs = std::ranges::mismatch(path, query);
+    const auto same = static_cast<size_t>(differs.in1 - path.begin());
+    return same - same % kBlock;
+  }
+  size_t longest(const Tokens& query, const std::function<bool(uint64_t)>& usable) const {
+    size_t at = 0;
+    for (bool further = true; further;) {
+      further = false;
+      for (const auto& [ino, known] : entries_) {
+        if (known.start > at || !usable(ino) || end_of(ino, query) <= at) continue;
+        at = end_of(ino, query);
+        further = true;
+      }
+    }
+    return at;
+  }
+  // With those that only entries which follow them keep.
+  uint64_t blocks() const {
+    std::map<Tokens, bool> blocks;
+    for (const auto& [ino, known] : entries_)
+      for (size_t end = kBlock; end <= known.path.size(); end += kBlock)
+        blocks[Tokens(known.path.begin(), known.path.begin() + static_cast<ptrdiff_t>(end))];
+    return blocks.size();
+  }
+  const std::map<uint64_t, Known>& entries() const { return entries_; }
+
+ private:
+  std::map<uint64_t, Known> entries_;
+};
+
+TEST(PrefixTreeTest, AnEmptyTreeHoldsNothing) {
+  const PrefixTree tree(kBlock);
+  EXPECT_TRUE(tree.match(sequence(0, 16), any).empty());
+  EXPECT_TRUE(tree.match({}, any).empty());
+  EXPECT_EQ(tree.blocks(), 0);
+}
+
+TEST(PrefixTreeTest, LessThanABlockIsNotTaken) {
+  PrefixTree tree(kBlock);
+  EXPECT_FALSE(tree.insert(1, PrefixTree::kStart, sequence(0, kBlock - 1)));
+  ASSERT_TRUE(tree.insert(2, PrefixTree::kStart, sequence(0, 2 * kBlock + 3)));
+  const auto pieces = tree.match(sequence(0, 100), any);
+  ASSERT_EQ(pieces.size(), 1);
+  EXPECT_EQ(pieces[0].end_token, 2 * kBlock);
+}
+
+TEST(PrefixTreeTest, APartOfALongerEntryIsFound) {
+  PrefixTree tree(kBlock);
+  ASSERT_TRUE(tree.insert(1, PrefixTree::kStart, sequence(0, 100)));
+  for (const Tokens& query : {sequence(0, 10), joined(sequence(0, 10), sequence(500, 30))}) {
+    const auto pieces = tree.match(query, any);
+    ASSERT_EQ(pieces.size(), 1);
+    EXPECT_EQ(pieces[0].ino, 1);
+    EXPECT_EQ(pieces[0].first_token, 0);
+    EXPECT_EQ(pieces[0].end_token, 8);
+  }
+}
+
+TEST(PrefixTreeTest, AChainIsNamedInItsOrder) {
+  PrefixTree tree(kBlock);
+  PrefixTree::Place place = PrefixTree::kStart;
+  for (uint64_t ino = 1; ino <= 3; ++ino) {
+    const auto member = tree.insert(ino, place, sequence(static_cast<uint32_t>(ino * 10), kBlock));
+    ASSERT_TRUE(member);
+    place = tree.end_of(*member);
+  }
+  const Tokens query =
+      joined(joined(sequence(10, kBlock), sequence(20, kBlock)), joined(sequence(30, kBlock), {1, 2}));
+  const auto pieces = tree.match(query, any);
+  ASSERT_EQ(pieces.size(), 3);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(pieces[i].ino, i + 1);
+    EXPECT_EQ(pieces[i].first_token, i * kBlock);
+    EXPECT_EQ(pieces[i].end_token, (i + 1) * kBlock);
+  }
+  const auto without_second = tree.match(query, [](uint64_t ino) { return ino != 2; });
+  ASSERT_EQ(without_second.size(), 1) << "what follows a gap is of no use";
+}
+
+TEST(PrefixTreeTest, ManyOfTheSameTokensCostNoMore) {
+  PrefixTree tree(kBlock);
+  std::vector<PrefixTree::Member> members;
+  for (uint64_t ino = 0; ino < 100'000; ++ino)
+    members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 64)));
+  size_t asked = 0;
+  (void)tree.match(sequence(0, 64), [&](uint64_t) { return ++asked == 0; });
+  EXPECT_LE(asked, PrefixTree::kMostHere);
+  EXPECT_EQ(tree.blocks(), 16);
+  for (const PrefixTree::Member member : members) tree.remove(member);
+  EXPECT_EQ(tree.blocks(), 0);
+}
+
+TEST(PrefixTreeTest, AgreesWithAModel) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    std::mt19937_64 random(seed);
+    PrefixTree tree(kBlock);
+    Model model;
+    uint64_t next = 1;
+    // Few different tokens, so that prefixes are shared and entries end in each other's midst.
+    const auto some_tokens = [&] {
+      Tokens tokens(random() % 40);
+      uint32_t token = 0;
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (i % kBlock == 0) token = static_cast<uint32_t>(random() % 3 * (random() % 4 == 0 ? 2 : 1));
+        tokens[i] = token;
+      }
+      return tokens;
+    };
+    const auto some_entry = [&]() -> std::optional<uint64_t> {
+      if (model.entries().empty() || random() % 2 == 0) return std::nullopt;
+      auto entry = model.entries().begin();
+      std::advance(entry, static_cast<ptrdiff_t>(random() % model.entries().size()));
+      return entry->first;
+    };
+    for (int step = 0; step < 10'000; ++step) {
+      const bool is_large = model.entries().size() > 40;
+      if (const auto entry = some_entry(); entry && (is_large || random() % 3 == 0))
+        model.remove(tree, *entry);
+      else
+        model.insert(tree, next++, some_entry(), some_tokens());
+      const Tokens query = joined(some_tokens(), some_tokens());
+      const auto usable = [&](uint64_t ino) { return ino * 0x9e37 % 7 != 0; };
+      const auto pieces = tree.match(query, usable);
+      size_t at = 0;
+      for (const auto& piece : pieces) {
+        ASSERT_EQ(piece.first_token, at);
+        ASSERT_TRUE(usable(piece.ino));
+        ASSERT_LE(model.entries().at(piece.ino).start, at);
+        ASSERT_LE(piece.end_token, model.end_of(piece.ino, query));
+        at = piece.end_token;
+      }
+      ASSERT_EQ(at, model.longest(query, usable)) << "seed " << seed << " step " << step;
+      if (step % 100 == 0) {
+        ASSERT_EQ(tree.blocks(), model.blocks()) << "seed " << seed << " step " << step;
+      }
+    }
+    while (!model.entries().empty()) model.remove(tree, model.entries().begin()->first);
+    ASSERT_EQ(tree.blocks(), 0);
+  }
+}
+
+}  // namespace kvcachefs::prefix_tree_test

@@ -1,0 +1,281 @@
+#include "tier/index/entry_index.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kTurnNs = 5'000'000;
+// A query reads first what has been published before it: 10,000 entries in this time.
+constexpr uint64_t kCatchUpNs = 100'000'000;
+// A pool of 2 MiB entries of 256 tokens needs a 1,600th of its size.
+constexpr uint64_t kShareOfPool = 32;
+constexpr uint64_t kLeastBytes = 1 << 20;
+// With what the allocator adds: a record with three keys, and with values that others have too.
+constexpr uint64_t kRecordBytes = 480;
+constexpr uint64_t kModelBytes = 512;
+
+bool is_whole(const Entry& entry) {
+  return entry.is_stored() && entry.writer_count == 0;
+}
+
+Checksum key_of(std::string_view text) {
+  return checksum_of(std::as_bytes(std::span(text)));
+}
+
+// The names by which an entry's followers may call it: its path in the pool, its last component, and that
+// without its ending, which for most engines is the hash of the block.
+std::vector<Checksum> keys_of(std::string_view name) {
+  std::vector<Checksum> keys = {key_of(name)};
+  const std::string_view last = name.substr(name.rfind('/') + 1);
+  if (last.size() < name.size()) keys.push_back(key_of(last));
+  if (const size_t dot = last.find('.'); dot != std::string_view::npos && dot > 0)
+    keys.push_back(key_of(last.substr(0, dot)));
+  return keys;
+}
+
+std::string value_key(Attribute attribute, std::string_view value) {
+  return std::string(1, static_cast<char>('a' + static_cast<char>(attribute))).append(value);
+}
+
+}  // namespace
+
+void EntryIndex::changed(const Entry& entry) {
+  if (!entry.described || !entry.is_file()) return;
+  if (!entry.removed && entry.stage != Entry::Stage::kCandidate) return;
+  again(entry.policy.ino);
+}
+
+void EntryIndex::again(uint64_t ino) {
+  MutexLock lock(queue_mutex_);
+  if (!queue_.empty() && queue_.back() == ino) return;
+  queue_.push_back(ino);
+  ++waiting_;
+}
+
+std::optional<uint64_t> EntryIndex::next() {
+  MutexLock lock(queue_mutex_);
+  if (queue_.empty()) return std::nullopt;
+  const uint64_t ino = queue_.front();
+  queue_.pop_front();
+  return ino;
+}
+
+uint64_t EntryIndex::waiting() const {
+  return waiting_;
+}
+
+bool EntryIndex::work(uint64_t until_ns) {
+  while (now_ns() < until_ns) {
+    const auto ino = next();
+    if (!ino) return false;
+    read(*ino);
+    --waiting_;
+  }
+  return true;
+}
+
+bool EntryIndex::step() {
+  MutexLock lock(mutex_);
+  return work(now_ns() + kTurnNs);
+}
+
+void EntryIndex::read(uint64_t ino) {
+  drop(ino);
+  Record record;
+  {
+    const LockedEntry entry(entries_.shard(ino), ino);
+    if (entry == nullptr || !entry->described || !is_whole(*entry)) return;
+    record.content_epoch = entry->disk.content_epoch;
+    record.generation = entry->generation;
+  }
+  const auto fd = arena_.open({ino, record.generation}, O_PATH | O_NOFOLLOW);
+  if (!fd) return;
+  const auto name = arena_.name_of(fd->get());
+  if (!name) return;
+  if (const Metadata metadata = read_metadata(fd->get()); !metadata.empty())
+    insert(ino, std::move(record), metadata, *name);
+}
+
+void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
+  const uint64_t tokens_bytes = metadata.tokens.size() * sizeof(uint32_t);
+  if (index_bytes_ + tokens_bytes > most_bytes()) {
+    ++refused_;
+    return;
+  }
+  for (size_t i = 0; i < kAttributes; ++i) {
+    if (metadata.attributes[i].empty()) continue;
+    const auto value =
+        by_value_.try_emplace(value_key(static_cast<Attribute>(i), metadata.attributes[i])).first;
+    value->second.insert(ino);
+    record.values[i] = &*value;
+  }
+  record.keys = keys_of(name);
+  for (const Checksum& key : record.keys) by_key_.emplace(key, ino);
+  Record& known = records_[ino] = std::move(record);
+  ++indexed_entries_;
+  index_bytes_ += kRecordBytes;
+  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata);
+}
+
+void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
+  const std::string& name = metadata[Attribute::kModel];
+  Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
+  record.model = &model;
+  ++model.records;
+  insert_after_parent(ino, record, model, metadata);
+  count(model);
+}
+
+void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
+  PrefixTree::Place start = PrefixTree::kStart;
+  if (!metadata.parent.empty()) {
+    const Checksum key = key_of(metadata.parent);
+    const auto place = end_of(key, model);
+    if (!place) {
+      record.awaits = key;
+      awaiting_[key].insert(ino);
+      return;
+    }
+    start = *place;
+  }
+  record.member = model.tree.insert(ino, start, metadata.tokens);
+  record.ends_at_block = metadata.tokens.size() % kBlockTokens == 0;
+  if (!record.member || !record.ends_at_block) return;
+  for (const Checksum& key : record.keys)
+    if (const auto followers = awaiting_.find(key); followers != awaiting_.end())
+      for (const uint64_t follower : followers->second) again(follower);
+}
+
+std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
+  const auto [first, last] = by_key_.equal_range(key);
+  for (auto each = first; each != last; ++each) {
+    const Record& record = records_.at(each->second);
+    if (record.model == &model && record.member && record.ends_at_block)
+      return model.tree.end_of(*record.member);
+  }
+  return std::nullopt;
+}
+
+void EntryIndex::drop(uint64_t ino) {
+  const auto found = records_.find(ino);
+  if (found == records_.end()) return;
+  const Record& record = found->second;
+  if (record.member) record.model->tree.remove(*record.member);
+  if (record.awaits) {
+    const auto awaiting = awaiting_.find(*record.awaits);
+    awaiting->second.erase(ino);
+    if (awaiting->second.empty()) awaiting_.erase(awaiting);
+  }
+  for (const Checksum& key : record.keys) {
+    const auto [first, last] = by_key_.equal_range(key);
+    by_key_.erase(std::find_if(first, last, [ino](const auto& each) { return each.second == ino; }));
+  }
+  for (ByValue::value_type* const value : record.values) {
+    if (value == nullptr) continue;
+    value->second.erase(ino);
+    if (value->second.empty()) by_value_.erase(by_value_.find(value->first));
+  }
+  if (record.model != nullptr) {
+    --record.model->records;
+    count(*record.model);
+  }
+  records_.erase(found);
+  --indexed_entries_;
+  index_bytes_ -= kRecordBytes;
+}
+
+std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd) {
+  still_at_it_();
+  const Record& record = records_.at(ino);
+  Found result{.handle = {ino, record.generation}, .name = {}};
+  {
+    const LockedEntry entry(entries_.shard(ino), ino);
+    if (entry == nullptr || !is_whole(*entry)) return std::nullopt;
+    if (entry->disk.content_epoch != record.content_epoch) {
+      again(ino);
+      return std::nullopt;
+    }
+    result.tier = entry->tier;
+    result.version = entry->version;
+    result.hits = entry->hits;
+    result.stored_ms = entry->stored_ms;
+  }
+  auto file = arena_.open(result.handle, O_PATH | O_NOFOLLOW);
+  if (!file) return std::nullopt;
+  auto name = arena_.name_of(file->get());
+  const auto attributes = sys::stat_of(file->get());
+  if (!name || !attributes || !may_read(*name, *attributes)) return std::nullopt;
+  result.name = std::move(*name);
+  result.size_bytes = size_of(*attributes);
+  if (fd != nullptr) *fd = std::move(*file);
+  return result;
+}
+
+std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
+                                                 const MayRead& may_read) {
+  std::vector<Piece> result;
+  MutexLock lock(mutex_);
+  (void)work(now_ns() + kCatchUpNs);
+  const auto known = models_.find(model);
+  if (known == models_.end()) return result;
+  std::unordered_map<uint64_t, Found> usable;
+  const auto look = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
+    auto found = look_at(ino, may_read);
+    if (found) usable.emplace(ino, std::move(*found));
+    return found.has_value();
+  };
+  for (const PrefixTree::Piece& piece : known->second.tree.match(tokens, look))
+    result.push_back({std::move(usable.at(piece.ino)), piece.first_token, piece.end_token});
+  return result;
+}
+
+std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
+                                                                     const MayRead& may_read) {
+  std::vector<std::pair<Found, Metadata>> result;
+  MutexLock lock(mutex_);
+  (void)work(now_ns() + kCatchUpNs);
+  std::vector<const std::unordered_set<uint64_t>*> sets;
+  for (const auto& [attribute, value] : filters) {
+    const auto found = by_value_.find(value_key(attribute, value));
+    if (found == by_value_.end()) return result;
+    sets.push_back(&found->second);
+  }
+  const auto& fewest = *std::ranges::min(sets, {}, [](const auto* set) { return set->size(); });
+  for (const uint64_t ino : fewest) {
+    if (result.size() == kMostListed) break;
+    if (!std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); })) continue;
+    UniqueFd fd;
+    if (auto found = look_at(ino, may_read, &fd))
+      result.emplace_back(std::move(*found), read_metadata(fd.get()));
+  }
+  return result;
+}
+
+std::optional<Entry::Tier> EntryIndex::tier_of(uint64_t ino) {
+  const LockedEntry entry(entries_.shard(ino), ino);
+  return entry != nullptr && is_whole(*entry) ? std::optional(entry->tier) : std::nullopt;
+}
+
+EntryIndex::Usage EntryIndex::usage() const {
+  return {.entries = indexed_entries_, .blocks = indexed_blocks_, .bytes = index_bytes_, .refused = refused_};
+}
+
+void EntryIndex::count(Model& model) {
+  const bool ends = model.records == 0;
+  const uint64_t bytes = ends ? 0 : kModelBytes + model.tree.memory_bytes();
+  const uint64_t blocks = ends ? 0 : model.tree.blocks();
+  index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
+  indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
+  if (ends) models_.erase(models_.find(model.name));
+}
+
+uint64_t EntryIndex::most_bytes() const {
+  return std::max(arena_.usage().size_bytes / kShareOfPool, kLeastBytes);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,142 @@
+// The EntryIndex of a pool: what its entries say of their content (tier/index/metadata.h), so that one call
+// answers which of them a prompt can reuse. It observes the entries. One that has metadata is read by the
+// indexer's step() after it was published; before that step a query reads it itself, so that it knows what
+// was published before it. An entry that was replaced or rewritten, or has gone, is never in an answer: each
+// is looked at before it is named. After a restart and a takeover the index is made anew from the xattrs.
+//
+// Any thread; queries and steps wait for one another, and hold the lock over system calls on the tmpfs.
+// Failure: an entry that would exceed the index's memory is not in it, and counted.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "alloc/memory_arena.h"
+#include "base/checksum.h"
+#include "base/mutex.h"
+#include "tier/entries/entries.h"
+#include "tier/index/metadata.h"
+#include "tier/index/prefix_tree.h"
+
+namespace kvcachefs {
+
+class EntryIndex final : public EntryObserver {
+ public:
+  static constexpr size_t kBlockTokens = 16;
+
+  // A thread that works long for one query says so, by `still_at_it`.
+  EntryIndex(MemoryArena& arena, Entries& entries, std::function<void()> still_at_it)
+      : arena_(arena), entries_(entries), still_at_it_(std::move(still_at_it)) {}
+
+  // --- EntryObserver ---
+  void stored(const Entry& entry) override { changed(entry); }
+  void published(const Entry& entry) override { changed(entry); }
+  void renamed(const Entry& entry) override { changed(entry); }
+  void described(const Entry& entry) override { changed(entry); }
+  void removed(const Entry& entry, RemovalReason) override { changed(entry); }
+
+  // Reads what has changed, for a few milliseconds; true: there is more.
+  bool step() EXCLUDES(mutex_);
+  uint64_t waiting() const;  // so many changes have not been read
+
+  // An entry that is there now, and may be opened by whom `may_read` answers for.
+  struct Found {
+    sys::Handle handle;
+    std::string name;  // in the pool
+    Entry::Tier tier = Entry::Tier::kDirty;
+    uint32_t version = 0;
+    uint64_t size_bytes = 0;
+    uint32_t hits = 0;
+    uint64_t stored_ms = 0;
+  };
+  using MayRead = std::function<bool(const std::string& name, const struct stat& file)>;
+  struct Piece {
+    Found entry;
+    size_t first_token = 0, end_token = 0;
+  };
+  // The entries of the model that hold the longest prefix of the tokens, in order and without a gap.
+  std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens,
+                           const MayRead& may_read) EXCLUDES(mutex_);
+  // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
+  static constexpr size_t kMostListed = 65'536;
+  using Filter = std::pair<Attribute, std::string>;
+  std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const MayRead& may_read)
+      EXCLUDES(mutex_);
+
+  // Where the content of an entry is that is stored, whether it has metadata or not.
+  std::optional<Entry::Tier> tier_of(uint64_t ino);
+
+  struct Usage {
+    uint64_t entries = 0;
+    uint64_t blocks = 0;
+    uint64_t bytes = 0;    // of the daemon's memory
+    uint64_t refused = 0;  // so many entries had no room in it
+  };
+  Usage usage() const;  // as it was after the last change
+
+ private:
+  struct Model {
+    std::string name;
+    PrefixTree tree{kBlockTokens};
+    uint64_t records = 0;
+    uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
+  };
+  using ByValue = std::unordered_map<std::string, std::unordered_set<uint64_t>>;  // the attribute's first
+  struct KeyHash {
+    size_t operator()(const Checksum& key) const { return key.low; }
+  };
+  struct Record {
+    uint32_t content_epoch = 0;
+    uint32_t generation = 0;
+    Model* model = nullptr;  // none: it has no tokens
+    std::optional<PrefixTree::Member> member = std::nullopt;
+    bool ends_at_block = false;       // so that others can follow it
+    std::vector<Checksum> keys = {};  // by which those that follow it name it
+    std::optional<Checksum> awaits = std::nullopt;
+    std::array<ByValue::value_type*, kAttributes> values = {};
+  };
+
+  void changed(const Entry& entry) EXCLUDES(queue_mutex_);
+  std::optional<uint64_t> next() EXCLUDES(queue_mutex_);
+  void again(uint64_t ino) EXCLUDES(queue_mutex_);
+  bool work(uint64_t until_ns) REQUIRES(mutex_);  // true: there is more
+  void count(Model& model) REQUIRES(mutex_);      // it has changed
+  void read(uint64_t ino) REQUIRES(mutex_);
+  void insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
+  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
+  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
+      REQUIRES(mutex_);
+  std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
+  void drop(uint64_t ino) REQUIRES(mutex_);
+  std::optional<Found> look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd = nullptr)
+      REQUIRES(mutex_);
+  uint64_t most_bytes() const;
+
+  MemoryArena& arena_;
+  Entries& entries_;
+  const std::function<void()> still_at_it_;
+  mutable Mutex mutex_;
+  std::map<std::string, Model> models_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
+  std::unordered_multimap<Checksum, uint64_t, KeyHash> by_key_ GUARDED_BY(mutex_);
+  std::unordered_map<Checksum, std::unordered_set<uint64_t>, KeyHash> awaiting_ GUARDED_BY(mutex_);
+  ByValue by_value_ GUARDED_BY(mutex_);
+  std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, index_bytes_{0}, refused_{0};
+  mutable Mutex queue_mutex_;
+  std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
+  std::atomic<uint64_t> waiting_{0};
+};
+
+}  // namespace kvcachefs

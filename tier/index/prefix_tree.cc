@@ -1,0 +1,224 @@
+#include "tier/index/prefix_tree.h"
+
+#include <algorithm>
+#include <queue>
+#include <utility>
+
+#include "base/checksum.h"
+
+namespace kvcachefs {
+namespace {
+
+template <class Slot>
+uint32_t take_slot(std::vector<Slot>& slots, std::vector<uint32_t>& free) {
+  if (free.empty()) {
+    slots.emplace_back();
+    return static_cast<uint32_t>(slots.size() - 1);
+  }
+  const uint32_t slot = free.back();
+  free.pop_back();
+  return slot;
+}
+
+}  // namespace
+
+PrefixTree::Edge PrefixTree::edge_from(Place parent, std::span<const uint32_t> tokens) const {
+  return {parent, checksum_of(std::as_bytes(tokens.first(block_tokens_))).low};
+}
+
+// In whole blocks.
+size_t PrefixTree::common_tokens(const Node& node, std::span<const uint32_t> tokens) const {
+  const std::span<const uint32_t> its(node.tokens);
+  const size_t most = std::min(its.size(), tokens.size());
+  const auto differs = std::ranges::mismatch(tokens.first(most), its.first(most));
+  const auto same = static_cast<size_t>(differs.in2 - its.begin());
+  return same - same % block_tokens_;
+}
+
+void PrefixTree::put_below(Place parent, Place place) {
+  const Place next = std::exchange(nodes_[parent].first_child, place);
+  Node& node = nodes_[place];
+  node.parent = parent;
+  node.next_sibling = next;
+  node.previous_sibling = kNone;
+  if (next != kNone) nodes_[next].previous_sibling = place;
+  edges_[edge_from(parent, node.tokens)] = place;
+}
+
+void PrefixTree::take_from_parent(Place place) {
+  const Node& node = nodes_[place];
+  edges_.erase(edge_from(node.parent, node.tokens));
+  if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
+  (node.previous_sibling == kNone ? nodes_[node.parent].first_child
+                                  : nodes_[node.previous_sibling].next_sibling) = node.next_sibling;
+}
+
+PrefixTree::Place PrefixTree::make(Place parent, std::span<const uint32_t> tokens) {
+  const Place place = take_slot(nodes_, free_nodes_);
+  nodes_[place].tokens.assign(tokens.begin(), tokens.end());
+  nodes_[place].depth = nodes_[parent].depth + tokens.size();
+  put_below(parent, place);
+  return place;
+}
+
+PrefixTree::Place PrefixTree::split(Place place, size_t tokens) {
+  take_from_parent(place);
+  const std::vector<uint32_t> whole = std::move(nodes_[place].tokens);
+  const std::span<const uint32_t> run(whole);
+  const Place before = make(nodes_[place].parent, run.first(tokens));
+  Node& node = nodes_[place];
+  node.tokens.assign(run.begin() + static_cast<ptrdiff_t>(tokens), run.end());
+  nodes_[before].covering = node.covering;
+  nodes_[before].through = std::exchange(node.through, node.covering);
+  put_below(before, place);
+  return before;
+}
+
+std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
+                                                     std::span<const uint32_t> tokens) {
+  std::span<const uint32_t> left = tokens.first(tokens.size() - tokens.size() % block_tokens_);
+  if (left.empty()) return std::nullopt;
+  Place end = start;
+  while (!left.empty()) {
+    const auto edge = edges_.find(edge_from(end, left));
+    if (edge == edges_.end()) {
+      end = make(end, left);
+      blocks_ += left.size() / block_tokens_;
+      break;
+    }
+    Place next = edge->second;
+    const size_t same = common_tokens(nodes_[next], left);
+    if (same == 0) return std::nullopt;  // nothing was made yet
+    if (same < nodes_[next].tokens.size()) next = split(next, same);
+    end = next;
+    left = left.subspan(same);
+  }
+  for (Place place = end; place != start; place = nodes_[place].parent) {
+    ++nodes_[place].covering;
+    if (nodes_[place].parent != start) ++nodes_[place].through;
+  }
+  ++nodes_[start].starting;
+  const Member member = take_slot(members_, free_members_);
+  const Member next = std::exchange(nodes_[end].first_member, member);
+  members_[member] = {ino, start, end, next, kNone};
+  if (next != kNone) members_[next].previous = member;
+  return member;
+}
+
+void PrefixTree::remove(Member member) {
+  const Membership was = std::exchange(members_[member], Membership{});
+  free_members_.push_back(member);
+  if (was.next != kNone) members_[was.next].previous = was.previous;
+  (was.previous == kNone ? nodes_[was.end].first_member : members_[was.previous].next) = was.next;
+  for (Place place = was.end; place != was.start; place = nodes_[place].parent) {
+    --nodes_[place].covering;
+    if (nodes_[place].parent != was.start) --nodes_[place].through;
+  }
+  --nodes_[was.start].starting;
+  prune(was.end);
+}
+
+// Nodes that nothing covers and nothing follows go, from the leaf on.
+void PrefixTree::prune(Place place) {
+  while (place != kStart) {
+    const Node& node = nodes_[place];
+    if (node.covering > 0 || node.starting > 0 || node.first_child != kNone) return;
+    take_from_parent(place);
+    blocks_ -= node.tokens.size() / block_tokens_;
+    const Place parent = node.parent;
+    nodes_[place] = Node{};
+    free_nodes_.push_back(place);
+    place = parent;
+  }
+}
+
+std::vector<PrefixTree::Step> PrefixTree::walk(std::span<const uint32_t> query) const {
+  std::vector<Step> path;
+  Place place = kStart;
+  for (size_t at = 0; query.size() - at >= block_tokens_;) {
+    const auto left = query.subspan(at);
+    const auto edge = edges_.find(edge_from(place, left));
+    if (edge == edges_.end()) break;
+    place = edge->second;
+    const size_t same = common_tokens(nodes_[place], left);
+    if (same == 0) break;
+    at += same;
+    path.push_back({place, at});
+    if (same < nodes_[place].tokens.size()) break;
+  }
+  return path;
+}
+
+void PrefixTree::add_ends(const Step& step, std::vector<Candidate>& to) const {
+  const size_t most = to.size() + kMostHere;
+  for (Member member = nodes_[step.place].first_member; member != kNone && to.size() < most;
+       member = members_[member].next)
+    to.push_back({nodes_[members_[member].start].depth, step.end, members_[member].ino});
+}
+
+void PrefixTree::add_leaving(const Step& step, Place next, std::vector<Candidate>& to) const {
+  constexpr size_t kMostLooks = 4096;
+  const Node& last = nodes_[step.place];
+  const size_t begin = last.depth - last.tokens.size();
+  const size_t most = to.size() + kMostHere;
+  std::vector<Place> ahead;
+  const auto add_children = [&](const Node& node) {
+    for (Place child = node.first_child; child != kNone && ahead.size() < kMostLooks;
+         child = nodes_[child].next_sibling)
+      if (child != next && nodes_[child].through > 0) ahead.push_back(child);
+  };
+  add_children(last);
+  for (size_t looks = 0; !ahead.empty() && looks < kMostLooks && to.size() < most; ++looks) {
+    const Node& node = nodes_[ahead.back()];
+    ahead.pop_back();
+    for (Member member = node.first_member; member != kNone && to.size() < most;
+         member = members_[member].next)
+      if (const size_t start = nodes_[members_[member].start].depth; start <= begin)
+        to.push_back({start, step.end, members_[member].ino});
+    add_children(node);
+  }
+}
+
+std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query,
+                                                 const std::function<bool(uint64_t ino)>& is_usable) const {
+  const std::vector<Step> path = walk(query);
+  std::vector<Candidate> found;
+  for (const Step& step : path) add_ends(step, found);
+  const auto starts_later = [](const Candidate& one, const Candidate& other) {
+    return one.start > other.start;
+  };
+  const auto ends_before = [](const Candidate& one, const Candidate& other) { return one.end < other.end; };
+  std::priority_queue<Candidate, std::vector<Candidate>, decltype(starts_later)> ahead(starts_later);
+  std::priority_queue<Candidate, std::vector<Candidate>, decltype(ends_before)> reachable(ends_before);
+  std::vector<Piece> pieces;
+  size_t at = 0;
+  // Of those that leave the path, and so end off it, the ones that leave it last come first. They are looked
+  // for only where no other holds what follows.
+  for (size_t left_to_leave = path.size();;) {
+    for (const Candidate& each : std::exchange(found, {})) ahead.push(each);
+    for (; !ahead.empty() && ahead.top().start <= at; ahead.pop()) reachable.push(ahead.top());
+    if (!reachable.empty() && reachable.top().end > at) {
+      const Candidate candidate = reachable.top();
+      reachable.pop();
+      if (!is_usable(candidate.ino)) continue;
+      pieces.push_back({candidate.ino, at, candidate.end});
+      at = candidate.end;
+    } else if (left_to_leave > 0 && path[left_to_leave - 1].end > at) {
+      const Place next = left_to_leave < path.size() ? path[left_to_leave].place : kNone;
+      add_leaving(path[--left_to_leave], next, found);
+    } else {
+      return pieces;
+    }
+  }
+}
+
+uint64_t PrefixTree::memory_bytes() const {
+  constexpr uint64_t kEdgeBytes = 56;   // a node of the map, its bucket, and what malloc adds
+  constexpr uint64_t kMallocBytes = 8;  // for the tokens of a node
+  const uint64_t nodes = nodes_.size() - free_nodes_.size();
+  return nodes_.capacity() * sizeof(Node) + members_.capacity() * sizeof(Membership) +
+         (free_nodes_.capacity() + free_members_.capacity()) * sizeof(uint32_t) +
+         nodes * (kEdgeBytes + kMallocBytes) + blocks_ * block_tokens_ * sizeof(uint32_t);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,111 @@
+// A PrefixTree answers which entries hold the longest prefix of a sequence of token ids. It is a radix tree
+// over blocks of tokens: an edge is a run of whole blocks, kept exactly, so that no answer rests on a hash
+// alone. An entry covers the blocks from where it starts (the root, or the end of the entry that holds what
+// precedes it) to its last whole block. Nodes are split where an entry starts or ends, so that an entry
+// covers a node wholly or not at all.
+//
+// An insertion, a removal and a match take time in the number of blocks of their tokens, however many entries
+// share them. Not thread safe: the index that has the tree has a lock (tier/index/entry_index.h). Failure:
+// tokens whose hash is another's under the same parent are not taken, which a pair is with 2^-64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace kvcachefs {
+
+class PrefixTree {
+ public:
+  // A place between two blocks: where an entry ends, and others may start.
+  using Place = uint32_t;
+  static constexpr Place kStart = 0;
+  // An entry's membership.
+  using Member = uint32_t;
+
+  explicit PrefixTree(size_t block_tokens) : block_tokens_(block_tokens), nodes_(1) {}
+
+  // The entry covers the whole blocks of these tokens from `start` on; without one it is no member.
+  std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens);
+  void remove(Member member);
+  Place end_of(Member member) const { return members_[member].end; }
+
+  struct Piece {
+    uint64_t ino;
+    size_t first_token, end_token;  // of the query
+  };
+  // The entries that hold the query's tokens from its first on, without a gap, each as far as any there does.
+  // Only those that `is_usable` count. It is asked of an entry at most once, and only of those that matter.
+  // Of the entries that end at one place, and of those that go on where the query leaves them, kMostHere are
+  // considered.
+  static constexpr size_t kMostHere = 64;
+  std::vector<Piece> match(std::span<const uint32_t> query,
+                           const std::function<bool(uint64_t ino)>& is_usable) const;
+
+  size_t block_tokens() const { return block_tokens_; }
+  uint64_t blocks() const { return blocks_; }  // each counts once, however many entries cover it
+  uint64_t memory_bytes() const;               // with what the allocator adds, to a tenth
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Node {
+    std::vector<uint32_t> tokens;  // of its edge; whole blocks
+    size_t depth = 0;              // in tokens, where it ends
+    Place parent = kStart;
+    Place first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
+    Member first_member = kNone;  // of those that end here
+    uint32_t covering = 0;        // so many entries cover it,
+    uint32_t through = 0;         // and so many of them its parent too
+    uint32_t starting = 0;        // so many entries start where it ends
+  };
+  struct Membership {
+    uint64_t ino = 0;
+    Place start = kStart, end = kStart;
+    Member next = kNone, previous = kNone;  // of those that end there
+  };
+  struct Edge {
+    Place parent;
+    uint64_t first_block;  // its hash
+    bool operator==(const Edge&) const = default;
+  };
+  struct EdgeHash {
+    size_t operator()(const Edge& edge) const {
+      return edge.first_block ^ (uint64_t{edge.parent} * 0x9e3779b97f4a7c15);
+    }
+  };
+  struct Candidate {
+    size_t start, end;  // in tokens of the query
+    uint64_t ino;
+  };
+
+  Edge edge_from(Place parent, std::span<const uint32_t> tokens) const;
+  size_t common_tokens(const Node& node, std::span<const uint32_t> tokens) const;
+  Place make(Place parent, std::span<const uint32_t> tokens);
+  void put_below(Place parent, Place place);
+  void take_from_parent(Place place);
+  // A new node gets the first `tokens` of the node's edge; the node keeps its number and the rest.
+  Place split(Place place, size_t tokens);
+  void prune(Place place);
+  struct Step {
+    Place place;
+    size_t end;  // in tokens of the query; the query may leave the last in its midst
+  };
+  std::vector<Step> walk(std::span<const uint32_t> query) const;
+  void add_ends(const Step& step, std::vector<Candidate>& to) const;
+  // The entries that cover the step and go on, but not to `next`.
+  void add_leaving(const Step& step, Place next, std::vector<Candidate>& to) const;
+
+  const size_t block_tokens_;
+  uint64_t blocks_ = 0;
+  std::vector<Node> nodes_;  // by Place; the first is the root
+  std::vector<Place> free_nodes_;
+  std::vector<Membership> members_;
+  std::vector<Member> free_members_;
+  std::unordered_map<Edge, Place, EdgeHash> edges_;
+};
+
+}  // namespace kvcachefs
