@@ -42,9 +42,6 @@ constexpr auto kDiskPause = std::chrono::milliseconds(100);
 // A takeover looks at a pool's files on half of the processors, because servers run meanwhile.
 constexpr unsigned kMostWalkers = 8;
 constexpr auto kRestorePause = std::chrono::milliseconds(1000);
-// The limit keeps a stop within systemd's patience of 90 s.
-constexpr uint64_t kFinishNs = 60'000'000'000;
-constexpr auto kFinishPause = std::chrono::milliseconds(5);
 // The signal ends a server thread's wait for a request. Usually the kernel ends that wait. It does not if the
 // mount is still in another mount namespace: a container's mount keeps the connection alive, and must not
 // keep the daemon from ending.
@@ -135,26 +132,25 @@ void Workers::start(unsigned server_threads) {
       become_helper("invalidator");
       session_.notify();
     });
-  threads_.emplace_back([this] {
-    pthread_setname_np(pthread_self(), "gatherer");
-    while (!stopping_) session_.control().gather(kReadPause);
-  });
-  threads_.emplace_back([this] {
-    pthread_setname_np(pthread_self(), "log reader");
-    (void)setpriority(PRIO_PROCESS, 0, kBackgroundNice);
-    while (!stopping_) session_.control().answer_log_reads(kReadPause);
-  });
-  threads_.emplace_back([this] {
-    pthread_setname_np(pthread_self(), "surveyor");
-    for (; !stopping_; std::this_thread::sleep_for(kSurveyPause))
-      for (const auto& pool : pools_.list()) pool->insight().numa_survey().step();
-  });
-  threads_.emplace_back([this] {
-    become_helper("indexer");
-    for (bool more = false; !stopping_; more = false) {
-      for (const auto& pool : pools_.list()) more |= pool->insight().index().step();
-      if (!more) std::this_thread::sleep_for(kSurveyPause);
-    }
+  const auto repeat = [this](const char* name, auto round, int its_nice = 0) {
+    threads_.emplace_back([this, name, round, its_nice] {
+      pthread_setname_np(pthread_self(), name);
+      if (its_nice > 0) (void)setpriority(PRIO_PROCESS, 0, its_nice);
+      while (!stopping_) round();
+    });
+  };
+  const auto each_pool = [this](auto act) {
+    for (const auto& pool : pools_.list()) act(*pool);
+    std::this_thread::sleep_for(kSurveyPause);
+  };
+  repeat("gatherer", [this] { session_.control().gather(kReadPause); });
+  repeat(
+      "log reader", [this] { session_.control().answer_log_reads(kReadPause); }, kBackgroundNice);
+  repeat("surveyor", [=] { each_pool([](Pool& pool) { pool.insight().numa_survey().step(); }); });
+  repeat("indexer", [=, this] {
+    each_pool([this](Pool& pool) {
+      while (!stopping_ && pool.insight().index().step()) continue;
+    });
   });
   threads_.emplace_back([this] {
     become_helper("evictor");
@@ -327,34 +323,6 @@ void Workers::end_servers() {
   }
   for (std::thread& server : servers_) server.join();
   servers_.clear();
-}
-
-// No request comes any more: dirty content that is closed is written to the disk while the disk tier's
-// threads still run.
-void Workers::finish_disks() {
-  const uint64_t deadline_ns = now_ns() + kFinishNs;
-  end_restores(deadline_ns);
-  for (const auto& pool : pools_.list()) {
-    if (pool->disk().away() != nullptr) {
-      log_warning("pool {}: its disk is away: {} dirty entries are lost", pool->name(),
-                  pool->insight().spill_usage().dirty_entries);
-      pool->disk().away()->close();
-    }
-    DiskTier* const tier = pool->disk().tier();
-    if (tier == nullptr) continue;
-    pool->disk_requests().spill_all();
-    while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
-      std::this_thread::sleep_for(kFinishPause);
-    if (!tier->spiller.idle() || !tier->store->log().idle())
-      log_warning("pool {}: stopped before all dirty entries were on the disk", pool->name());
-  }
-  disks_stopping_ = true;
-  std::vector<DiskThreads> disks;
-  {
-    MutexLock lock(mutex_);
-    disks.swap(disks_);
-  }
-  end(std::move(disks));
 }
 
 void Workers::evict() {

@@ -12,6 +12,9 @@ namespace kvcachefs {
 namespace {
 
 constexpr auto kLookAgain = std::chrono::milliseconds(100);
+// The limit keeps a stop within systemd's patience of 90 s.
+constexpr uint64_t kFinishNs = 60'000'000'000;
+constexpr auto kFinishPause = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -104,6 +107,34 @@ void Workers::end_restores(uint64_t deadline_ns) {
     }
   }
   for (Restore& its : ending) its.thread.join();
+}
+
+// No request comes any more: dirty content that is closed is written to the disk while the disk tier's
+// threads still run.
+void Workers::finish_disks() {
+  const uint64_t deadline_ns = now_ns() + kFinishNs;
+  end_restores(deadline_ns);
+  for (const auto& pool : pools_.list()) {
+    if (pool->disk().away() != nullptr) {
+      log_warning("pool {}: its disk is away: {} dirty entries are lost", pool->name(),
+                  pool->insight().spill_usage().dirty_entries);
+      pool->disk().away()->close();
+    }
+    DiskTier* const tier = pool->disk().tier();
+    if (tier == nullptr) continue;
+    pool->disk_requests().spill_all();
+    while (now_ns() < deadline_ns && !(tier->spiller.idle() && tier->store->log().idle()))
+      std::this_thread::sleep_for(kFinishPause);
+    if (!tier->spiller.idle() || !tier->store->log().idle())
+      log_warning("pool {}: stopped before all dirty entries were on the disk", pool->name());
+  }
+  disks_stopping_ = true;
+  std::vector<DiskThreads> disks;
+  {
+    MutexLock lock(mutex_);
+    disks.swap(disks_);
+  }
+  end(std::move(disks));
 }
 
 }  // namespace kvcachefs

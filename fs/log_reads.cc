@@ -1,9 +1,13 @@
 #include "fs/log_reads.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/fault_point.h"
 #include "fs/caller.h"
 
 namespace kvcachefs {
@@ -13,6 +17,15 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(20);
 constexpr unsigned kLooksForASignal = 5;  // a look at proc(5) takes 20 us
 constexpr int kLooksAtTheEnd = 50;
+// The caller sleeps uninterruptibly, and the kernel warns of a process that does so for 120 s
+// (kernel.hung_task_timeout_secs).
+constexpr uint64_t kLongestWaitMs = 60'000;
+constexpr std::string_view kNothing = "# nothing has happened for a while\n";
+
+uint64_t longest_wait_ns() {
+  const int injected_ms = injected_error("log read waits");
+  return (injected_ms > 0 ? static_cast<uint64_t>(injected_ms) : kLongestWaitMs) * 1'000'000;
+}
 
 }  // namespace
 
@@ -21,7 +34,7 @@ void LogReads::run(const Request& request, std::shared_ptr<ControlReader> reader
   {
     MutexLock lock(mutex_);
     if (!ended_) {
-      waiting_.push_back({request, std::move(reader), size, may_wait});
+      waiting_.push_back({request, std::move(reader), size, may_wait, now_ns()});
       has_new_ = true;
       condition_.notify_all();
       return;
@@ -35,6 +48,8 @@ bool LogReads::answered(const Waiting& read, bool looks_for_signal) {
   if (!text.empty()) return (void)fuse_reply_buf(read.request, text.data(), text.size()), true;
   if (!read.may_wait) return (void)fuse_reply_err(read.request, EAGAIN), true;
   if (!looks_for_signal) return false;
+  if (now_ns() - read.begun_ns > longest_wait_ns())
+    return (void)fuse_reply_buf(read.request, kNothing.data(), std::min(kNothing.size(), read.size)), true;
   const auto caller = Caller::of(fuse_req_ctx(read.request)->pid);
   if (caller && !caller->has_signal()) return false;
   (void)fuse_reply_err(read.request, EINTR);

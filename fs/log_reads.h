@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -33,6 +34,7 @@ class LogReads {
     std::shared_ptr<ControlReader> reader;
     size_t size = 0;
     bool may_wait = true;
+    uint64_t begun_ns = 0;
   };
   static bool answered(const Waiting& read, bool looks_for_signal);
 

@@ -40,7 +40,8 @@ void write_all(int file, std::string_view bytes, const std::string& path) {
 }
 
 // All at once under its final name, or not at all: readers never see a part of a block.
-void store(const std::string& path, std::string_view content, const Tokens& tokens, const std::string& parent) {
+void store(const std::string& path, std::string_view content, const Tokens& tokens,
+           const std::string& parent) {
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   const int file = ::open(temporary.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
   if (file < 0) fail(temporary);

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/disk_tier.h"
+#include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 
@@ -351,7 +351,17 @@ TEST_F(WaitingForTheLogTest, TheEndOfTheMountIsItsEnd) {
   EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *status;
 }
 
-class AccessLogOfADiskTest : public DiskTierTest {};
+class AccessLogOfADiskTest : public FaultedTierTest {};
+
+// The kernel warns of a process that sleeps uninterruptibly for two minutes.
+TEST_F(AccessLogOfADiskTest, NoReadWaitsForLong) {
+  start();
+  arm("failing log read waits 200\n");
+  Cat cat(mount());
+  EXPECT_TRUE(cat.shows("# nothing has happened for a while\n"));
+  EXPECT_EQ(error_name(store(path("a"), "content")), "ok");
+  EXPECT_TRUE(cat.shows("\tp\ta\t")) << "and it goes on";
+}
 
 TEST_F(AccessLogOfADiskTest, WhatMovesHasALine) {
   start();

@@ -307,5 +307,48 @@ TEST_F(MatchTest, AUserIsToldOfNothingThatModesKeepFromHim) {
   EXPECT_EQ(told(65534, "names\nown\n"), 1) << "that it is there, stat tells too";
 }
 
+TEST_F(MatchTest, TheTool) {
+  start();
+  store_chain();
+  store_with("of-planner", {}, {{"agent", "planner"}, {"layer", "3"}});
+  std::string ids;
+  for (const uint32_t token : prompt()) ids += (ids.empty() ? "[" : ", ") + std::to_string(token);
+  const std::string file = disk() / "ids.json";
+  write_file(file, ids + "]");
+  const std::vector<std::string> tool = {"kvcachefs", "--mount", mount().root()};
+  const auto run_tool = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), tool.begin(), tool.end());
+    return run(words);
+  };
+  const Outcome matched = run_tool({"match", "p", "--tokens", file});
+  EXPECT_EQ(matched.exit_code, 0) << matched.error;
+  EXPECT_TRUE(matched.out.starts_with("matched_tokens=48 query_tokens=64 entries=3 index=whole\n"))
+      << matched.out;
+  const Outcome json = run_tool({"match", "p", "--tokens", file, "--json"});
+  EXPECT_NE(json.out.find(R"("matched_tokens":48)"), std::string::npos) << json.out;
+  EXPECT_NE(json.out.find(R"("name":"c")"), std::string::npos) << json.out;
+  write_file(disk() / "names", "a\nb\nnothing\n");
+  EXPECT_TRUE(run_tool({"match", "p", "--names", disk() / "names"}).out.starts_with("present=2 asked=3 "));
+  const Outcome listed = run_tool({"list", "p", "--where", "agent=planner", "layer=3", "--sort", "size"});
+  EXPECT_NE(listed.out.find("of-planner  agent=planner  layer=3"), std::string::npos)
+      << listed.out << listed.error;
+  EXPECT_EQ(run_tool({"match", "p", "--ids", "1,x"}).exit_code, 1);
+  EXPECT_EQ(run_tool({"match", "p"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"match", "nothing", "--ids", "1"}).exit_code, 1);
+}
+
+TEST_F(MatchTest, TheExamplesOfConnectors) {
+  start();
+  const std::string python = std::string(KVCACHEFS_SOURCE_DIR) + "/docs/examples/connector.py";
+  const Outcome one = run({"/usr/bin/env", "python3", python, mount().path()});
+  EXPECT_EQ(one.exit_code, 0) << one.error;
+  EXPECT_NE(one.out.find("32 of 72 tokens are cached, in 2 entries\n"), std::string::npos) << one.out;
+  EXPECT_NE(one.out.find("tokens 16 to 32: block-1, "), std::string::npos) << one.out;
+  const Outcome other = run({std::string(KVCACHEFS_BIN_DIR) + "/../tests/connector_example", mount().path()});
+  EXPECT_EQ(other.exit_code, 0) << other.error;
+  EXPECT_TRUE(other.out.starts_with("matched_tokens=32 query_tokens=72 entries=2 ")) << other.out;
+  EXPECT_NE(other.out.find("/cc-1: 1048576 bytes, begins with V\n"), std::string::npos) << other.out;
+}
+
 }  // namespace
 }  // namespace kvcachefs::test

@@ -43,6 +43,7 @@ PATHS_OF_OTHERS = {
     "tier/pool/open_disk_tier.cc": "the administrator's",
     "tier/disk/spill_target.cc": "the administrator's",
     "tier/disk/uring_block_io.cc": "the administrator's",
+    "docs/examples/connector.cc": "a client's",
 }
 PATH_RESOLUTIONS = re.compile(
     r"\bAT_FDCWD\b|(?<![\w)])::(open|stat|lstat|unlink|rename|mkdir|rmdir|chmod|chown|access|readlink)\(|"

@@ -152,7 +152,7 @@ TEST_F(EntryIndexTest, AgreesWithAModel) {
     }
     return at;
   };
-  for (int step = 0; step < 100'000; ++step) {
+  for (int step = 0; step < 20'000; ++step) {
     const std::string name = name_of(random() % 24);
     const auto is_there = known.contains(name);
     if (!is_there) {
