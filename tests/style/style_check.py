@@ -9,7 +9,7 @@ import sys
 ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 LAYERS = ["base", "alloc", "tier", "fs", "daemon"]  # each may include itself and those before it
 # The rooms of tier/, likewise; "" is what lies in the folder itself, which all but the policies may need.
-ROOMS = ["policies", "", "survivors", "catalog", "entries", "disk", "pool", "recovery"]
+ROOMS = ["policies", "", "survivors", "catalog", "entries", "disk", "index", "pool", "recovery"]
 EXEMPT = ["tests", "bench"]
 LINES_MAX, FUNCTION_LINES_MAX, PUBLIC_FUNCTIONS_MAX = 400, 70, 25
 ERRNO_READERS = re.compile(r"base/sys[a-z_]*\.(cc|h)$")
