@@ -41,7 +41,11 @@ struct CliArguments {
   std::string model;                         // of match
   std::vector<std::string> where;            // of list: `agent=planner`
   std::string sort;                          // of list: hits, age or size; empty: by name
-  std::string help;                          // the text that `help` prints
+  unsigned distance = 8;                     // of similar, as the two that follow
+  std::string not_agent;
+  size_t most = 100;
+  std::string agent;  // of forget-agent
+  std::string help;   // the text that `help` prints
 };
 
 Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);

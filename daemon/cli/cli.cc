@@ -214,20 +214,16 @@ CliResult<void> show_version(const CliArguments& arguments, const CliEnvironment
 CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& environment) {
   using Alone = CliResult<void> (*)(const CliArguments&, const CliEnvironment&);
   using OnMount = CliResult<void> (*)(const MountTree&, const CliArguments&, const CliEnvironment&);
-  static const std::map<std::string_view, Alone> alone{{"check", check},
-                                                       {"help", show_help},
-                                                       {"metrics", metrics},
-                                                       {"pin", pin},
-                                                       {"policies", show_policies},
-                                                       {"report", report},
-                                                       {"stat", show_entries},
-                                                       {"stop", stop_daemon},
-                                                       {"unpin", pin},
-                                                       {"version", show_version}};
+  static const std::map<std::string_view, Alone> alone{
+      {"check", check},   {"help", show_help},         {"metrics", metrics},
+      {"pin", pin},       {"policies", show_policies}, {"prefix-hash", prefix_hash},
+      {"report", report}, {"stat", show_entries},      {"stop", stop_daemon},
+      {"unpin", pin},     {"version", show_version}};
   static const std::map<std::string_view, OnMount> on_mount{
-      {"create", create}, {"delete", remove},     {"evict", evict}, {"get", get},        {"list", list},
-      {"match", match},   {"prefetch", prefetch}, {"reset", reset}, {"scrub", scrub},    {"set", set},
-      {"stats", stats},   {"status", status},     {"top", top},     {"upgrade", upgrade}};
+      {"create", create}, {"delete", remove}, {"evict", evict}, {"forget-agent", forget_agent},
+      {"get", get},       {"list", list},     {"match", match}, {"prefetch", prefetch},
+      {"reset", reset},   {"scrub", scrub},   {"set", set},     {"similar", similar},
+      {"stats", stats},   {"status", status}, {"top", top},     {"upgrade", upgrade}};
   if (const auto command = alone.find(arguments.command); command != alone.end())
     return command->second(arguments, environment);
   CliResult<MountTree> tree = find_tree(arguments, environment);

@@ -71,9 +71,16 @@ CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const 
 CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);
 
-// `match` shows which entries hold a prefix, or are there; `list` which have some attributes.
+// `match` shows which entries hold a prefix, or are there; `similar` blocks that are nearly those of a
+// prompt; `list` which entries have some attributes. `forget-agent` takes one attribute from all that have
+// it.
 CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);
+CliResult<void> similar(const MountTree& tree, const CliArguments& arguments,
+                        const CliEnvironment& environment);
+CliResult<void> forget_agent(const MountTree& tree, const CliArguments& arguments,
+                             const CliEnvironment& environment);
+CliResult<void> prefix_hash(const CliArguments& arguments, const CliEnvironment& environment);
 CliResult<void> list(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
 
 // `prefetch` and `scrub` wait for the disk tier: until each named entry was brought to memory or given up

@@ -1,4 +1,4 @@
-// `match` and `list`: which entries hold what a prompt needs.
+// The commands that ask which entries hold what a prompt needs.
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -17,6 +17,7 @@
 #include "daemon/cli/commands.h"
 #include "daemon/cli/declare.h"
 #include "daemon/cli/table.h"
+#include "tier/index/entry_index.h"
 
 namespace kvcachefs {
 namespace {
@@ -34,8 +35,9 @@ struct Answer {
   }
 };
 
-CliResult<Answer> ask(const MountTree& tree, const std::string& pool, std::string_view query) {
-  auto text = tree.ask(pool, "match", query);
+CliResult<Answer> ask(const MountTree& tree, const std::string& pool, std::string_view file,
+                      std::string_view query) {
+  auto text = tree.ask(pool, file, query);
   if (!text) {
     if (text.error().code == EINVAL)
       return stop(kFailure, fmt::format("pool {} takes no such query; its daemon's log says why", pool));
@@ -69,20 +71,23 @@ std::string ids_of(std::string text) {
   return text;
 }
 
-CliResult<std::string> query_of(const CliArguments& arguments) {
+CliResult<std::string> ids_given(const CliArguments& arguments) {
+  if (arguments.tokens_file.empty()) return ids_of(arguments.ids);
+  auto text = text_of(arguments.tokens_file);
+  if (!text) return text;
+  return ids_of(std::move(*text));
+}
+
+CliResult<std::string> query_of(const CliArguments& arguments, std::string_view options = {}) {
   if (!arguments.names_file.empty()) {
     auto names = text_of(arguments.names_file);
     if (!names) return names;
     return "names\n" + *names;
   }
-  std::string ids = arguments.ids;
-  if (!arguments.tokens_file.empty()) {
-    auto tokens = text_of(arguments.tokens_file);
-    if (!tokens) return tokens;
-    ids = std::move(*tokens);
-  }
+  auto ids = ids_given(arguments);
+  if (!ids) return ids;
   const std::string model = arguments.model.empty() ? "" : " model=" + arguments.model;
-  return fmt::format("tokens{}\n{}", model, ids_of(std::move(ids)));
+  return fmt::format("tokens{}{}\n{}", model, options, *ids);
 }
 
 void print_json(const Answer& answer, std::span<const char* const> fields, std::ostream& out) {
@@ -128,36 +133,62 @@ void print_rows(const Answer& answer, std::vector<Table::Column> columns, std::o
 }  // namespace
 
 void declare_find_commands(CLI::App& app, CliArguments& arguments) {
+  const auto take_tokens = [&arguments](CLI::App* command) {
+    CLI::Option_group* query = command->add_option_group("query");
+    query
+        ->add_option("--tokens", arguments.tokens_file,
+                     "Token ids: decimal numbers, or a JSON array; - reads the input")
+        ->type_name("FILE");
+    query->add_option("--ids", arguments.ids, "The token ids: 1,2,3")->type_name("LIST");
+    query->require_option(1);
+    return query;
+  };
+  const auto take_model = [&arguments](CLI::App* command) {
+    command
+        ->add_option("--model", arguments.model,
+                     "Entries of this user.kv.model alone; default: those without")
+        ->type_name("NAME");
+  };
   CLI::App* match =
       on_pool(app, arguments, "match", "Show which entries hold the longest prefix of tokens", "POOL");
-  CLI::Option_group* query = match->add_option_group("query");
-  query
-      ->add_option("--tokens", arguments.tokens_file,
-                   "Token ids: decimal numbers, or a JSON array; - reads the input")
-      ->type_name("FILE");
-  query->add_option("--ids", arguments.ids, "The token ids: 1,2,3")->type_name("LIST");
-  query
+  take_tokens(match)
       ->add_option(
           "--names", arguments.names_file,
           "Names in the pool, one a line: how many of them, from the first on, are there; - reads the input")
       ->type_name("FILE");
-  query->require_option(1);
-  match->add_option("--model", arguments.model, "Entries of this user.kv.model alone; default: those without")
-      ->type_name("NAME");
+  take_model(match);
+  CLI::App* similar =
+      on_pool(app, arguments, "similar", "Show blocks that are nearly those of the tokens", "POOL");
+  take_tokens(similar);
+  take_model(similar);
+  similar->add_option("--distance", arguments.distance, "Bits of 64 that may differ")
+      ->check(CLI::Range(0U, SimilarIndex::kMostDistance))
+      ->capture_default_str();
+  similar
+      ->add_option("--not-agent", arguments.not_agent,
+                   "Leave out this agent's entries, and those of his roles")
+      ->type_name("AGENT");
+  similar->add_option("--most", arguments.most, "So many at most")
+      ->check(CLI::Range(size_t{1}, EntryIndex::kMostSimilar))
+      ->capture_default_str();
   CLI::App* list = on_pool(app, arguments, "list", "List the entries that have these attributes", "POOL");
   list->add_option("--where", arguments.where, "agent, anchor, group, model, layer or workflow_step")
       ->required()
       ->type_name("KEY=VALUE");
   list->add_option("--sort", arguments.sort, "By hits, age or size, the largest first; default: by name")
       ->check(CLI::IsMember({"hits", "age", "size"}));
-  for (CLI::App* command : {match, list}) command->add_flag("--json", arguments.json, "As JSON");
+  for (CLI::App* command : {match, similar, list}) command->add_flag("--json", arguments.json, "As JSON");
+  on_pool(app, arguments, "forget-agent", "Make an agent's entries nobody's", "POOL")
+      ->add_option("AGENT", arguments.agent, "The value of user.kv.agent")
+      ->required();
+  take_tokens(app.add_subcommand("prefix-hash", "Print the hash of the first block of tokens, for a router"));
 }
 
 CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
   auto query = query_of(arguments);
   if (!query) return std::unexpected(query.error());
-  auto answer = ask(tree, arguments.pool, *query);
+  auto answer = ask(tree, arguments.pool, "match", *query);
   if (!answer) return std::unexpected(answer.error());
   const bool names = !arguments.names_file.empty();
   static constexpr std::array kPieces = {"first", "end", "tier", "version", "name"};
@@ -173,11 +204,57 @@ CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
   return {};
 }
 
+CliResult<void> similar(const MountTree& tree, const CliArguments& arguments,
+                        const CliEnvironment& environment) {
+  const std::string excluded = arguments.not_agent.empty() ? "" : " not_agent=" + arguments.not_agent;
+  auto query = query_of(arguments,
+                        fmt::format(" distance={} most={}{}", arguments.distance, arguments.most, excluded));
+  if (!query) return std::unexpected(query.error());
+  auto answer = ask(tree, arguments.pool, "similar", *query);
+  if (!answer) return std::unexpected(answer.error());
+  static constexpr std::array kFields = {"query_token", "token",   "distance", "confidence",
+                                         "tier",        "version", "agent",    "name"};
+  if (arguments.json) {
+    print_json(*answer, kFields, environment.out);
+    return {};
+  }
+  environment.out << answer->head << '\n';
+  print_rows(*answer,
+             {{"QUERY", Align::kRight},
+              {"TOKEN", Align::kRight},
+              {"DISTANCE", Align::kRight},
+              {"CONFIDENCE", Align::kRight},
+              {"TIER", Align::kLeft},
+              {"VERSION", Align::kRight},
+              {"AGENT", Align::kLeft},
+              {"NAME", Align::kLeft}},
+             environment.out);
+  return {};
+}
+
+CliResult<void> forget_agent(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
+  return tree.write_control(arguments.pool, "forget_agent", arguments.agent);
+}
+
+CliResult<void> prefix_hash(const CliArguments& arguments, const CliEnvironment& environment) {
+  auto ids = ids_given(arguments);
+  if (!ids) return std::unexpected(ids.error());
+  std::array<uint32_t, kSimilarBlockTokens> block{};
+  std::string_view words = *ids;
+  for (uint32_t& token : block) {
+    const auto number = number_in<uint32_t>(take_word(words));
+    if (!number) return stop(kUsage, fmt::format("a prefix hash is of the first {} token ids", block.size()));
+    token = *number;
+  }
+  environment.out << prefix_hash_of(block) << '\n';
+  return {};
+}
+
 CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
                      const CliEnvironment& environment) {
   std::string query = "where\n";
   for (const std::string& filter : arguments.where) query += filter + '\n';
-  auto answer = ask(tree, arguments.pool, query);
+  auto answer = ask(tree, arguments.pool, "match", query);
   if (!answer) return std::unexpected(answer.error());
   static constexpr std::array kFields = {"size", "tier", "hits", "age", "name"};
   const auto column = static_cast<size_t>(std::ranges::find(kFields, arguments.sort) - kFields.begin());

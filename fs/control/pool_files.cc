@@ -42,6 +42,26 @@ Result<std::string> show(ControlledPool& target) {
   return pool_option_text(present_options(target), kKey.text) + "\n";
 }
 
+Result<std::string> show_forget_agent(ControlledPool&) {
+  return "An agent's name is written: his entries stay, and are nobody's from then on.\n";
+}
+
+// The attribute goes from each of his entries, so that it lasts over a restart.
+Result<void> write_forget_agent(ControlledPool& target, std::string_view text) {
+  const std::string_view agent = trimmed(text);
+  if (agent.empty()) return wrong_text(target, "forget_agent: there is no name");
+  const EntryIndex::Filter his(Attribute::kAgent, std::string(agent));
+  for (size_t left = SIZE_MAX;;) {
+    const auto found = target.pool->insight().index().list({&his, 1}, [](const auto&...) { return true; });
+    if (found.empty()) return {};
+    if (found.size() >= left)
+      return fail(EBUSY, fmt::format("pool {}: {} entries of {} are left", target.pool->name(), left, agent));
+    left = found.size() < EntryIndex::kMostListed ? found.size() : SIZE_MAX;
+    for (const auto& [entry, metadata] : found)
+      (void)target.pool->tree().remove_xattr(entry.handle.ino, "user.kv.agent");
+  }
+}
+
 // The keys and texts are those of the command line.
 template <Key kKey>
 Result<void> write(ControlledPool& target, std::string_view text) {
@@ -274,6 +294,8 @@ constexpr std::array kFiles = {
     PoolFile{
         .name = "reset", .number = 25, .text = show_settings, .write = write_reset, .of_administrator = true},
     PoolFile{.name = "match", .number = 26, .answer = answer_match, .gathers = true},
+    PoolFile{.name = "similar", .number = 27, .answer = answer_similar, .gathers = true},
+    PoolFile{.name = "forget_agent", .number = 28, .text = show_forget_agent, .write = write_forget_agent},
 };
 static_assert(has_own_numbers(kFiles));
 

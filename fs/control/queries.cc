@@ -42,6 +42,12 @@ class IndexState {
   const bool restoring_;
 };
 
+Result<ReadableTree> tree_of(ControlledPool& target, const Rights& rights) {
+  auto root = target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
+  if (!root) return pass(root);
+  return ReadableTree(std::move(*root), rights);
+}
+
 Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, const std::string& model,
                                  const std::vector<uint32_t>& tokens) {
   const IndexState state(target);
@@ -49,30 +55,38 @@ Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, con
       model, tokens,
       [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
   std::string answer =
-      fmt::format("matched_tokens={} query_tokens={} entries={} index={}\n",
-                  pieces.empty() ? 0 : pieces.back().end_token, tokens.size(), pieces.size(), state.text());
+      fmt::format("matched_tokens={} query_tokens={} entries={} index={}{}\n",
+                  pieces.empty() ? 0 : pieces.back().end_token, tokens.size(), pieces.size(), state.text(),
+                  tokens.size() < kSimilarBlockTokens
+                      ? ""
+                      : " prefix_hash=" + prefix_hash_of(std::span(tokens).first<kSimilarBlockTokens>()));
   for (const auto& piece : pieces)
     fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}\n", piece.first_token, piece.end_token,
                    tier_name(piece.entry.tier), piece.entry.version, escaped(piece.entry.name, "\\"));
   return answer;
 }
 
-// A model server asks before it loads anything: the words are `tokens`, and perhaps `model=NAME`.
-Result<std::string> answer_tokens(ControlledPool& target, ReadableTree& tree, std::string_view words,
-                                  std::string_view ids) {
-  std::string model;
-  for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
-    const KeyValue option = split_key_value(word);
-    if (option.key != "model" || !option.value) return fail(EINVAL, fmt::format("a query's '{}'", word));
-    model = *option.value;
-  }
+Result<std::vector<uint32_t>> tokens_of(std::string_view ids) {
   std::vector<uint32_t> tokens;
   for (auto word = take_word(ids); !word.empty(); word = take_word(ids)) {
     const auto token = number_in<uint32_t>(word);
     if (!token) return fail(EINVAL, fmt::format("'{}' is no token id", word.substr(0, 32)));
     tokens.push_back(*token);
   }
-  return match_tokens(target, tree, model, tokens);
+  return tokens;
+}
+
+Result<std::string> answer_tokens(ControlledPool& target, ReadableTree& tree, std::string_view words,
+                                  std::string_view ids) {
+  std::string model;
+  for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
+    const KeyValue option = split_key_value(word);
+    if (option.key != "model" || !option.value)
+      return fail(EINVAL, fmt::format("'{}' is no option of `tokens` (model=NAME)", word.substr(0, 64)));
+    model = *option.value;
+  }
+  auto tokens = tokens_of(ids);
+  return tokens ? match_tokens(target, tree, model, *tokens) : pass(tokens);
 }
 
 struct BinaryHead {
@@ -171,9 +185,9 @@ Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree, std
 
 Result<std::string> answer_match(ControlledPool& target, const Rights& rights, std::string_view query) {
   if (query.empty()) return fmt::format("A query is written first: {}.\n", kForms);
-  auto root = target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
-  if (!root) return pass(root);
-  ReadableTree tree(std::move(*root), rights);
+  auto readable = tree_of(target, rights);
+  if (!readable) return pass(readable);
+  ReadableTree& tree = *readable;
   if (query.starts_with(kMagic)) return answer_binary(target, tree, query);
   std::string_view words = take_part(query, '\n');
   const std::string_view verb = take_word(words);
@@ -181,6 +195,51 @@ Result<std::string> answer_match(ControlledPool& target, const Rights& rights, s
   if (verb == "names" && trimmed(words).empty()) return answer_names(target, tree, query);
   if (verb == "where") return answer_where(target, tree, words, query);
   return fail(EINVAL, fmt::format("pool {}: a query is {}", target.pool->name(), kForms));
+}
+
+namespace {
+
+Result<void> set_option(EntryIndex::SimilarQuery& query, std::string_view word) {
+  const KeyValue option = split_key_value(word);
+  if (option.value && option.key == "model") return query.model = *option.value, Result<void>();
+  if (option.value && option.key == "not_agent") return query.excluded = *option.value, Result<void>();
+  const auto number = number_in<uint32_t>(option.value.value_or(""));
+  if (number && option.key == "distance" && *number <= SimilarIndex::kMostDistance)
+    return query.most_distance = *number, Result<void>();
+  if (number && option.key == "most" && *number <= EntryIndex::kMostSimilar)
+    return query.most_results = *number, Result<void>();
+  return fail(EINVAL, fmt::format("'{}' is no option of `tokens` (model=NAME not_agent=NAME distance=0 to {} "
+                                  "most=0 to {})",
+                                  word.substr(0, 64), SimilarIndex::kMostDistance, EntryIndex::kMostSimilar));
+}
+
+}  // namespace
+
+Result<std::string> answer_similar(ControlledPool& target, const Rights& rights, std::string_view text) {
+  if (text.empty()) return "A query is written first: `tokens [model=NAME]` and token ids.\n";
+  auto tree = tree_of(target, rights);
+  if (!tree) return pass(tree);
+  std::string_view words = take_part(text, '\n');
+  if (take_word(words) != "tokens")
+    return fail(EINVAL,
+                fmt::format("pool {}: a query is `tokens [model=NAME]` and token ids", target.pool->name()));
+  EntryIndex::SimilarQuery query;
+  for (auto word = take_word(words); !word.empty(); word = take_word(words))
+    if (auto set = set_option(query, word); !set) return pass(set);
+  auto tokens = tokens_of(text);
+  if (!tokens) return pass(tokens);
+  query.tokens = std::move(*tokens);
+  const IndexState state(target);
+  const auto found = index_of(target).similar(
+      query, [&](const std::string& name, const struct stat& file) { return tree->may_read(name, file); });
+  std::string answer =
+      fmt::format("blocks={} found={} truncated={} index={}\n", query.tokens.size() / kSimilarBlockTokens,
+                  found.blocks.size(), found.truncated, state.text());
+  for (const auto& [entry, block, owner] : found.blocks)
+    fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{:.4f}\t{}\t{}\t{}\t{}\n", block.query_token,
+                   block.token, block.distance, block.confidence(), tier_name(entry.tier), entry.version,
+                   owner.empty() ? "-" : escaped(owner, "\\"), escaped(entry.name, "\\"));
+  return answer;
 }
 
 Result<void> OpenQuery::add(std::string_view text) {

@@ -22,6 +22,9 @@ inline constexpr size_t kMostQueryBytes = 4 << 20;
 // `match`: the longest prefix of token ids, the run of names that are there, entries by attributes.
 Result<std::string> answer_match(ControlledPool& target, const Rights& rights, std::string_view query);
 
+// `similar`: blocks of token ids that are nearly those of the query.
+Result<std::string> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query);
+
 // An OpenQuery is one open of such a file: the writes make up the query, and the first read after them has it
 // answered. A write after that begins the next query. It is one transaction, so calls wait for one another.
 class OpenQuery {

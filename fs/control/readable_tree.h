@@ -45,7 +45,7 @@ class ReadableTree {
   const Rights& rights() const { return rights_; }
 
  private:
-  const UniqueFd root_;
+  UniqueFd root_;
   const Rights& rights_;
   std::unordered_map<std::string, UniqueFd> directories_;  // an empty one: it may not be searched
   const std::pair<const std::string, UniqueFd>* last_ = nullptr;

@@ -1,121 +1,19 @@
 // Metadata of entries, and queries for those that a prompt can reuse: `.pool/match`.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <numeric>
-#include <sstream>
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "tests/support/faults.h"
-#include "tests/support/files.h"
+#include "tests/support/match_test.h"
 #include "tests/support/program.h"
 #include "tests/support/user_process.h"
 
 namespace kvcachefs::test {
 namespace {
-
-using Tokens = std::vector<uint32_t>;
-constexpr size_t kBlock = 16;
-
-Tokens sequence(uint32_t first, size_t count) {
-  Tokens tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-std::string bytes_of(const Tokens& tokens) {
-  return {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(uint32_t)};
-}
-
-struct Answer {
-  std::string head;
-  std::vector<std::string> lines;
-  // The entries' names, in order.
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const std::string& line : lines) result.push_back(line.substr(line.rfind('\t') + 1));
-    return result;
-  }
-  std::string value(const std::string& key) const {
-    std::istringstream words(head);
-    for (std::string word; words >> word;)
-      if (word.starts_with(key + "=")) return word.substr(key.size() + 1);
-    return {};
-  }
-};
-
-using Names = std::vector<std::string>;
-
-class MatchTest : public FaultedTierTest {
- protected:
-  // An engine sets what it knows on the temporary name.
-  void store_with(const std::string& name, const Tokens& tokens,
-                  const std::map<std::string, std::string>& xattrs = {}, mode_t mode = 0644) {
-    const std::string temporary = path(name + ".tmp");
-    write_file(temporary, pattern(1, 4096), mode);
-    if (!tokens.empty()) {
-      ASSERT_EQ(set_xattr(temporary, "user.kv.tokens", bytes_of(tokens)), 0);
-    }
-    for (const auto& [key, value] : xattrs)
-      ASSERT_EQ(set_xattr(temporary, "user.kv." + key, value), 0) << key;
-    ASSERT_EQ(::rename(temporary.c_str(), path(name).c_str()), 0);
-  }
-  static int ask(const std::string& file, const std::string& query, std::string* text) {
-    const File open(file, O_RDWR);
-    for (size_t at = 0; at < query.size();) {
-      const ssize_t bytes = ::write(open.fd(), query.data() + at, query.size() - at);
-      if (bytes <= 0) return errno;
-      at += static_cast<size_t>(bytes);
-    }
-    std::string piece(1 << 16, '\0');
-    for (;;) {
-      const ssize_t bytes = ::read(open.fd(), piece.data(), piece.size());
-      if (bytes < 0) return errno;
-      if (bytes == 0) return 0;
-      text->append(piece, 0, static_cast<size_t>(bytes));
-    }
-  }
-  static Answer parse(const std::string& text) {
-    Answer answer;
-    std::istringstream lines(text);
-    std::getline(lines, answer.head);
-    for (std::string line; std::getline(lines, line);) answer.lines.push_back(line);
-    return answer;
-  }
-  Answer query(const std::string& text) {
-    std::string answer;
-    EXPECT_EQ(error_name(ask(mount().control("match"), text, &answer)), "ok") << text.substr(0, 100);
-    return parse(answer);
-  }
-  static std::string tokens_query(const Tokens& tokens, const std::string& options = "") {
-    std::string text = "tokens " + options + "\n";
-    for (const uint32_t token : tokens) text += std::to_string(token) + " ";
-    return text;
-  }
-  Answer match(const Tokens& tokens, const std::string& options = "") {
-    return query(tokens_query(tokens, options));
-  }
-  void wait_for_index() {
-    ASSERT_TRUE(eventually([&] { return match({}).value("index") == "whole"; }));
-  }
-  // A prompt of 4 blocks, of which a, b and c hold the first three.
-  void store_chain() {
-    store_with("a", sequence(0, kBlock));
-    store_with("b", sequence(100, kBlock), {{"parent", "a"}});
-    store_with("c", sequence(200, kBlock), {{"parent", "b"}});
-  }
-  static Tokens prompt() {
-    Tokens tokens = sequence(0, kBlock);
-    for (const uint32_t first : {100, 200, 300}) {
-      const Tokens more = sequence(first, kBlock);
-      tokens.insert(tokens.end(), more.begin(), more.end());
-    }
-    return tokens;
-  }
-};
 
 TEST_F(MatchTest, AStoredEntryIsFoundAtOnce) {
   start();
@@ -305,49 +203,6 @@ TEST_F(MatchTest, AUserIsToldOfNothingThatModesKeepFromHim) {
   EXPECT_EQ(told(0, "names\nclosed/a\n"), 1);
   EXPECT_EQ(told(65534, "names\nclosed/a\n"), 0);
   EXPECT_EQ(told(65534, "names\nown\n"), 1) << "that it is there, stat tells too";
-}
-
-TEST_F(MatchTest, TheTool) {
-  start();
-  store_chain();
-  store_with("of-planner", {}, {{"agent", "planner"}, {"layer", "3"}});
-  std::string ids;
-  for (const uint32_t token : prompt()) ids += (ids.empty() ? "[" : ", ") + std::to_string(token);
-  const std::string file = disk() / "ids.json";
-  write_file(file, ids + "]");
-  const std::vector<std::string> tool = {"kvcachefs", "--mount", mount().root()};
-  const auto run_tool = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), tool.begin(), tool.end());
-    return run(words);
-  };
-  const Outcome matched = run_tool({"match", "p", "--tokens", file});
-  EXPECT_EQ(matched.exit_code, 0) << matched.error;
-  EXPECT_TRUE(matched.out.starts_with("matched_tokens=48 query_tokens=64 entries=3 index=whole\n"))
-      << matched.out;
-  const Outcome json = run_tool({"match", "p", "--tokens", file, "--json"});
-  EXPECT_NE(json.out.find(R"("matched_tokens":48)"), std::string::npos) << json.out;
-  EXPECT_NE(json.out.find(R"("name":"c")"), std::string::npos) << json.out;
-  write_file(disk() / "names", "a\nb\nnothing\n");
-  EXPECT_TRUE(run_tool({"match", "p", "--names", disk() / "names"}).out.starts_with("present=2 asked=3 "));
-  const Outcome listed = run_tool({"list", "p", "--where", "agent=planner", "layer=3", "--sort", "size"});
-  EXPECT_NE(listed.out.find("of-planner  agent=planner  layer=3"), std::string::npos)
-      << listed.out << listed.error;
-  EXPECT_EQ(run_tool({"match", "p", "--ids", "1,x"}).exit_code, 1);
-  EXPECT_EQ(run_tool({"match", "p"}).exit_code, 2);
-  EXPECT_EQ(run_tool({"match", "nothing", "--ids", "1"}).exit_code, 1);
-}
-
-TEST_F(MatchTest, TheExamplesOfConnectors) {
-  start();
-  const std::string python = std::string(KVCACHEFS_SOURCE_DIR) + "/docs/examples/connector.py";
-  const Outcome one = run({"/usr/bin/env", "python3", python, mount().path()});
-  EXPECT_EQ(one.exit_code, 0) << one.error;
-  EXPECT_NE(one.out.find("32 of 72 tokens are cached, in 2 entries\n"), std::string::npos) << one.out;
-  EXPECT_NE(one.out.find("tokens 16 to 32: block-1, "), std::string::npos) << one.out;
-  const Outcome other = run({std::string(KVCACHEFS_BIN_DIR) + "/../tests/connector_example", mount().path()});
-  EXPECT_EQ(other.exit_code, 0) << other.error;
-  EXPECT_TRUE(other.out.starts_with("matched_tokens=32 query_tokens=72 entries=2 ")) << other.out;
-  EXPECT_NE(other.out.find("/cc-1: 1048576 bytes, begins with V\n"), std::string::npos) << other.out;
 }
 
 }  // namespace

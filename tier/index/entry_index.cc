@@ -128,7 +128,19 @@ void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& met
   record.model = &model;
   ++model.records;
   insert_after_parent(ino, record, model, metadata);
+  if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
   count(model);
+}
+
+void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
+  const auto owner = owners_.acquire(metadata[Attribute::kAgent]);
+  if (!owner) {
+    ++refused_;
+    return;
+  }
+  record.owner = *owner;
+  if (!model.similar) model.similar = std::make_unique<SimilarIndex>();
+  model.similar->insert(ino, *owner, metadata.tokens, 0);
 }
 
 void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
@@ -166,6 +178,10 @@ void EntryIndex::drop(uint64_t ino) {
   if (found == records_.end()) return;
   const Record& record = found->second;
   if (record.member) record.model->tree.remove(*record.member);
+  if (record.owner) {
+    record.model->similar->remove(ino);
+    owners_.release(*record.owner);
+  }
   if (record.awaits) {
     const auto awaiting = awaiting_.find(*record.awaits);
     awaiting->second.erase(ino);
@@ -234,6 +250,27 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
   return result;
 }
 
+EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const MayRead& may_read) {
+  SimilarFound result;
+  MutexLock lock(mutex_);
+  (void)work(now_ns() + kCatchUpNs);
+  const auto known = models_.find(query.model);
+  if (known == models_.end() || !known->second.similar) return result;
+  // What the caller may not read takes no place in the answer, as long as it is not the most of it.
+  const auto answer = known->second.similar->find(query.tokens, query.most_distance,
+                                                  owners_.excluding(query.excluded), kMostSimilar);
+  result.truncated = answer.truncated;
+  std::unordered_map<uint64_t, std::optional<Found>> looked_at;
+  for (const Similar& block : answer.found) {
+    if (result.blocks.size() == query.most_results) break;
+    const auto [found, is_new] = looked_at.try_emplace(block.ino);
+    if (is_new) found->second = look_at(block.ino, may_read);
+    if (found->second)
+      result.blocks.push_back({*found->second, block, std::string(owners_.name_of(block.owner))});
+  }
+  return result;
+}
+
 std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
                                                                      const MayRead& may_read) {
   std::vector<std::pair<Found, Metadata>> result;
@@ -267,7 +304,8 @@ EntryIndex::Usage EntryIndex::usage() const {
 
 void EntryIndex::count(Model& model) {
   const bool ends = model.records == 0;
-  const uint64_t bytes = ends ? 0 : kModelBytes + model.tree.memory_bytes();
+  const uint64_t similar_bytes = model.similar ? model.similar->memory_bytes() : 0;
+  const uint64_t bytes = ends ? 0 : kModelBytes + model.tree.memory_bytes() + similar_bytes;
   const uint64_t blocks = ends ? 0 : model.tree.blocks();
   index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
   indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);

@@ -14,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,7 +29,9 @@
 #include "base/mutex.h"
 #include "tier/entries/entries.h"
 #include "tier/index/metadata.h"
+#include "tier/index/owner_names.h"
 #include "tier/index/prefix_tree.h"
+#include "tier/index/similar_index.h"
 
 namespace kvcachefs {
 
@@ -69,6 +72,27 @@ class EntryIndex final : public EntryObserver {
   // The entries of the model that hold the longest prefix of the tokens, in order and without a gap.
   std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens,
                            const MayRead& may_read) EXCLUDES(mutex_);
+  // The indexed blocks that are nearly one of the query's, the nearest first, of entries whose content holds
+  // at any position (user.kv.pre_rope).
+  struct SimilarQuery {
+    std::string model;
+    std::vector<uint32_t> tokens;
+    unsigned most_distance = 8;  // in bits of 64; SimilarIndex::kMostDistance at most
+    std::string excluded = {};   // an owner; neither his entries nor those of his roles are in the answer
+    size_t most_results = 100;   // kMostSimilar at most
+  };
+  struct SimilarBlockOf {
+    Found entry;
+    Similar block;
+    std::string owner;
+  };
+  struct SimilarFound {
+    std::vector<SimilarBlockOf> blocks;
+    uint64_t truncated = 0;  // blocks of the query for which not all was looked at
+  };
+  static constexpr size_t kMostSimilar = 4096;
+  SimilarFound similar(const SimilarQuery& query, const MayRead& may_read) EXCLUDES(mutex_);
+
   // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
   static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;
@@ -90,6 +114,7 @@ class EntryIndex final : public EntryObserver {
   struct Model {
     std::string name;
     PrefixTree tree{kBlockTokens};
+    std::unique_ptr<SimilarIndex> similar = {};  // of entries that hold at any position, if there are any
     uint64_t records = 0;
     uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
   };
@@ -102,8 +127,9 @@ class EntryIndex final : public EntryObserver {
     uint32_t generation = 0;
     Model* model = nullptr;  // none: it has no tokens
     std::optional<PrefixTree::Member> member = std::nullopt;
-    bool ends_at_block = false;       // so that others can follow it
-    std::vector<Checksum> keys = {};  // by which those that follow it name it
+    std::optional<OwnerNumber> owner = std::nullopt;  // it is in the model's SimilarIndex, as this owner's
+    bool ends_at_block = false;                       // so that others can follow it
+    std::vector<Checksum> keys = {};                  // by which those that follow it name it
     std::optional<Checksum> awaits = std::nullopt;
     std::array<ByValue::value_type*, kAttributes> values = {};
   };
@@ -116,6 +142,7 @@ class EntryIndex final : public EntryObserver {
   void read(uint64_t ino) REQUIRES(mutex_);
   void insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
   void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
+  void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
   void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
       REQUIRES(mutex_);
   std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
@@ -133,6 +160,7 @@ class EntryIndex final : public EntryObserver {
   std::unordered_multimap<Checksum, uint64_t, KeyHash> by_key_ GUARDED_BY(mutex_);
   std::unordered_map<Checksum, std::unordered_set<uint64_t>, KeyHash> awaiting_ GUARDED_BY(mutex_);
   ByValue by_value_ GUARDED_BY(mutex_);
+  OwnerNames owners_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, index_bytes_{0}, refused_{0};
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);

@@ -92,7 +92,10 @@ TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
                                                    {"user_share", 20},
                                                    {"users", 21},
                                                    {"settings", 24},
-                                                   {"reset", 25}};
+                                                   {"reset", 25},
+                                                   {"match", 26},
+                                                   {"similar", 27},
+                                                   {"forget_agent", 28}};
   const std::map<std::string, uint64_t> of_server = {{"version", 1},   {"stats", 2},   {"stats.json", 3},
                                                      {"upgrades", 4},  {"metrics", 5}, {"configure", 6},
                                                      {"access_log", 7}};

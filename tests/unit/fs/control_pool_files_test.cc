@@ -81,7 +81,10 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
                                                   {"user_share", 0644},
                                                   {"users", 0444},
                                                   {"settings", 0444},
-                                                  {"reset", 0644}};
+                                                  {"reset", 0644},
+                                                  {"match", 0666},
+                                                  {"similar", 0666},
+                                                  {"forget_agent", 0644}};
   EXPECT_EQ(modes, expected);
   modes.clear();
   for (const PoolFile& each : pool_files())
