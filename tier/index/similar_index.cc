@@ -42,23 +42,6 @@ uint32_t take_place(std::deque<T>& places, std::vector<uint32_t>& free_places, c
   return place;
 }
 
-struct Flip {
-  uint16_t bits;
-  uint16_t count;
-};
-
-// All ways to flip at most `most` of so many bits, those that flip fewer first.
-std::vector<Flip> flips_of(unsigned bits, unsigned most) {
-  std::vector<Flip> flips = {{0, 0}};
-  for (size_t i = 0; i < flips.size() && flips[i].count < most; ++i) {
-    for (int bit = std::bit_width(flips[i].bits); bit < static_cast<int>(bits); ++bit) {
-      flips.push_back(
-          {static_cast<uint16_t>(flips[i].bits | 1u << bit), static_cast<uint16_t>(flips[i].count + 1)});
-    }
-  }
-  return flips;
-}
-
 bool ranks_before(const Similar& one, const Similar& other) {
   const auto rank = [](const Similar& similar) {
     return std::tie(similar.distance, similar.query_token, similar.ino, similar.token, similar.owner);
@@ -115,6 +98,23 @@ class SimilarIndex::Search {
   }
 
  private:
+  struct Flip {
+    uint16_t bits;
+    uint16_t count;
+  };
+
+  // All ways to flip at most `most` of so many bits, those that flip fewer first.
+  static std::vector<Flip> flips_of(unsigned bits, unsigned most) {
+    std::vector<Flip> flips = {{0, 0}};
+    for (size_t i = 0; i < flips.size() && flips[i].count < most; ++i) {
+      for (int bit = std::bit_width(flips[i].bits); bit < static_cast<int>(bits); ++bit) {
+        flips.push_back(
+            {static_cast<uint16_t>(flips[i].bits | 1u << bit), static_cast<uint16_t>(flips[i].count + 1)});
+      }
+    }
+    return flips;
+  }
+
   // A bucket to be looked into.
   struct Probe {
     size_t table;
