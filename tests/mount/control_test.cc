@@ -21,11 +21,12 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-const std::vector<std::string> kWritable = {
-    "size",        "policy",          "watermarks",      "entry_size",    "evict",      "pinned_max",
-    "spill",       "durability",      "admission",       "auto_prefetch", "prefetch",   "scrub",
-    "max_entries", "max_directories", "max_xattr_bytes", "max_xattrs",    "user_share", "reset",
-    "match",       "similar",         "forget_agent"};
+const std::vector<std::string> kWritable = {"size",        "policy",          "watermarks",      "entry_size",
+                                            "evict",       "pinned_max",      "spill",           "durability",
+                                            "admission",   "auto_prefetch",   "prefetch",        "scrub",
+                                            "max_entries", "max_directories", "max_xattr_bytes", "max_xattrs",
+                                            "user_share",  "reset",           "forget_agent"};
+const std::vector<std::string> kAnswering = {"match", "similar"};  // any user may ask
 const std::vector<std::string> kReadOnly = {"stats",    "stats.json", "numa",    "entries",
                                             "size_max", "users",      "settings"};
 
@@ -64,11 +65,12 @@ TEST_F(ControlTest, FilesAreThereAndNotListed) {
   EXPECT_EQ(list(mount().path()), std::vector<std::string>());
   std::vector<std::string> all = kWritable;
   all.insert(all.end(), kReadOnly.begin(), kReadOnly.end());
+  all.insert(all.end(), kAnswering.begin(), kAnswering.end());
   for (const std::string& name : all) {
     struct stat status {};
     ASSERT_EQ(::stat(control(name).c_str(), &status), 0) << name;
     const bool writable = std::find(kWritable.begin(), kWritable.end(), name) != kWritable.end();
-    const bool answers = name == "match" || name == "similar";
+    const bool answers = std::ranges::find(kAnswering, name) != kAnswering.end();
     const mode_t mode = answers ? 0666 : writable ? 0644 : name == "entries" ? 0400 : 0444;
     EXPECT_EQ(status.st_mode, S_IFREG | mode) << name;
     EXPECT_EQ(read_file(control(name)).back(), '\n') << name;
