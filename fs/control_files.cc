@@ -182,13 +182,13 @@ void ControlFiles::getattr(const Request& request, NodeId id) {
   (void)fuse_reply_attr(request, &*attributes, 0);
 }
 
-Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading) {
+Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading,
+                                                                        uid_t user) {
   if (!is_file(id)) return fail(EISDIR);
   const auto described = server();
   const ServerFile* const of_server = server_file(id);
   const PoolFile* const of_pool = pool_file(id);
-  auto result = std::make_shared<OpenFile>();
-  result->id = id;
+  auto result = std::make_shared<OpenFile>(id, query_budget_, user);
   if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
     result->pool =
         std::make_unique<ControlledPool>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
@@ -239,7 +239,7 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
     give_back_open(user);
     return reply_error(request, {EMFILE, {}});
   }
-  auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY);
+  auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY, user);
   const auto handle = file->fh;
   if (opened) {
     (*opened)->user = user;

@@ -67,8 +67,11 @@ class ControlFiles {
   void end_log_reads() { logs_.end(); }  // called before the mount goes
 
  private:
+  static constexpr uid_t kUnknownUser = static_cast<uid_t>(-1);
   // An OpenFile keeps the target alive as long as the reader on it.
   struct OpenFile {
+    OpenFile(NodeId its_id, QueryBudget& budget, uid_t uid) : id(its_id), query(budget, uid) {}
+
     NodeId id;
     std::unique_ptr<ControlledPool> pool;
     std::unique_ptr<ControlReader> reader;
@@ -78,7 +81,7 @@ class ControlFiles {
   };
 
   Result<struct stat> attributes_of(NodeId id) const;
-  Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading);
+  Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading, uid_t user = kUnknownUser);
   void forget_open(uint64_t handle) EXCLUDES(mutex_);
   void give_back_open(uid_t user) EXCLUDES(mutex_);
   Result<uint64_t> handle_for(const Request& request, NodeId id) EXCLUDES(mutex_);
@@ -98,6 +101,7 @@ class ControlFiles {
   SettingOrigins* const origins_;
   const bool over_io_uring_;
   const std::optional<gid_t> control_group_;
+  QueryBudget query_budget_;
   ControlReads gathering_;
   LogReads logs_;
 

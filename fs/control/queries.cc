@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -132,7 +133,8 @@ Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std
     if (ended) continue;
     name = line.find('\\') == std::string_view::npos ? std::string(line) : unescaped(line);
     const auto [directory_name, last] = split_name(name);
-    const auto directory = name.starts_with('/') ? std::nullopt : tree.directory(directory_name);
+    const bool is_path = !name.starts_with('/') && name.size() < PATH_MAX;
+    const auto directory = is_path ? tree.directory(directory_name) : std::nullopt;
     const auto file = directory && !last.empty() ? sys::stat_at(*directory, last.data()) : fail(ENOENT);
     const auto tier = file && S_ISREG(file->st_mode) ? index_of(target).tier_of(file->st_ino) : std::nullopt;
     end_run(tier);
@@ -244,13 +246,11 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
 
 Result<void> OpenQuery::add(std::string_view text) {
   MutexLock lock(mutex_);
-  if (std::exchange(answered_, false)) {
-    query_.clear();
-    too_large_ = false;
-  }
-  answer_.clear();
+  if (std::exchange(answered_, false)) too_large_ = false;
+  answer_ = {};
   too_large_ |= query_.size() + text.size() > kMostQueryBytes;
   if (too_large_) return fail(EMSGSIZE);
+  if (!memory_.set(query_.size() + text.size())) return fail(EDQUOT);
   query_ += text;
   return {};
 }
@@ -259,6 +259,8 @@ Result<std::string> OpenQuery::read(uint64_t offset, size_t size, const Answer& 
   MutexLock lock(mutex_);
   if (!std::exchange(answered_, true)) {
     auto text = too_large_ ? fail(EMSGSIZE) : answer(query_);
+    query_ = {};
+    if (text && !memory_.set(text->size())) return fail(EDQUOT);
     if (!text) return text;
     answer_ = std::move(*text);
     begin_ = offset;

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "fs/control/controlled_pool.h"
+#include "fs/control/query_budget.h"
 #include "fs/control/readable_tree.h"
 
 namespace kvcachefs {
@@ -29,6 +30,9 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
 // answered. A write after that begins the next query. It is one transaction, so calls wait for one another.
 class OpenQuery {
  public:
+  OpenQuery(QueryBudget& budget, uid_t user) : memory_(budget, user) {}
+
+  // EDQUOT: with this, and what is open, the user would take more than his share.
   Result<void> add(std::string_view text) EXCLUDES(mutex_);
   // The part of the answer at the offset. A client that reads on where it has written to gets the answer from
   // its beginning too.
@@ -41,6 +45,7 @@ class OpenQuery {
   bool too_large_ GUARDED_BY(mutex_) = false;
   bool answered_ GUARDED_BY(mutex_) = false;
   std::string answer_ GUARDED_BY(mutex_);
+  QueryBudget::Part memory_ GUARDED_BY(mutex_);
   uint64_t begin_ GUARDED_BY(mutex_) = 0;  // the offset of the answer
 };
 

@@ -10,8 +10,8 @@
 namespace kvcachefs {
 namespace {
 
-// Engines spread their entries over some thousand directories; more are opened anew.
-constexpr size_t kMostDirectories = 1024;
+// Engines spread their entries over 256 directories and more; beyond these they are opened anew.
+constexpr size_t kMostDirectories = 256;
 
 std::optional<int> descriptor_of(const UniqueFd& directory) {
   return directory ? std::optional(directory.get()) : std::nullopt;

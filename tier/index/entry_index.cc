@@ -15,8 +15,8 @@ constexpr uint64_t kCatchUpNs = 100'000'000;
 // A pool of 2 MiB entries of 256 tokens needs a 1,600th of its size.
 constexpr uint64_t kShareOfPool = 32;
 constexpr uint64_t kLeastBytes = 1 << 20;
-// With what the allocator adds: a record with three keys, and with values that others have too.
-constexpr uint64_t kRecordBytes = 480;
+// With what the allocator adds, a set of the entries that have it.
+constexpr uint64_t kValueBytes = 256;
 constexpr uint64_t kModelBytes = 512;
 
 bool is_whole(const Entry& entry) {
@@ -111,6 +111,8 @@ void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
     if (metadata.attributes[i].empty()) continue;
     const auto value =
         by_value_.try_emplace(value_key(static_cast<Attribute>(i), metadata.attributes[i])).first;
+    // A value that many have is counted for each, because the others may go first.
+    record.bytes += kValueBytes + value->first.size();
     value->second.insert(ino);
     record.values[i] = &*value;
   }
@@ -118,7 +120,7 @@ void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   for (const Checksum& key : record.keys) by_key_.emplace(key, ino);
   Record& known = records_[ino] = std::move(record);
   ++indexed_entries_;
-  index_bytes_ += kRecordBytes;
+  index_bytes_ += known.bytes;
   if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata);
 }
 
@@ -181,6 +183,8 @@ void EntryIndex::drop(uint64_t ino) {
   if (record.owner) {
     record.model->similar->remove(ino);
     owners_.release(*record.owner);
+    // It keeps the memory of its largest size.
+    if (record.model->similar->blocks() == 0) record.model->similar.reset();
   }
   if (record.awaits) {
     const auto awaiting = awaiting_.find(*record.awaits);
@@ -200,9 +204,9 @@ void EntryIndex::drop(uint64_t ino) {
     --record.model->records;
     count(*record.model);
   }
-  records_.erase(found);
   --indexed_entries_;
-  index_bytes_ -= kRecordBytes;
+  index_bytes_ -= record.bytes;
+  records_.erase(found);
 }
 
 std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd) {

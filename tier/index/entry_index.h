@@ -122,6 +122,7 @@ class EntryIndex final : public EntryObserver {
   struct KeyHash {
     size_t operator()(const Checksum& key) const { return key.low; }
   };
+  static constexpr uint64_t kRecordBytes = 480;  // with three keys, and with what the allocator adds
   struct Record {
     uint32_t content_epoch = 0;
     uint32_t generation = 0;
@@ -132,6 +133,7 @@ class EntryIndex final : public EntryObserver {
     std::vector<Checksum> keys = {};                  // by which those that follow it name it
     std::optional<Checksum> awaits = std::nullopt;
     std::array<ByValue::value_type*, kAttributes> values = {};
+    uint64_t bytes = kRecordBytes;  // that it counts
   };
 
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);

@@ -1,0 +1,62 @@
+// The memory that open queries and their answers take (fs/control/queries.h): each user has a share, and all
+// together a limit, so that opens with large queries do not add up. Any thread; the lock is a leaf. Failure:
+// nothing is given beyond a bound.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace kvcachefs {
+
+class QueryBudget {
+ public:
+  static constexpr uint64_t kMostOfUser = 64 << 20;
+  static constexpr uint64_t kMostOfAll = 512 << 20;
+
+  // What was given goes back with it.
+  class Part {
+   public:
+    Part(QueryBudget& budget, uid_t user) : budget_(&budget), user_(user) {}
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+    ~Part() { set(0); }
+
+    // It takes so many bytes from now on; false: it takes what it took before.
+    bool set(uint64_t bytes) {
+      if (!budget_->change(user_, bytes_, bytes)) return false;
+      bytes_ = bytes;
+      return true;
+    }
+    uint64_t bytes() const { return bytes_; }
+
+   private:
+    QueryBudget* budget_;
+    const uid_t user_;
+    uint64_t bytes_ = 0;
+  };
+
+ private:
+  bool change(uid_t user, uint64_t before, uint64_t after) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    uint64_t& his = of_user_[user];
+    const bool fits =
+        after <= before || (his - before + after <= kMostOfUser && all_ - before + after <= kMostOfAll);
+    if (fits) {
+      his += after - before;
+      all_ += after - before;
+    }
+    if (his == 0) of_user_.erase(user);
+    return fits;
+  }
+
+  Mutex mutex_;
+  uint64_t all_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<uid_t, uint64_t> of_user_ GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcachefs
