@@ -68,6 +68,9 @@ without_service_manager() {
   check 'kvcachefsd starts' kvcachefsd --version
   check 'no libfuse is needed' fails sh -c 'ldd /usr/sbin/kvcachefsd | grep fuse'
 
+  check 'what the autopkgtest needs' apt install --no-install-recommends attr
+  check 'the autopkgtest' /autopkgtest/mount-store-upgrade
+
   mkdir -p /mnt/llama
   echo 'llama /mnt/llama kvcachefs size=64M,nofail 0 0' >>/etc/fstab
   check 'a line of fstab is mounted' mount -a
@@ -87,7 +90,7 @@ without_service_manager() {
 
 nothing_left() {
   local left
-  left=$(find / -xdev \( -path /proc -o -path /data -o -path /checks -o -path /packages -o -path /tmp -o -path /var/cache/apt \) -prune -o \
+  left=$(find / -xdev \( -path /proc -o -path /data -o -path /checks -o -path /packages -o -path /autopkgtest -o -path /tmp -o -path /var/cache/apt \) -prune -o \
     -iname '*kvcachefs*' -print; find /run -iname '*kvcachefs*')
   equal "$left" ''
 }
@@ -166,7 +169,7 @@ make_package_of_later_format() {
   dpkg-deb --root-owner-group -b /tmp/later /tmp/later.deb
 }
 
-under_systemd() {
+changes_under_systemd() {
   local pid metrics_pid
   check 'apt installs the package' apt install --no-install-recommends "${old[0]}"
   check 'the service is not enabled' equal "$(systemctl is-enabled kvcachefs || true)" disabled
@@ -213,7 +216,10 @@ under_systemd() {
   check 'the client of the service goes on' goes_on /tmp/load.service
   touch /tmp/enough
   wait
+}
 
+removal_under_systemd() {
+  local path pool
   exec 9</mnt/llama/kept
   check 'a removal, with a mount of fstab in use' apt remove kvcachefs
   check 'says what goes on' said '/run/kvcachefs/mount is in use by process'
@@ -245,7 +251,8 @@ under_systemd() {
 }
 
 if [ "${1:-}" = under-systemd ]; then
-  under_systemd
+  changes_under_systemd
+  removal_under_systemd
   echo "$checks checks passed under systemd"
   exit 0
 fi
