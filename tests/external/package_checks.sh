@@ -177,6 +177,7 @@ changes_under_systemd() {
   configure
   check 'configured, it is enabled and starts' systemctl enable --now kvcachefs
   check 'the line of fstab is mounted' mount /mnt/llama
+  check 'a setting is changed' kvcachefs --mount /mnt/kv set q watermarks=80:90
   check 'the metrics and the target are enabled and start' start_other_units
   check 'the metrics are served' until_true 10 metrics_served
   mkdir -p /mnt/alone
@@ -238,6 +239,7 @@ removal_under_systemd() {
   check 'apt installs the package again' apt install "${new[0]}"
   check 'the service is still enabled' equal "$(systemctl is-enabled kvcachefs || true)" enabled
   check 'and starts, with the others' systemctl start kvcachefs kvcachefs-metrics kvcachefs.target
+  check 'what was set is there' grep -q '^watermarks set 80:90$' /mnt/kv/q/.pool/settings
   for pool in p q; do check "what pool $pool had on disk is there" until_true 20 same /tmp/kept /mnt/kv/$pool/kept; done
 
   rm -r "$drop_in"
