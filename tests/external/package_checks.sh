@@ -109,11 +109,11 @@ load() {
     echo $i >"$report"
   done
 }
-# goes_on REPORT: the client makes progress from now on.
+# goes_on REPORT: the client makes progress from now on. A round takes half a second where the processors are busy.
 goes_on() {
   local before
   before=$(cat "$1")
-  until_true 10 eval "[ \"\$(cat $1)\" -gt $((before + 20)) ]"
+  until_true 120 eval "[ \"\$(cat $1)\" -gt $((before + 20)) ]" || { tail "$1" "$1".failed; return 1; }
 }
 no_failure() { ! cat /tmp/load.*.failed 2>/dev/null; }
 
