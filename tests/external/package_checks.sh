@@ -43,7 +43,7 @@ same() { equal "$(sha256sum <"$1")" "$(sha256sum <"$2")"; }
 no_process() {
   local line found=0
   for line in /proc/[0-9]*/cmdline; do
-    if tr '\0' ' ' <"$line" 2>/dev/null | grep -E "$1"; then found=1; fi
+    if tr '\0' ' ' 2>/dev/null <"$line" | grep -E "$1"; then found=1; fi
   done
   return $found
 }
@@ -200,7 +200,7 @@ changes_under_systemd() {
   check 'and served' until_true 10 metrics_served
   check 'what could not be upgraded is a hint' said '/mnt/alone is served by the program from before, until it is mounted anew'
   umount /mnt/alone
-  until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/alone'
+  check 'its daemon ends when it is unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/alone'
 
   check 'a downgrade to a version that knows the formats' apt install "${old[0]}"
   check 'is installed' equal "$(installed)" "ii $(version_of "${old[0]}")"
@@ -266,6 +266,8 @@ printf '[Unit]\nDescription=nothing but what is started here\n' >/etc/systemd/sy
 systemctl set-default checks.target >/dev/null 2>&1
 unshare --mount --pid --fork --cgroup --uts --ipc bash -c '
   mount -t proc proc /proc && mkdir -p /run/systemd/system
+  # As on a machine: what is unmounted goes from the namespaces of services, too (kvcachefs-metrics has one).
+  mount --make-rshared /
   export container=test
   exec /lib/systemd/systemd --system --log-target=console --show-status=0' >/tmp/systemd.log 2>&1 &
 unshare_pid=$!
