@@ -2,7 +2,7 @@
 # What an administrator does who has README alone: on a fresh Debian 13 with systemd as init and a second disk he runs the three
 # lines of its install section, with the options of its disk tier in the line of fstab, stores files, and reboots; then the pool is
 # there with what was on its disk. The lines are taken from README, with sizes that fit the guest. It runs
-# without KVM, so any machine will do: some six minutes. Needs root, 4 GiB of disk, 2 GiB of memory, debootstrap and
+# without KVM, so any machine will do: 5 minutes of a processor. Needs root, 4 GiB of disk, 2 GiB of memory, debootstrap and
 # qemu-system-x86 (packaging/setup.sh --guest --package).
 #
 # usage: tests/external/install_guest.sh PACKAGE.deb
