@@ -85,7 +85,10 @@ enter='
   for number in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${number%:*}" "$root/dev/${number#*:}"; done
   mount -t tmpfs -o mode=755 tmpfs "$root/run"
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+  # Fetched packages are for all runs; the lock on them is each run its own, or a second at the same time would fail. apt checks what it fetched.
   mount --bind "$archives" "$root/var/cache/apt/archives"
+  touch "$archives/lock" "$scratch/lock"
+  mount --bind "$scratch/lock" "$root/var/cache/apt/archives/lock"
   cat /etc/resolv.conf >"$root/etc/resolv.conf" 2>/dev/null || true
   cat /etc/hosts >"$root/etc/hosts"
   while IFS=: read -r from to; do

@@ -46,7 +46,8 @@ for release in "${releases[@]}"; do
   started=$SECONDS
   mkdir -p "$work/data-$release"
   "$root/packaging/clean-root.sh" --cache "$cache" --bind "$old/$release:/packages/old" --bind "$new/$release:/packages/new" \
-    --bind "$root/tests/external:/checks" --bind "$work/data-$release:/data" "$release" \
+    --bind "$root/tests/external:/checks" --bind "$root/packaging/debian/tests:/autopkgtest" \
+    --bind "$work/data-$release:/data" "$release" \
     bash /checks/package_checks.sh || failed=1
   echo "package.sh: $release took $((SECONDS - started)) s"
 done

@@ -5,6 +5,7 @@ set -euo pipefail
 
 readonly old=(/packages/old/kvcachefs_*.deb) new=(/packages/new/kvcachefs_*.deb)
 readonly log=/tmp/last.log
+readonly drop_in=/etc/systemd/system/kvcachefs-metrics.service.d metrics_port=19412
 checks=0
 
 # check WHAT COMMAND...
@@ -42,7 +43,7 @@ same() { equal "$(sha256sum <"$1")" "$(sha256sum <"$2")"; }
 no_process() {
   local line found=0
   for line in /proc/[0-9]*/cmdline; do
-    if tr '\0' ' ' <"$line" 2>/dev/null | grep -E "$1"; then found=1; fi
+    if tr '\0' ' ' 2>/dev/null <"$line" | grep -E "$1"; then found=1; fi
   done
   return $found
 }
@@ -58,13 +59,17 @@ without_service_manager() {
   check 'the mount helper, where mount looks for it' equal "$(stat -c '%a %U:%G' /sbin/mount.kvcachefs)" '755 root:root'
   check 'the configuration' equal "$(stat -c '%a %U:%G' /etc/kvcachefs.toml)" '644 root:root'
   check 'the unit' grep -q '^ExecStart=' "$(dpkg -L kvcachefs | grep 'systemd/system/kvcachefs.service$')"
-  for page in man1/kvcachefs.1 man5/kvcachefs.toml.5 man8/kvcachefsd.8 man8/mount.kvcachefs.8; do
+  for page in man1/kvcachefs.1 man5/kvcachefs.toml.5 man7/kvcachefs.7 man8/kvcachefsd.8 man8/mount.kvcachefs.8; do
     check "the manual $page" test -n "$(dpkg -L kvcachefs | grep "/$page.gz")"
   done
+  check 'the group of those who may steer pools' getent group kvcachefs
   check 'no file lies outside /usr merged' fails grep -E '^/(bin|sbin|lib64)/' <(dpkg -L kvcachefs)
   check 'all files are as they were packed' dpkg --verify kvcachefs
   check 'kvcachefsd starts' kvcachefsd --version
   check 'no libfuse is needed' fails sh -c 'ldd /usr/sbin/kvcachefsd | grep fuse'
+
+  check 'what the autopkgtest needs' apt install --no-install-recommends attr
+  check 'the autopkgtest' /autopkgtest/mount-store-upgrade
 
   mkdir -p /mnt/llama
   echo 'llama /mnt/llama kvcachefs size=64M,nofail 0 0' >>/etc/fstab
@@ -85,7 +90,7 @@ without_service_manager() {
 
 nothing_left() {
   local left
-  left=$(find / -xdev \( -path /proc -o -path /data -o -path /checks -o -path /packages -o -path /tmp -o -path /var/cache/apt \) -prune -o \
+  left=$(find / -xdev \( -path /proc -o -path /data -o -path /checks -o -path /packages -o -path /autopkgtest -o -path /tmp -o -path /var/cache/apt \) -prune -o \
     -iname '*kvcachefs*' -print; find /run -iname '*kvcachefs*')
   equal "$left" ''
 }
@@ -104,11 +109,11 @@ load() {
     echo $i >"$report"
   done
 }
-# goes_on REPORT: the client makes progress from now on.
+# goes_on REPORT: the client makes progress from now on. A round takes half a second where the processors are busy.
 goes_on() {
   local before
   before=$(cat "$1")
-  until_true 10 eval "[ \"\$(cat $1)\" -gt $((before + 20)) ]"
+  until_true 120 eval "[ \"\$(cat $1)\" -gt $((before + 20)) ]" || { tail "$1" "$1".failed; return 1; }
 }
 no_failure() { ! cat /tmp/load.*.failed 2>/dev/null; }
 
@@ -141,6 +146,20 @@ catalog = "/var/lib/kvcachefs/q"
 TEXT
 }
 
+# All units that the package has, beside the service. Where several are mounted the metrics are told which.
+start_other_units() {
+  mkdir -p "$drop_in"
+  printf '[Service]\nEnvironment="LISTEN=127.0.0.1:%s" "OPTIONS=--mount /mnt/kv"\n' $metrics_port >"$drop_in/mount.conf"
+  systemctl daemon-reload
+  systemctl enable --now kvcachefs-metrics kvcachefs.target
+}
+active() { equal "$(systemctl is-active kvcachefs kvcachefs-metrics kvcachefs.target | sort | uniq -c | tr -s ' ')" " 3 $1"; }
+metrics_served() {
+  exec 6<>/dev/tcp/127.0.0.1/$metrics_port
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&6
+  grep '^kvcachefs_.*{pool="p"' <&6
+}
+
 # A version of the package whose disk formats this one does not know.
 make_package_of_later_format() {
   dpkg-deb -R "${new[0]}" /tmp/later
@@ -150,14 +169,17 @@ make_package_of_later_format() {
   dpkg-deb --root-owner-group -b /tmp/later /tmp/later.deb
 }
 
-under_systemd() {
-  local pid
+changes_under_systemd() {
+  local pid metrics_pid
   check 'apt installs the package' apt install --no-install-recommends "${old[0]}"
   check 'the service is not enabled' equal "$(systemctl is-enabled kvcachefs || true)" disabled
   check 'nor has it failed' equal "$(systemctl is-active kvcachefs || true)" inactive
   configure
   check 'configured, it is enabled and starts' systemctl enable --now kvcachefs
   check 'the line of fstab is mounted' mount /mnt/llama
+  check 'a setting is changed' kvcachefs --mount /mnt/kv set q watermarks=80:90
+  check 'the metrics and the target are enabled and start' start_other_units
+  check 'the metrics are served' until_true 10 metrics_served
   mkdir -p /mnt/alone
   check 'a daemon without a supervisor beside them' kvcachefsd --daemonize -o no_supervisor --pool a:size=64M /mnt/alone
   head -c 1M /dev/urandom >/tmp/block
@@ -167,14 +189,18 @@ under_systemd() {
   (load /mnt/llama /tmp/load.fstab) &
   until_true 10 test -s /tmp/load.service -a -s /tmp/load.fstab
   pid=$(systemctl show -P MainPID kvcachefs)
+  metrics_pid=$(systemctl show -P MainPID kvcachefs-metrics)
 
   check 'an upgrade, with clients at it' apt install "${new[0]}"
   check 'it is installed' equal "$(installed)" "ii $(version_of "${new[0]}")"
   check 'the configuration is as it was' grep -q '^\[pools.q\]' /etc/kvcachefs.toml
   served_on 1 "$pid"
+  check 'all units are active' active active
+  check 'the metrics are those of the new program' fails equal "$(systemctl show -P MainPID kvcachefs-metrics)" "$metrics_pid"
+  check 'and served' until_true 10 metrics_served
   check 'what could not be upgraded is a hint' said '/mnt/alone is served by the program from before, until it is mounted anew'
   umount /mnt/alone
-  until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/alone'
+  check 'its daemon ends when it is unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/alone'
 
   check 'a downgrade to a version that knows the formats' apt install "${old[0]}"
   check 'is installed' equal "$(installed)" "ii $(version_of "${old[0]}")"
@@ -191,7 +217,10 @@ under_systemd() {
   check 'the client of the service goes on' goes_on /tmp/load.service
   touch /tmp/enough
   wait
+}
 
+removal_under_systemd() {
+  local path pool
   exec 9</mnt/llama/kept
   check 'a removal, with a mount of fstab in use' apt remove kvcachefs
   check 'says what goes on' said '/run/kvcachefs/mount is in use by process'
@@ -199,6 +228,7 @@ under_systemd() {
   check 'the file that is open can be read' cmp /tmp/kept /proc/self/fd/9
   check 'and others' cmp /tmp/block /mnt/llama/load.0
   check 'the service has ended' fails mountpoint -q /mnt/kv
+  check 'and the other units' active inactive
   for path in /data/p.spill /data/p.spill.catalog/data.mdb /data/q.spill /var/lib/kvcachefs/q/data.mdb /etc/kvcachefs.toml; do
     check "$path stays" test -e "$path"
   done
@@ -208,10 +238,12 @@ under_systemd() {
 
   check 'apt installs the package again' apt install "${new[0]}"
   check 'the service is still enabled' equal "$(systemctl is-enabled kvcachefs || true)" enabled
-  check 'and starts' systemctl start kvcachefs
+  check 'and starts, with the others' systemctl start kvcachefs kvcachefs-metrics kvcachefs.target
+  check 'what was set is there' grep -q '^watermarks set 80:90$' /mnt/kv/q/.pool/settings
   for pool in p q; do check "what pool $pool had on disk is there" until_true 20 same /tmp/kept /mnt/kv/$pool/kept; done
 
-  check 'a purge of the package whose service runs' apt purge kvcachefs
+  rm -r "$drop_in"
+  check 'a purge of the package whose units are active' apt purge kvcachefs
   check 'tells what stays' said 'spill files, catalogs beside them'
   check 'leaves nothing of its own' nothing_left
   check 'nor an enabled unit' fails test -e /etc/systemd/system/multi-user.target.wants/kvcachefs.service
@@ -221,7 +253,8 @@ under_systemd() {
 }
 
 if [ "${1:-}" = under-systemd ]; then
-  under_systemd
+  changes_under_systemd
+  removal_under_systemd
   echo "$checks checks passed under systemd"
   exit 0
 fi
@@ -233,6 +266,8 @@ printf '[Unit]\nDescription=nothing but what is started here\n' >/etc/systemd/sy
 systemctl set-default checks.target >/dev/null 2>&1
 unshare --mount --pid --fork --cgroup --uts --ipc bash -c '
   mount -t proc proc /proc && mkdir -p /run/systemd/system
+  # As on a machine: what is unmounted goes from the namespaces of services, too (kvcachefs-metrics has one).
+  mount --make-rshared /
   export container=test
   exec /lib/systemd/systemd --system --log-target=console --show-status=0' >/tmp/systemd.log 2>&1 &
 unshare_pid=$!
