@@ -50,6 +50,12 @@ Result<Caller> Caller::of(pid_t thread) {
   return Caller(std::move(*directory), std::move(*status));
 }
 
+uid_t Caller::user_of(pid_t thread, uid_t told) {
+  if (told != static_cast<uid_t>(-1)) return told;
+  const auto caller = of(thread);
+  return caller ? caller->user() : told;
+}
+
 bool Caller::may(int capability) const {
   std::string_view effective = line_value(status_, "CapEff");
   const auto set = number_in<uint64_t>(take_word(effective), 16);
@@ -80,6 +86,10 @@ bool Caller::in_group(gid_t group) const {
     if (number_in<gid_t>(word) == group) return true;
   }
   return false;
+}
+
+std::string Caller::groups() const {
+  return std::string(line_value(status_, "Gid")).append(line_value(status_, "Groups"));
 }
 
 bool Caller::has_signal() const {
