@@ -8,6 +8,7 @@
 #include <csignal>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "base/fault_point.h"
 #include "base/log.h"
@@ -147,10 +148,11 @@ void Workers::start(unsigned server_threads) {
   repeat(
       "log reader", [this] { session_.control().answer_log_reads(kReadPause); }, kBackgroundNice);
   repeat("surveyor", [=] { each_pool([](Pool& pool) { pool.insight().numa_survey().step(); }); });
-  repeat("indexer", [=, this] {
-    each_pool([this](Pool& pool) {
-      while (!stopping_ && pool.insight().index().step()) continue;
-    });
+  repeat("indexer", [this] {
+    // Pools take turns, so that one with many changes does not keep the others' waiting.
+    for (bool is_more = true; std::exchange(is_more, false) && !stopping_;)
+      for (const auto& pool : pools_.list()) is_more |= pool->insight().index().step();
+    std::this_thread::sleep_for(kSurveyPause);
   });
   threads_.emplace_back([this] {
     become_helper("evictor");

@@ -50,6 +50,12 @@ Result<Caller> Caller::of(pid_t thread) {
   return Caller(std::move(*directory), std::move(*status));
 }
 
+uid_t Caller::user_of(pid_t thread, uid_t told) {
+  if (told != static_cast<uid_t>(-1)) return told;
+  const auto caller = of(thread);
+  return caller ? caller->user() : told;
+}
+
 bool Caller::may(int capability) const {
   std::string_view effective = line_value(status_, "CapEff");
   const auto set = number_in<uint64_t>(take_word(effective), 16);
@@ -82,6 +88,15 @@ bool Caller::in_group(gid_t group) const {
   return false;
 }
 
+std::optional<pid_t> Caller::group() const {
+  std::string_view group = line_value(status_, "Tgid");
+  return number_in<pid_t>(take_word(group));
+}
+
+std::string Caller::groups() const {
+  return std::string(line_value(status_, "Gid")).append(line_value(status_, "Groups"));
+}
+
 bool Caller::has_signal() const {
   const auto set = [this](std::string_view line) {
     std::string_view signals = line_value(status_, line);
@@ -91,8 +106,7 @@ bool Caller::has_signal() const {
 }
 
 Result<uint64_t> Caller::process() const {
-  std::string_view group = line_value(status_, "Tgid");
-  const auto number = number_in<pid_t>(take_word(group));
+  const auto number = group();
   if (!number) return fail(ESRCH);
   auto leader = open_process(*number);
   if (!leader) return pass(leader);

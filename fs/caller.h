@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -24,13 +25,18 @@ namespace kvcachefs {
 class Caller {
  public:
   static Result<Caller> of(pid_t thread);
+  // The user who makes a request: as the kernel tells him, `told`, or, because it does not tell him where
+  // mapped ids are allowed (fs/mapped_ids.h), as proc(5) has him; -1 if neither does.
+  static uid_t user_of(pid_t thread, uid_t told);
 
   // True if the thread has the capability on the host, that is, in the daemon's own user namespace.
   bool may(int capability) const;
   bool is_administrator() const;  // CAP_SYS_ADMIN on the host
   bool in_group(gid_t group) const;
-  bool has_signal() const;  // one that it does not block waits for it
-  uid_t user() const;       // the user id for file-system calls; -1 if it cannot be read
+  std::optional<pid_t> group() const;  // the thread's process
+  std::string groups() const;          // all of them, as proc(5) has them
+  bool has_signal() const;             // one that it does not block waits for it
+  uid_t user() const;                  // the user id for file-system calls; -1 if it cannot be read
   // The number identifies the thread's process by its number and its start time; another process gets the
   // same one after hours at the earliest. It fits in kProcessBits and is not 0.
   static constexpr int kProcessBits = 42;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/key_value.h"
+#include "fs/caller.h"
 #include "fs/control/access_log_reader.h"
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
@@ -53,6 +54,10 @@ bool is_administrators_of_server(NodeId id) {
 bool is_writable_of_server(NodeId id) {
   const ServerFile* file = server_file(id);
   return file != nullptr && file->write != nullptr;
+}
+
+Rights rights_of(const Request& request) {
+  return {fuse_req_ctx(request)->uid, fuse_req_ctx(request)->gid, fuse_req_ctx(request)->pid};
 }
 
 const PoolFile* writable_file(NodeId id) {
@@ -228,7 +233,7 @@ void ControlFiles::open(const Request& request, NodeId id, fuse_file_info* file)
 }
 
 void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* file) {
-  const uid_t user = fuse_req_ctx(request)->uid;
+  const uid_t user = Caller::user_of(fuse_req_ctx(request)->pid, fuse_req_ctx(request)->uid);
   bool has_its_share = false;
   {
     MutexLock lock(mutex_);
@@ -284,6 +289,7 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
   if (!opened) opened = open_file(id, false);  // write-only
   if (!opened) return nullptr;
   if ((*opened)->reader != nullptr) (*opened)->reader->follows_another();
+  (*opened)->query.follows_another();
   MutexLock lock(mutex_);
   return open_files_.try_emplace(file->fh, std::move(*opened)).first->second;
 }
@@ -311,10 +317,9 @@ Result<std::string> ControlFiles::read_some(const Request& request, OpenFile& op
                                             size_t size) {
   const PoolFile* const file = pool_file(open.id);
   if (file == nullptr || file->answer == nullptr) return open.reader->read(offset, size);
-  return open.query.read(offset, size, [&](std::string_view query) {
-    const fuse_ctx& caller = *fuse_req_ctx(request);
-    return file->answer(*open.pool, Rights(caller.uid, caller.gid, caller.pid), query);
-  });
+  const Rights rights = rights_of(request);
+  return open.query.read(rights.text(), offset, size,
+                         [&](std::string_view query) { return file->answer(*open.pool, rights, query); });
 }
 
 Result<void> ControlFiles::check_administrator(const Request& request, std::string_view name,
@@ -342,7 +347,7 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   // The open file keeps its pool, so the pool's number is not another pool's.
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
-  if (file->answer != nullptr) return open.query.add(text);
+  if (file->answer != nullptr) return open.query.add(rights_of(request).text(), text);
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
     if (!lines) return pass(lines);

@@ -9,9 +9,7 @@
 namespace kvcachefs {
 
 void ControlReads::run(const Request& request, Job job) {
-  uid_t user = fuse_req_ctx(request)->uid;
-  if (user == static_cast<uid_t>(-1))
-    if (const auto caller = Caller::of(fuse_req_ctx(request)->pid)) user = caller->user();
+  const uid_t user = Caller::user_of(fuse_req_ctx(request)->pid, fuse_req_ctx(request)->uid);
   {
     MutexLock lock(mutex_);
     auto& queue = waiting_[user];

@@ -148,7 +148,7 @@ Tried link(const Request& request, const Node& node, Patience patience, fuse_ino
     // A file without a name, of an O_TMPFILE, becomes an entry by its first.
     const auto before = inodes.attributes(node.ino);
     const bool makes_entry = before && before->st_nlink == 0;
-    NewName wanted{directory->fd, new_name, fuse_req_ctx(request)->uid,
+    NewName wanted{directory->fd, new_name, user_of(request),
                    makes_entry ? &node.pool->limits().entries : nullptr};
     auto linked = with_inode(*node.pool, patience, wanted, [&]() -> Result<Tried> {
       auto made = node.pool->tree().link(node.ino, directory->fd, new_name);

@@ -149,7 +149,7 @@ void log_access(const Request& request, const Node& node, AccessRecord::Event ev
   log->add({.event = event,
             .tier = opened.tier,
             .pool = node.pool->number(),
-            .uid = caller->uid,
+            .uid = user_of(request),
             .thread = caller->pid,
             .ino = node.ino,
             .bytes = opened.bytes,
@@ -199,7 +199,7 @@ Result<void> answer_open(const Request& request, const Node& node, const Opened&
                                                    .unique = request.unique,
                                                    .writer = writes(file),
                                                    .from_disk = opened.from_disk,
-                                                   .user = fuse_req_ctx(request)->uid});
+                                                   .user = user_of(request)});
   if (!handle) {
     node.pool->open_files().end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);

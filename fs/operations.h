@@ -104,7 +104,8 @@ Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make ma
   Evictor& evictor = pool.evictor();
   if (evictor.would_overtake(patience)) return Tried::kWouldWait;
   for (;;) {
-    if (wanted.limit != nullptr && !wanted.place) wanted.place = evictor.claim(*wanted.limit, patience, wanted.uid);
+    if (wanted.limit != nullptr && !wanted.place)
+      wanted.place = evictor.claim(*wanted.limit, patience, wanted.uid);
     const bool lacks_place = wanted.limit != nullptr && !wanted.place;
     const bool refused = lacks_place || evictor.gives_way(wanted.uid);
     if (refused && wanted.exists()) return fail(EEXIST);

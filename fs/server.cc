@@ -116,6 +116,11 @@ void reply_no_entry(const Request& request, double timeout_s) {
   (void)fuse_reply_entry(request, &entry);
 }
 
+uid_t user_of(const Request& request) {
+  const fuse_ctx& caller = *fuse_req_ctx(request);
+  return server_of(request).thread_groups.user_of(caller.pid, caller.uid);
+}
+
 uint64_t client_of(const Request& request, const Pool& pool) {
   return pool.disk().tier() == nullptr ? 0 : server_of(request).thread_groups.of(fuse_req_ctx(request)->pid);
 }

@@ -1,32 +1,22 @@
 #include "fs/thread_groups.h"
 
-#include <string>
-
 #include "base/key_value.h"
-#include "base/sys.h"
+#include "fs/caller.h"
 
 namespace kvcachefs {
-namespace {
 
-pid_t group_of(pid_t thread) {
-  const auto status = sys::read_text(("/proc/" + std::to_string(thread) + "/status").c_str()).value_or("");
-  std::string_view group = line_value(status, "Tgid");
-  return number_in<pid_t>(take_word(group)).value_or(thread);
-}
-
-}  // namespace
-
-uint64_t ThreadGroups::of(pid_t thread) {
+ThreadGroups::Owner ThreadGroups::owner_of(pid_t thread) {
   {
     MutexLock lock(mutex_);
-    if (auto found = groups_.find(thread); found != groups_.end())
-      return static_cast<uint64_t>(found->second);
+    if (auto found = owners_.find(thread); found != owners_.end()) return found->second;
   }
-  const pid_t group = group_of(thread);
+  const auto caller = Caller::of(thread);
+  const Owner owner = caller ? Owner{caller->group().value_or(thread), caller->user()}
+                             : Owner{thread, static_cast<uid_t>(-1)};
   MutexLock lock(mutex_);
-  if (groups_.size() >= kMost) groups_.clear();
-  groups_[thread] = group;
-  return static_cast<uint64_t>(group);
+  if (owners_.size() >= kMost) owners_.clear();
+  owners_[thread] = owner;
+  return owner;
 }
 
 }  // namespace kvcachefs

@@ -133,8 +133,9 @@ Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std
     if (ended) continue;
     name = line.find('\\') == std::string_view::npos ? std::string(line) : unescaped(line);
     const auto [directory_name, last] = split_name(name);
-    const bool is_path = !name.starts_with('/') && name.size() < PATH_MAX;
-    const auto directory = is_path ? tree.directory(directory_name) : std::nullopt;
+    // No call can name what is longer, and its directories are opened one below the other.
+    const bool is_name = name.size() < PATH_MAX && !name.starts_with('/') && !name.contains('\0');
+    const auto directory = is_name ? tree.directory(directory_name) : std::nullopt;
     const auto file = directory && !last.empty() ? sys::stat_at(*directory, last.data()) : fail(ENOENT);
     const auto tier = file && S_ISREG(file->st_mode) ? index_of(target).tier_of(file->st_ino) : std::nullopt;
     end_run(tier);
@@ -161,6 +162,8 @@ Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree, std
     if (text.empty()) continue;
     auto filter = filter_in(text);
     if (!filter) return pass(filter);
+    // With two values for one attribute there is no entry to be found.
+    if (filters.size() == kAttributes) return fail(EINVAL, "`where` has more filters than attributes");
     filters.push_back(std::move(*filter));
   }
   if (filters.empty()) return fail(EINVAL, "`where` has no filter");
@@ -244,9 +247,17 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
   return answer;
 }
 
-Result<void> OpenQuery::add(std::string_view text) {
+void OpenQuery::follows_another() {
   MutexLock lock(mutex_);
+  is_lost_ = true;
+}
+
+Result<void> OpenQuery::add(const std::string& asker, std::string_view text) {
+  MutexLock lock(mutex_);
+  is_lost_ = false;
   if (std::exchange(answered_, false)) too_large_ = false;
+  if (query_.empty()) asker_ = asker;
+  if (asker != asker_) return fail(EACCES);
   answer_ = {};
   too_large_ |= query_.size() + text.size() > kMostQueryBytes;
   if (too_large_) return fail(EMSGSIZE);
@@ -255,11 +266,15 @@ Result<void> OpenQuery::add(std::string_view text) {
   return {};
 }
 
-Result<std::string> OpenQuery::read(uint64_t offset, size_t size, const Answer& answer) {
+Result<std::string> OpenQuery::read(const std::string& asker, uint64_t offset, size_t size,
+                                    const Answer& answer) {
   MutexLock lock(mutex_);
+  if (is_lost_) return fail(ESTALE);
+  if (asker_.empty()) asker_ = asker;
+  if (asker != asker_) return fail(EACCES);
   if (!std::exchange(answered_, true)) {
     auto text = too_large_ ? fail(EMSGSIZE) : answer(query_);
-    query_ = {};
+    query_ = {};  // its memory too: an open may stay for long
     if (text && !memory_.set(text->size())) return fail(EDQUOT);
     if (!text) return text;
     answer_ = std::move(*text);

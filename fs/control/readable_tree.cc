@@ -1,6 +1,7 @@
 #include "fs/control/readable_tree.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/capability.h>
 
 #include <utility>
@@ -12,6 +13,9 @@ namespace {
 
 // Engines spread their entries over 256 directories and more; beyond these they are opened anew.
 constexpr size_t kMostDirectories = 256;
+// Where mapped ids are allowed (fs/mapped_ids.h) the kernel tells the user and the group of creates alone.
+// caller_ has both.
+constexpr uid_t kNotTold = static_cast<uid_t>(-1);
 
 std::optional<int> descriptor_of(const UniqueFd& directory) {
   return directory ? std::optional(directory.get()) : std::nullopt;
@@ -26,9 +30,9 @@ std::optional<Caller> caller_of(pid_t thread) {
 }  // namespace
 
 Rights::Rights(uid_t uid, gid_t gid, pid_t thread)
-    : uid_(uid),
+    : caller_(caller_of(thread)),
+      uid_(uid != kNotTold || !caller_ ? uid : caller_->user()),
       gid_(gid),
-      caller_(caller_of(thread)),
       reads_all_(caller_ && caller_->may(CAP_DAC_READ_SEARCH)),
       passes_all_(caller_ && caller_->may(CAP_DAC_OVERRIDE)) {}
 
@@ -38,6 +42,11 @@ bool Rights::may(const struct stat& file, mode_t wanted) const {
   if (file.st_uid == uid_) return (file.st_mode & wanted << 6) != 0;
   const bool is_in_group = file.st_gid == gid_ || (caller_ && caller_->in_group(file.st_gid));
   return (file.st_mode & (is_in_group ? wanted << 3 : wanted)) != 0;
+}
+
+std::string Rights::text() const {
+  return fmt::format("{} {} {} {} {}", uid_, gid_, reads_all_, passes_all_,
+                     caller_ ? caller_->groups() : "-");
 }
 
 std::optional<int> ReadableTree::directory(std::string_view path) {

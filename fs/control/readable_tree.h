@@ -23,13 +23,15 @@ class Rights {
   bool may_read(const struct stat& file) const { return may(file, S_IROTH); }
   bool may_write(const struct stat& file) const { return may(file, S_IWOTH); }
   bool may_search(const struct stat& directory) const { return may(directory, S_IXOTH); }
+  // Two callers with the same text may read the same.
+  std::string text() const;
 
  private:
   bool may(const struct stat& file, mode_t wanted) const;  // `wanted` as of others
 
+  const std::optional<Caller> caller_;
   const uid_t uid_;
   const gid_t gid_;
-  const std::optional<Caller> caller_;
   const bool reads_all_;   // CAP_DAC_READ_SEARCH
   const bool passes_all_;  // CAP_DAC_OVERRIDE
 };

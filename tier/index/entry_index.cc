@@ -15,9 +15,11 @@ constexpr uint64_t kCatchUpNs = 100'000'000;
 // A pool of 2 MiB entries of 256 tokens needs a 1,600th of its size.
 constexpr uint64_t kShareOfPool = 32;
 constexpr uint64_t kLeastBytes = 1 << 20;
-// With what the allocator adds, a set of the entries that have it.
-constexpr uint64_t kValueBytes = 256;
-constexpr uint64_t kModelBytes = 512;
+// With what the allocator adds: a record with three keys, and with values that others have too.
+constexpr uint64_t kRecordBytes = 480;
+constexpr uint64_t kModelBytes = 1024;  // with a name of 255 bytes, which is there twice
+// Of a key or value that no other entry has: its place in the map, and the set of one.
+constexpr uint64_t kKeyBytes = 96, kValueBytes = 192;
 
 bool is_whole(const Entry& entry) {
   return entry.is_stored() && entry.writer_count == 0;
@@ -52,7 +54,7 @@ void EntryIndex::changed(const Entry& entry) {
 
 void EntryIndex::again(uint64_t ino) {
   MutexLock lock(queue_mutex_);
-  if (!queue_.empty() && queue_.back() == ino) return;
+  if (!queued_.insert(ino).second) return;
   queue_.push_back(ino);
   ++waiting_;
 }
@@ -62,6 +64,7 @@ std::optional<uint64_t> EntryIndex::next() {
   if (queue_.empty()) return std::nullopt;
   const uint64_t ino = queue_.front();
   queue_.pop_front();
+  queued_.erase(ino);
   return ino;
 }
 
@@ -109,27 +112,25 @@ void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   }
   for (size_t i = 0; i < kAttributes; ++i) {
     if (metadata.attributes[i].empty()) continue;
-    const auto value =
-        by_value_.try_emplace(value_key(static_cast<Attribute>(i), metadata.attributes[i])).first;
-    // A value that many have is counted for each, because the others may go first.
-    record.bytes += kValueBytes + value->first.size();
+    const auto [value, is_new] =
+        by_value_.try_emplace(value_key(static_cast<Attribute>(i), metadata.attributes[i]));
+    if (is_new) index_bytes_ += kValueBytes + value->first.size();
     value->second.insert(ino);
     record.values[i] = &*value;
   }
-  record.keys = keys_of(name);
-  for (const Checksum& key : record.keys) by_key_.emplace(key, ino);
   Record& known = records_[ino] = std::move(record);
   ++indexed_entries_;
-  index_bytes_ += known.bytes;
-  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata);
+  index_bytes_ += kRecordBytes;
+  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata, name);
 }
 
-void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
+void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata,
+                               std::string_view its_name) {
   const std::string& name = metadata[Attribute::kModel];
   Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
   record.model = &model;
   ++model.records;
-  insert_after_parent(ino, record, model, metadata);
+  insert_after_parent(ino, record, model, metadata, its_name);
   if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
   count(model);
 }
@@ -145,34 +146,39 @@ void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, cons
   model.similar->insert(ino, *owner, metadata.tokens, 0);
 }
 
-void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
+void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata,
+                                     std::string_view name) {
   PrefixTree::Place start = PrefixTree::kStart;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
     const auto place = end_of(key, model);
     if (!place) {
       record.awaits = key;
-      awaiting_[key].insert(ino);
+      model.awaiting[key].insert(ino);
       return;
     }
     start = *place;
   }
   record.member = model.tree.insert(ino, start, metadata.tokens);
-  record.ends_at_block = metadata.tokens.size() % kBlockTokens == 0;
-  if (!record.member || !record.ends_at_block) return;
-  for (const Checksum& key : record.keys)
-    if (const auto followers = awaiting_.find(key); followers != awaiting_.end())
+  if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
+  record.keys = keys_of(name);
+  for (const Checksum& key : record.keys) {
+    model.leading[key].insert(ino);
+    if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
       for (const uint64_t follower : followers->second) again(follower);
+  }
 }
 
 std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
-  const auto [first, last] = by_key_.equal_range(key);
-  for (auto each = first; each != last; ++each) {
-    const Record& record = records_.at(each->second);
-    if (record.model == &model && record.member && record.ends_at_block)
-      return model.tree.end_of(*record.member);
-  }
-  return std::nullopt;
+  const auto leading = model.leading.find(key);
+  if (leading == model.leading.end()) return std::nullopt;
+  return model.tree.end_of(*records_.at(*leading->second.begin()).member);
+}
+
+void EntryIndex::erase(ByKey& from, const Checksum& key, uint64_t ino) {
+  const auto found = from.find(key);
+  found->second.erase(ino);
+  if (found->second.empty()) from.erase(found);
 }
 
 void EntryIndex::drop(uint64_t ino) {
@@ -186,26 +192,21 @@ void EntryIndex::drop(uint64_t ino) {
     // It keeps the memory of its largest size.
     if (record.model->similar->blocks() == 0) record.model->similar.reset();
   }
-  if (record.awaits) {
-    const auto awaiting = awaiting_.find(*record.awaits);
-    awaiting->second.erase(ino);
-    if (awaiting->second.empty()) awaiting_.erase(awaiting);
-  }
-  for (const Checksum& key : record.keys) {
-    const auto [first, last] = by_key_.equal_range(key);
-    by_key_.erase(std::find_if(first, last, [ino](const auto& each) { return each.second == ino; }));
-  }
+  if (record.awaits) erase(record.model->awaiting, *record.awaits, ino);
+  for (const Checksum& key : record.keys) erase(record.model->leading, key, ino);
   for (ByValue::value_type* const value : record.values) {
     if (value == nullptr) continue;
     value->second.erase(ino);
-    if (value->second.empty()) by_value_.erase(by_value_.find(value->first));
+    if (!value->second.empty()) continue;
+    index_bytes_ -= kValueBytes + value->first.size();
+    by_value_.erase(by_value_.find(value->first));
   }
   if (record.model != nullptr) {
     --record.model->records;
     count(*record.model);
   }
   --indexed_entries_;
-  index_bytes_ -= record.bytes;
+  index_bytes_ -= kRecordBytes;
   records_.erase(found);
 }
 
@@ -298,6 +299,7 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
 }
 
 std::optional<Entry::Tier> EntryIndex::tier_of(uint64_t ino) {
+  still_at_it_();
   const LockedEntry entry(entries_.shard(ino), ino);
   return entry != nullptr && is_whole(*entry) ? std::optional(entry->tier) : std::nullopt;
 }
@@ -309,7 +311,9 @@ EntryIndex::Usage EntryIndex::usage() const {
 void EntryIndex::count(Model& model) {
   const bool ends = model.records == 0;
   const uint64_t similar_bytes = model.similar ? model.similar->memory_bytes() : 0;
-  const uint64_t bytes = ends ? 0 : kModelBytes + model.tree.memory_bytes() + similar_bytes;
+  const uint64_t bytes = ends ? 0
+                              : kModelBytes + model.tree.memory_bytes() + similar_bytes +
+                                    (model.leading.size() + model.awaiting.size()) * kKeyBytes;
   const uint64_t blocks = ends ? 0 : model.tree.blocks();
   index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
   indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);

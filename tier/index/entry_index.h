@@ -111,29 +111,29 @@ class EntryIndex final : public EntryObserver {
   Usage usage() const;  // as it was after the last change
 
  private:
+  struct KeyHash {
+    size_t operator()(const Checksum& key) const { return key.low; }
+  };
+  using ByKey = std::unordered_map<Checksum, std::unordered_set<uint64_t>, KeyHash>;
   struct Model {
     std::string name;
     PrefixTree tree{kBlockTokens};
     std::unique_ptr<SimilarIndex> similar = {};  // of entries that hold at any position, if there are any
+    // Entries that others of the model can follow, and those that wait for one. A key may be that of many.
+    ByKey leading = {}, awaiting = {};
     uint64_t records = 0;
     uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
   };
   using ByValue = std::unordered_map<std::string, std::unordered_set<uint64_t>>;  // the attribute's first
-  struct KeyHash {
-    size_t operator()(const Checksum& key) const { return key.low; }
-  };
-  static constexpr uint64_t kRecordBytes = 480;  // with three keys, and with what the allocator adds
   struct Record {
     uint32_t content_epoch = 0;
     uint32_t generation = 0;
     Model* model = nullptr;  // none: it has no tokens
     std::optional<PrefixTree::Member> member = std::nullopt;
     std::optional<OwnerNumber> owner = std::nullopt;  // it is in the model's SimilarIndex, as this owner's
-    bool ends_at_block = false;                       // so that others can follow it
-    std::vector<Checksum> keys = {};                  // by which those that follow it name it
+    std::vector<Checksum> keys = {};  // by which those that follow it name it; none: it cannot be followed
     std::optional<Checksum> awaits = std::nullopt;
     std::array<ByValue::value_type*, kAttributes> values = {};
-    uint64_t bytes = kRecordBytes;  // that it counts
   };
 
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);
@@ -143,11 +143,13 @@ class EntryIndex final : public EntryObserver {
   void count(Model& model) REQUIRES(mutex_);      // it has changed
   void read(uint64_t ino) REQUIRES(mutex_);
   void insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
-  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
   void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
-  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
+  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata, std::string_view its_name)
       REQUIRES(mutex_);
+  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata,
+                           std::string_view name) REQUIRES(mutex_);
   std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
+  static void erase(ByKey& from, const Checksum& key, uint64_t ino);
   void drop(uint64_t ino) REQUIRES(mutex_);
   std::optional<Found> look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd = nullptr)
       REQUIRES(mutex_);
@@ -159,13 +161,13 @@ class EntryIndex final : public EntryObserver {
   mutable Mutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
-  std::unordered_multimap<Checksum, uint64_t, KeyHash> by_key_ GUARDED_BY(mutex_);
-  std::unordered_map<Checksum, std::unordered_set<uint64_t>, KeyHash> awaiting_ GUARDED_BY(mutex_);
   ByValue by_value_ GUARDED_BY(mutex_);
   OwnerNames owners_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, index_bytes_{0}, refused_{0};
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
+  std::unordered_set<uint64_t> queued_
+      GUARDED_BY(queue_mutex_);  // an inode waits once, however often it changes
   std::atomic<uint64_t> waiting_{0};
 };
 

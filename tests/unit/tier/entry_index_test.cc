@@ -72,6 +72,29 @@ TEST_F(EntryIndexTest, AStepReadsWhatHasChanged) {
   EXPECT_EQ(match(blocks({1, 2, 3})), std::vector<std::string>{"e"});
 }
 
+TEST_F(EntryIndexTest, AnEntryWaitsOnceHoweverOftenItChanges) {
+  for (const char* name : {"a", "b"}) store(name);
+  for (int i = 0; i < 100; ++i)
+    for (const char* name : {"a", "b"}) set(name, "layer", std::to_string(i));
+  EXPECT_EQ(index_->waiting(), 2u);
+}
+
+TEST_F(EntryIndexTest, AnEntryIsNotReadAgainForOneOfAnotherModel) {
+  store("waits");
+  set("waits", "model", "one");
+  set("waits", "parent", "k");
+  set("waits", "tokens", bytes_of(blocks({2})));
+  store("k");
+  set("k", "tokens", bytes_of(blocks({1})));
+  while (index_->step()) {
+  }
+  EXPECT_EQ(match(blocks({1, 2})), std::vector<std::string>{"k"});
+  set("k", "model", "one");
+  while (index_->step()) {
+  }
+  EXPECT_EQ(match(blocks({1, 2}), "one"), (std::vector<std::string>{"k", "waits"}));
+}
+
 TEST_F(EntryIndexTest, AllOfItsMemoryIsGivenBack) {
   for (int i = 0; i < 50; ++i) {
     const std::string name = "e" + std::to_string(i);
