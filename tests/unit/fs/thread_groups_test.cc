@@ -27,4 +27,13 @@ TEST(ThreadGroups, AThreadThatCannotBeReadCountsAsAProcess) {
   EXPECT_EQ(ThreadGroups().of(kNone), static_cast<uint64_t>(kNone));
 }
 
+TEST(ThreadGroups, AUserWhoWasNotToldIsLookedUp) {
+  constexpr auto kNotTold = static_cast<uid_t>(-1);
+  ThreadGroups groups;
+  EXPECT_EQ(groups.user_of(::getpid(), 1234), 1234u);
+  EXPECT_EQ(groups.user_of(::getpid(), kNotTold), ::geteuid());
+  EXPECT_EQ(groups.user_of(::getpid(), kNotTold), ::geteuid()) << "from what is known";
+  EXPECT_EQ(groups.user_of(0, kNotTold), kNotTold) << "nobody's";
+}
+
 }  // namespace kvcachefs::thread_groups_test
