@@ -15,7 +15,8 @@ namespace {
 using namespace kvcachefs::bench;
 
 constexpr char kUsage[] =
-    "usage: side_by_side [--quick] [--only read|write|daemon-io|open|fill|waiting|directory|trace|match|spill]... "
+    "usage: side_by_side [--quick] [--only "
+    "read|write|daemon-io|open|fill|waiting|directory|trace|match|spill]... "
     "[--json "
     "FILE] "
     "[--write "
