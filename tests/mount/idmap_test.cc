@@ -92,7 +92,7 @@ TEST_F(IdmapTest, WhatIsMadeInItIsItsUsers) {
     if (read_file(inside("e")) != "content") return 4;
     if (::chmod(inside("e").c_str(), 0600) != 0) return 5;
     if (store(inside("d/f"), "other") != 0) return 6;
-    if (set_xattr(inside("e"), "user.kv.tokens", "5") != 0) return 7;
+    if (set_xattr(inside("e"), "user.kv.layer", "5") != 0) return 7;
     return 0;
   });
   ASSERT_EQ(made, 0);
