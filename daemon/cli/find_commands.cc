@@ -261,10 +261,13 @@ CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
   const auto key = [column](const std::vector<std::string>& row) {
     return column < row.size() ? number_in<uint64_t>(row[column]).value_or(0) : 0;
   };
-  if (arguments.sort.empty())
-    std::ranges::sort(answer->rows, {}, [](const auto& row) { return row.size() > 4 ? row[4] : ""; });
-  else
-    std::ranges::stable_sort(answer->rows, std::greater(), key);
+  const auto name = [](const std::vector<std::string>& row) {
+    return row.size() > 4 ? row[4] : std::string();
+  };
+  std::ranges::sort(answer->rows, [&](const auto& one, const auto& other) {
+    if (arguments.sort.empty() || key(one) == key(other)) return name(one) < name(other);
+    return key(one) > key(other);
+  });
   if (arguments.json) {
     print_json(*answer, kFields, environment.out);
     return {};
