@@ -255,13 +255,14 @@ void OpenQuery::follows_another() {
 Result<void> OpenQuery::add(const std::string& asker, std::string_view text) {
   MutexLock lock(mutex_);
   is_lost_ = false;
-  if (std::exchange(answered_, false)) too_large_ = false;
+  if (std::exchange(answered_, false)) error_ = 0;
   if (query_.empty()) asker_ = asker;
   if (asker != asker_) return fail(EACCES);
   answer_ = {};
-  too_large_ |= query_.size() + text.size() > kMostQueryBytes;
-  if (too_large_) return fail(EMSGSIZE);
-  if (!memory_.set(query_.size() + text.size())) return fail(EDQUOT);
+  // A query of which a part is lost is none, whatever comes after it.
+  if (error_ == 0 && query_.size() + text.size() > kMostQueryBytes) error_ = EMSGSIZE;
+  if (error_ == 0 && !memory_.set(query_.size() + text.size())) error_ = EDQUOT;
+  if (error_ != 0) return fail(error_);
   query_ += text;
   return {};
 }
@@ -273,13 +274,18 @@ Result<std::string> OpenQuery::read(const std::string& asker, uint64_t offset, s
   if (asker_.empty()) asker_ = asker;
   if (asker != asker_) return fail(EACCES);
   if (!std::exchange(answered_, true)) {
-    auto text = too_large_ ? fail(EMSGSIZE) : answer(query_);
+    auto text = error_ != 0 ? fail(error_) : answer(query_);
     query_ = {};  // its memory too: an open may stay for long
-    if (text && !memory_.set(text->size())) return fail(EDQUOT);
-    if (!text) return text;
+    (void)memory_.set(0);
+    if (text && !memory_.set(text->size())) text = fail(EDQUOT);
+    if (!text) {
+      error_ = text.error().code;
+      return text;
+    }
     answer_ = std::move(*text);
     begin_ = offset;
   }
+  if (error_ != 0) return fail(error_);
   if (offset < begin_) begin_ = offset;
   const uint64_t from = offset - begin_;
   return from < answer_.size() ? answer_.substr(from, size) : std::string();

@@ -50,7 +50,7 @@ class OpenQuery {
   std::string asker_ GUARDED_BY(mutex_);
   std::string query_ GUARDED_BY(mutex_);
   bool is_lost_ GUARDED_BY(mutex_) = false;
-  bool too_large_ GUARDED_BY(mutex_) = false;
+  int error_ GUARDED_BY(mutex_) = 0;  // of the query, until the next begins
   bool answered_ GUARDED_BY(mutex_) = false;
   std::string answer_ GUARDED_BY(mutex_);
   QueryBudget::Part memory_ GUARDED_BY(mutex_);

@@ -1,0 +1,65 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fs/control/queries.h"
+
+namespace kvcachefs::open_query_test {
+
+Result<std::string> refuse(std::string_view) {
+  return fail(EINVAL);
+}
+Result<std::string> echo(std::string_view query) {
+  return std::string(query);
+}
+
+template <class T>
+int code_of(const Result<T>& result) {
+  return result ? 0 : result.error().code;
+}
+
+TEST(OpenQuery, AFailureStaysUntilTheNextQuery) {
+  QueryBudget budget;
+  OpenQuery query(budget, 1);
+  ASSERT_EQ(code_of(query.add("u", "what")), 0);
+  EXPECT_EQ(code_of(query.read("u", 0, 10, refuse)), EINVAL);
+  EXPECT_EQ(code_of(query.read("u", 0, 10, echo)), EINVAL) << "an empty answer would be a success";
+  ASSERT_EQ(code_of(query.add("u", "next")), 0);
+  EXPECT_EQ(query.read("u", 4, 10, echo).value_or(""), "next");
+}
+
+TEST(OpenQuery, APartThatIsLostSpoilsTheQuery) {
+  QueryBudget budget;
+  OpenQuery query(budget, 1);
+  ASSERT_EQ(code_of(query.add("u", std::string(kMostQueryBytes, 'x'))), 0);
+  EXPECT_EQ(code_of(query.add("u", "y")), EMSGSIZE);
+  EXPECT_EQ(code_of(query.add("u", "")), EMSGSIZE);
+  EXPECT_EQ(code_of(query.read("u", 0, 10, echo)), EMSGSIZE);
+}
+
+TEST(OpenQuery, TakesNothingOnceItHasFailedOrIsClosed) {
+  QueryBudget budget;
+  const std::string large(kMostQueryBytes, 'x');
+  const uint64_t most = QueryBudget::kMostOfUser / kMostQueryBytes;
+  std::vector<std::unique_ptr<OpenQuery>> open;
+  for (uint64_t i = 0; i < 3 * most; ++i) {
+    open.push_back(std::make_unique<OpenQuery>(budget, 1));
+    ASSERT_EQ(code_of(open.back()->add("u", large)), 0) << i;
+    ASSERT_EQ(code_of(open.back()->read("u", 0, 10, refuse)), EINVAL);
+  }
+  open.clear();
+  for (uint64_t i = 0; i <= most; ++i) {
+    open.push_back(std::make_unique<OpenQuery>(budget, 1));
+    EXPECT_EQ(code_of(open.back()->add("u", large)), i < most ? 0 : EDQUOT) << i;
+  }
+  OpenQuery others(budget, 2);
+  EXPECT_EQ(code_of(others.add("v", large)), 0) << "each user has a share";
+  open.pop_back();
+  open.pop_back();
+  EXPECT_EQ(code_of(OpenQuery(budget, 1).add("u", large)), 0);
+}
+
+}  // namespace kvcachefs::open_query_test
