@@ -283,9 +283,10 @@ bool Evictor::keep_entry_limit() {
   const auto has_one = [&] { return limit.free() > (of_others > 0 ? 0 : kept); };
   const Discarded discarded =
       discard_entries({.room = limit.room(), .has_one = has_one, .has_enough = [&](bool even_over) {
-                         if (even_over) return limit.lack(of_all) == 0;
-                         // If no others wait, the claims are of those who are over.
-                         return of_others > 0 ? limit.lack(of_others) == 0 : limit.excess() == 0;
+                         // An entry counts before its claim goes, so that both may count. Where nobody of those
+                         // who count waits, what is there counts alone: no entry leaves for a claim.
+                         const uint64_t wanted = even_over ? of_all : of_others;
+                         return wanted > 0 ? limit.lack(wanted) == 0 : limit.excess() == 0;
                        }});
   const bool more = discarded == Discarded::kMore;
   if (of_others == 0 && over_waits && !has_one() && !more)

@@ -132,6 +132,17 @@ TEST_F(NameLimitsTest, EmptyDirectoriesThatNobodyUsesLeaveAheadOfTheLimit) {
   EXPECT_EQ(directories(), 3u);
 }
 
+TEST_F(NameLimitsTest, NoEntryLeavesForOneThatHasBeenMadeAndStillClaimsItsPlace) {
+  limits_.entries.set(2);
+  (void)store("e0", "x");
+  const auto place = limits_.entries.claim(0);
+  ASSERT_TRUE(place);
+  (void)store("e1", "x");
+  tidy();
+  EXPECT_TRUE(is_there("e0"));
+  EXPECT_EQ(limits_.entries.count(), 2u);
+}
+
 TEST_F(NameLimitsTest, WhoWaitsForADirectoryHearsThatNoneCanGo) {
   limits_.directories.set(1);
   EXPECT_EQ(make_one("d"), 0);
