@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -34,6 +35,18 @@ std::optional<Number> number_in(std::string_view text, int base = 10) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number, base);
   if (text.empty() || code != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
+}
+
+// A time such as `90`, `30s`, `15m`, `2h` or `7d`, in seconds; none: the text is no time, or more than 100
+// years.
+inline std::optional<uint64_t> seconds_in(std::string_view text) {
+  constexpr std::string_view kUnits = "smhd";
+  constexpr uint64_t kSeconds[] = {1, 60, 3600, 86400}, kMost = 36500 * kSeconds[3];
+  const size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());
+  if (unit != std::string_view::npos) text.remove_suffix(1);
+  const uint64_t factor = unit == std::string_view::npos ? 1 : kSeconds[unit];
+  const auto number = number_in<uint64_t>(text);
+  return number && *number <= kMost / factor ? std::optional(*number * factor) : std::nullopt;
 }
 
 // The next word of a line of words between blanks; it leaves the text. Empty: there is none.

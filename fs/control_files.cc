@@ -187,8 +187,8 @@ void ControlFiles::getattr(const Request& request, NodeId id) {
   (void)fuse_reply_attr(request, &*attributes, 0);
 }
 
-Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, bool for_reading,
-                                                                        uid_t user) {
+Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, uint64_t handle,
+                                                                        bool for_reading, uid_t user) {
   if (!is_file(id)) return fail(EISDIR);
   const auto described = server();
   const ServerFile* const of_server = server_file(id);
@@ -197,7 +197,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
     result->pool =
         std::make_unique<ControlledPool>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
-                                         described->info.transport == "io_uring", origins_);
+                                         described->info.transport == "io_uring", handle, origins_);
   if (of_server == nullptr && result->pool == nullptr) return fail(ESTALE);
   if (!for_reading) return result;
   auto reader = of_server != nullptr ? of_server->open(*described) : of_pool->open(*result->pool);
@@ -244,7 +244,7 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
     give_back_open(user);
     return reply_error(request, {EMFILE, {}});
   }
-  auto opened = open_file(id, (file->flags & O_ACCMODE) != O_WRONLY, user);
+  auto opened = open_file(id, file->fh, (file->flags & O_ACCMODE) != O_WRONLY, user);
   const auto handle = file->fh;
   if (opened) {
     (*opened)->user = user;
@@ -268,12 +268,12 @@ void ControlFiles::give_back_open(uid_t user) {
 }
 
 void ControlFiles::forget_open(uint64_t handle) {
-  std::optional<uid_t> user;
+  decltype(open_files_)::node_type closed;  // it goes without the lock: its leases end with it
   {
     MutexLock lock(mutex_);
-    if (const auto closed = open_files_.extract(handle)) user = closed.mapped()->user;
+    closed = open_files_.extract(handle);
   }
-  if (user) give_back_open(*user);
+  if (closed && closed.mapped()->user) give_back_open(*closed.mapped()->user);
 }
 
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file_info* file) {
@@ -285,8 +285,8 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const fuse_file_info* file) {
   if (auto known = known_open(file)) return known->id.value == id.value ? known : nullptr;
   // A process that died had the file open. A client that reads on in it gets the text of now.
-  auto opened = open_file(id, true);
-  if (!opened) opened = open_file(id, false);  // write-only
+  auto opened = open_file(id, file->fh, true);
+  if (!opened) opened = open_file(id, file->fh, false);  // write-only
   if (!opened) return nullptr;
   if ((*opened)->reader != nullptr) (*opened)->reader->follows_another();
   (*opened)->query.follows_another();

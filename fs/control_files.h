@@ -71,6 +71,11 @@ class ControlFiles {
   // An OpenFile keeps the target alive as long as the reader on it.
   struct OpenFile {
     OpenFile(NodeId its_id, QueryBudget& budget, uid_t uid) : id(its_id), query(budget, uid) {}
+    ~OpenFile() {
+      if (pool != nullptr) pool->pool->insight().lifetimes().end_leases(pool->holder);
+    }
+    OpenFile(const OpenFile&) = delete;
+    OpenFile& operator=(const OpenFile&) = delete;
 
     NodeId id;
     std::unique_ptr<ControlledPool> pool;
@@ -81,7 +86,8 @@ class ControlFiles {
   };
 
   Result<struct stat> attributes_of(NodeId id) const;
-  Result<std::shared_ptr<OpenFile>> open_file(NodeId id, bool for_reading, uid_t user = kUnknownUser);
+  Result<std::shared_ptr<OpenFile>> open_file(NodeId id, uint64_t handle, bool for_reading,
+                                              uid_t user = kUnknownUser);
   void forget_open(uint64_t handle) EXCLUDES(mutex_);
   void give_back_open(uid_t user) EXCLUDES(mutex_);
   Result<uint64_t> handle_for(const Request& request, NodeId id) EXCLUDES(mutex_);

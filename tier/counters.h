@@ -17,6 +17,7 @@ struct PoolCounters {
   std::atomic<uint64_t> evictions{0};  // memory copies dropped of entries that the disk keeps
   std::atomic<uint64_t> discards{0};   // last copies dropped
   std::atomic<uint64_t> discarded_bytes{0};
+  std::atomic<uint64_t> expired{0};                // of them those whose time had come (user.kv.expires)
   std::atomic<uint64_t> directories_reclaimed{0};  // empty directories removed to regain their inodes
   std::atomic<uint64_t> reservations{0};
   std::atomic<uint64_t> reservation_waits{0};  // reservations that had to wait for the evictor

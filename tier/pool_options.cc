@@ -219,6 +219,8 @@ constexpr PoolSetting kSettings[] = {
      "Most bytes of xattrs, names and values, of a file or directory; up to 256K"},
     {"max_xattrs", set<&O::max_xattrs, parse_xattrs>, [](const O& o) { return std::to_string(o.max_xattrs); },
      "max_xattrs", "Most xattrs of a file or directory; up to 256"},
+    {"leaf_first", set<&O::leaf_first, parse_word<kSwitches>>, get<&O::leaf_first, word_of<kSwitches>>,
+     "leaf_first", "on: an entry that others continue leaves after them; off"},
     {"mode", set<&O::mode, parse_mode>, [](const O& o) { return fmt::format("{:04o}", o.mode); }},
     {"uid", set<&O::uid, parse_id>, [](const O& o) { return std::to_string(o.uid); }},
     {"gid", set<&O::gid, parse_id>, [](const O& o) { return std::to_string(o.gid); }},

@@ -58,7 +58,8 @@ struct PoolOptions {
   unsigned user_share_percent = 0;             // 0: nobody's entries leave for being his
   uint64_t max_xattr_bytes = kMostXattrBytes;  // of names and values of one inode
   uint64_t max_xattrs = kMostXattrs;           // of one inode
-  mode_t mode = 01777;                         // of the pool's root directory
+  bool leaf_first = false;  // what is of use only with another entry leaves before that one
+  mode_t mode = 01777;      // of the pool's root directory
   uid_t uid = 0;
   gid_t gid = 0;
 

@@ -39,7 +39,8 @@ struct CliArguments {
   double metrics_interval_s = 0;             // 0: once
   std::string tokens_file, ids, names_file;  // of match; one is given, and `-` is the input
   std::string model;                         // of match
-  std::vector<std::string> where;            // of list: `agent=planner`
+  std::string pin;                           // of match: 30s, 5m
+  std::vector<std::string> where;            // of list and remove: `agent=planner`
   std::string sort;                          // of list: hits, age or size; empty: by name
   unsigned distance = 8;                     // of similar, as the two that follow
   std::string not_agent;

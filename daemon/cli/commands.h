@@ -73,7 +73,7 @@ CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
 
 // `match` shows which entries hold a prefix, or are there; `similar` blocks that are nearly those of a
 // prompt; `list` which entries have some attributes. `forget-agent` takes one attribute from all that have
-// it.
+// it; `remove` removes all that have some.
 CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);
 CliResult<void> similar(const MountTree& tree, const CliArguments& arguments,
@@ -82,6 +82,8 @@ CliResult<void> forget_agent(const MountTree& tree, const CliArguments& argument
                              const CliEnvironment& environment);
 CliResult<void> prefix_hash(const CliArguments& arguments, const CliEnvironment& environment);
 CliResult<void> list(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
+CliResult<void> remove_entries(const MountTree& tree, const CliArguments& arguments,
+                               const CliEnvironment& environment);
 
 // `prefetch` and `scrub` wait for the disk tier: until each named entry was brought to memory or given up
 // (with `--no-wait`, until all are queued), and until the scrub has ended.

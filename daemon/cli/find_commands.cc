@@ -1,6 +1,7 @@
 // The commands that ask which entries hold what a prompt needs.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,7 @@
 #include "daemon/cli/commands.h"
 #include "daemon/cli/declare.h"
 #include "daemon/cli/table.h"
+#include "fs/control/orders.h"
 #include "tier/index/entry_index.h"
 
 namespace kvcachefs {
@@ -78,11 +80,12 @@ CliResult<std::string> ids_given(const CliArguments& arguments) {
   return ids_of(std::move(*text));
 }
 
-CliResult<std::string> query_of(const CliArguments& arguments, std::string_view options = {}) {
+CliResult<std::string> query_of(const CliArguments& arguments, std::string options = {}) {
+  if (!arguments.pin.empty()) options += " pin=" + arguments.pin;
   if (!arguments.names_file.empty()) {
     auto names = text_of(arguments.names_file);
     if (!names) return names;
-    return "names\n" + *names;
+    return "names" + options + "\n" + *names;
   }
   auto ids = ids_given(arguments);
   if (!ids) return ids;
@@ -157,6 +160,10 @@ void declare_find_commands(CLI::App& app, CliArguments& arguments) {
           "Names in the pool, one a line: how many of them, from the first on, are there; - reads the input")
       ->type_name("FILE");
   take_model(match);
+  match
+      ->add_option("--pin", arguments.pin,
+                   "Keep what the answer names for so long, 600 seconds at most: 30s, 5m")
+      ->type_name("TIME");
   CLI::App* similar =
       on_pool(app, arguments, "similar", "Show blocks that are nearly those of the tokens", "POOL");
   take_tokens(similar);
@@ -172,9 +179,12 @@ void declare_find_commands(CLI::App& app, CliArguments& arguments) {
       ->check(CLI::Range(size_t{1}, EntryIndex::kMostSimilar))
       ->capture_default_str();
   CLI::App* list = on_pool(app, arguments, "list", "List the entries that have these attributes", "POOL");
-  list->add_option("--where", arguments.where, "agent, anchor, group, model, layer or workflow_step")
-      ->required()
-      ->type_name("KEY=VALUE");
+  CLI::App* remove =
+      on_pool(app, arguments, "remove", "Remove the entries that have these attributes", "POOL");
+  for (CLI::App* command : {list, remove})
+    command->add_option("--where", arguments.where, "agent, anchor, group, model, layer or workflow_step")
+        ->required()
+        ->type_name("KEY=VALUE");
   list->add_option("--sort", arguments.sort, "By hits, age or size, the largest first; default: by name")
       ->check(CLI::IsMember({"hits", "age", "size"}));
   for (CLI::App* command : {match, similar, list}) command->add_flag("--json", arguments.json, "As JSON");
@@ -250,11 +260,47 @@ CliResult<void> prefix_hash(const CliArguments& arguments, const CliEnvironment&
   return {};
 }
 
-CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
-                     const CliEnvironment& environment) {
+namespace {
+
+CliResult<Answer> ask_where(const MountTree& tree, const CliArguments& arguments) {
   std::string query = "where\n";
   for (const std::string& filter : arguments.where) query += filter + '\n';
-  auto answer = ask(tree, arguments.pool, "match", query);
+  return ask(tree, arguments.pool, "match", query);
+}
+
+}  // namespace
+
+// One answer may not have all, and others remove some meanwhile.
+CliResult<void> remove_entries(const MountTree& tree, const CliArguments& arguments,
+                               const CliEnvironment& environment) {
+  for (uint64_t removed = 0;;) {
+    auto answer = ask_where(tree, arguments);
+    if (!answer) return std::unexpected(answer.error());
+    if (answer->value("index") == "building")
+      environment.error << "kvcachefs: not all attributes have been read yet since the start\n";
+    uint64_t now = 0;
+    std::string left;
+    int error = 0;
+    for (const auto& row : answer->rows) {
+      if (row.size() < 5) continue;
+      const std::string path = tree.pool_path(arguments.pool) / unescaped(row[4]);
+      if (::unlink(path.c_str()) == 0)
+        ++now;
+      else if (errno != ENOENT)
+        left = path, error = errno;
+    }
+    removed += now;
+    if (error != 0 && now == 0)
+      return stop(kFailure, fmt::format("{}: {} ({} are removed)", left, sys::error_text(error), removed));
+    if (now > 0) continue;
+    environment.out << "removed " << removed << '\n';
+    return {};
+  }
+}
+
+CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
+                     const CliEnvironment& environment) {
+  auto answer = ask_where(tree, arguments);
   if (!answer) return std::unexpected(answer.error());
   static constexpr std::array kFields = {"size", "tier", "hits", "age", "name"};
   const auto column = static_cast<size_t>(std::ranges::find(kFields, arguments.sort) - kFields.begin());

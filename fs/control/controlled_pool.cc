@@ -25,6 +25,7 @@ Result<void> ControlledPool::apply(std::string_view key, const PoolOptions& want
   if (key == "user_share") return pool->settings().set_user_share(wanted.user_share_percent);
   if (key == "max_xattr_bytes") return pool->settings().set_max_xattr_bytes(wanted.max_xattr_bytes);
   if (key == "max_xattrs") return pool->settings().set_max_xattrs(wanted.max_xattrs);
+  if (key == "leaf_first") return pool->settings().set_leaf_first(wanted.leaf_first);
   if (key == "spill") return pools.set_spill(pool, wanted);
   if (key == "durability") return pool->settings().set_durability(durability_of(wanted));
   if (key == "admission") return pool->settings().set_admission(wanted.admission);

@@ -19,6 +19,8 @@ struct ControlledPool {
   const Authority authority = Authority::kOwner;  // on whose behalf writes act
   const std::string io_mode = {};
   const bool over_io_uring = false;
+  // The open through which it is spoken to, which holds the leases that are asked for through it.
+  const Lifetimes::Holder holder = Lifetimes::kNobody;
   SettingOrigins* const origins = nullptr;  // none: of settings nothing but their values is known
 
   PoolReport report() const;

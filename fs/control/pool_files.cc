@@ -296,6 +296,7 @@ constexpr std::array kFiles = {
     PoolFile{.name = "match", .number = 26, .answer = answer_match, .gathers = true},
     PoolFile{.name = "similar", .number = 27, .answer = answer_similar, .gathers = true},
     PoolFile{.name = "forget_agent", .number = 28, .text = show_forget_agent, .write = write_forget_agent},
+    PoolFile{.name = "leaf_first", .number = 30, .text = show<"leaf_first">, .write = write<"leaf_first">},
 };
 static_assert(has_own_numbers(kFiles));
 

@@ -74,6 +74,7 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolCounters::removes, "removes", "Entries deleted or replaced by their users."},
     {&PoolCounters::evictions, "evictions", "Memory copies dropped of entries that have another."},
     {&PoolCounters::discards, "discards", "Entries whose last copy was dropped."},
+    {&PoolCounters::expired, "expired", "Of these, entries whose user.kv.expires had come."},
     {&PoolCounters::discarded_bytes, "discarded_bytes", "Bytes of dropped last copies."},
     {&PoolCounters::directories_reclaimed, "directories_reclaimed",
      "Empty directories removed for their inodes."},

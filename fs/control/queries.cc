@@ -49,15 +49,38 @@ Result<ReadableTree> tree_of(ControlledPool& target, const Rights& rights) {
   return ReadableTree(std::move(*root), rights);
 }
 
+// What `pin=30s` or `pin=30s,close` asks for: a lease on each entry of the answer.
+struct Pin {
+  uint64_t until_ms = 0;  // 0: none
+  bool until_close = false;
+};
+constexpr uint64_t kMostPinS = 600;
+
+std::optional<Pin> pin_in(std::string_view text) {
+  const bool until_close = text.ends_with(",close");
+  if (until_close) text.remove_suffix(6);
+  const auto seconds = seconds_in(text);
+  if (!seconds || *seconds == 0 || *seconds > kMostPinS) return std::nullopt;
+  return Pin{.until_ms = now_coarse_ms() + *seconds * 1000, .until_close = until_close};
+}
+
+bool pin(ControlledPool& target, const Pin& wanted, const sys::Handle& entry) {
+  const auto holder = wanted.until_close ? target.holder : Lifetimes::kNobody;
+  return wanted.until_ms > 0 && target.pool->insight().lifetimes().lease(entry, wanted.until_ms, holder);
+}
+
 Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, const std::string& model,
-                                 const std::vector<uint32_t>& tokens) {
+                                 const std::vector<uint32_t>& tokens, const Pin& pins = {}) {
   const IndexState state(target);
   const auto pieces = index_of(target).match(
       model, tokens,
       [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
+  const auto pinned =
+      std::ranges::count_if(pieces, [&](const auto& piece) { return pin(target, pins, piece.entry.handle); });
   std::string answer =
-      fmt::format("matched_tokens={} query_tokens={} entries={} index={}{}\n",
+      fmt::format("matched_tokens={} query_tokens={} entries={} index={}{}{}\n",
                   pieces.empty() ? 0 : pieces.back().end_token, tokens.size(), pieces.size(), state.text(),
+                  pins.until_ms == 0 ? "" : fmt::format(" pinned={}", pinned),
                   tokens.size() < kSimilarBlockTokens
                       ? ""
                       : " prefix_hash=" + prefix_hash_of(std::span(tokens).first<kSimilarBlockTokens>()));
@@ -65,6 +88,11 @@ Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, con
     fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}\n", piece.first_token, piece.end_token,
                    tier_name(piece.entry.tier), piece.entry.version, escaped(piece.entry.name, "\\"));
   return answer;
+}
+
+std::unexpected<Error> wrong_option(std::string_view word, std::string_view verb, std::string_view others) {
+  return fail(EINVAL, fmt::format("'{}' is no option of `{}` ({}pin=TIME or pin=TIME,close, up to {}s)",
+                                  word.substr(0, 64), verb, others, kMostPinS));
 }
 
 Result<std::vector<uint32_t>> tokens_of(std::string_view ids) {
@@ -80,14 +108,19 @@ Result<std::vector<uint32_t>> tokens_of(std::string_view ids) {
 Result<std::string> answer_tokens(ControlledPool& target, ReadableTree& tree, std::string_view words,
                                   std::string_view ids) {
   std::string model;
+  Pin pins;
   for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
     const KeyValue option = split_key_value(word);
-    if (option.key != "model" || !option.value)
-      return fail(EINVAL, fmt::format("'{}' is no option of `tokens` (model=NAME)", word.substr(0, 64)));
-    model = *option.value;
+    const auto wanted = option.key == "pin" ? pin_in(option.value.value_or("")) : std::nullopt;
+    if (!wanted && (option.key != "model" || !option.value))
+      return wrong_option(word, "tokens", "model=NAME, ");
+    if (wanted)
+      pins = *wanted;
+    else
+      model = *option.value;
   }
   auto tokens = tokens_of(ids);
-  return tokens ? match_tokens(target, tree, model, *tokens) : pass(tokens);
+  return tokens ? match_tokens(target, tree, model, *tokens, pins) : pass(tokens);
 }
 
 struct BinaryHead {
@@ -113,9 +146,17 @@ Result<std::string> answer_binary(ControlledPool& target, ReadableTree& tree, st
 }
 
 // How many of the names, from the first on, are entries that are stored; they are told in runs of one tier.
-Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std::string_view names) {
+Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std::string_view words,
+                                 std::string_view names) {
+  Pin pins;
+  for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
+    const KeyValue option = split_key_value(word);
+    const auto wanted = option.key == "pin" ? pin_in(option.value.value_or("")) : std::nullopt;
+    if (!wanted) return wrong_option(word, "names", "");
+    pins = *wanted;
+  }
   const IndexState state(target);
-  size_t asked = 0, present = 0, run_begin = 0;
+  size_t asked = 0, present = 0, run_begin = 0, pinned = 0;
   bool ended = false;
   std::optional<Entry::Tier> run;
   std::string runs;
@@ -137,13 +178,16 @@ Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std
     const bool is_name = name.size() < PATH_MAX && !name.starts_with('/') && !name.contains('\0');
     const auto directory = is_name ? tree.directory(directory_name) : std::nullopt;
     const auto file = directory && !last.empty() ? sys::stat_at(*directory, last.data()) : fail(ENOENT);
-    const auto tier = file && S_ISREG(file->st_mode) ? index_of(target).tier_of(file->st_ino) : std::nullopt;
+    const auto here = file && S_ISREG(file->st_mode) ? index_of(target).stored(file->st_ino) : std::nullopt;
+    const auto tier = here ? std::optional(here->second) : std::nullopt;
+    if (here && pins.until_ms > 0 && tree.rights().may_read(*file)) pinned += pin(target, pins, here->first);
     end_run(tier);
     ended = !tier.has_value();
     if (!ended) ++present;
   }
   end_run(std::nullopt);
-  return fmt::format("present={} asked={} index={}\n{}", present, asked, state.text(), runs);
+  return fmt::format("present={} asked={} index={}{}\n{}", present, asked, state.text(),
+                     pins.until_ms == 0 ? "" : fmt::format(" pinned={}", pinned), runs);
 }
 
 Result<EntryIndex::Filter> filter_in(std::string_view text) {
@@ -197,7 +241,7 @@ Result<std::string> answer_match(ControlledPool& target, const Rights& rights, s
   std::string_view words = take_part(query, '\n');
   const std::string_view verb = take_word(words);
   if (verb == "tokens") return answer_tokens(target, tree, words, query);
-  if (verb == "names" && trimmed(words).empty()) return answer_names(target, tree, query);
+  if (verb == "names") return answer_names(target, tree, words, query);
   if (verb == "where") return answer_where(target, tree, words, query);
   return fail(EINVAL, fmt::format("pool {}: a query is {}", target.pool->name(), kForms));
 }

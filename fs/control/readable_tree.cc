@@ -51,8 +51,12 @@ std::string Rights::text() const {
 
 std::optional<int> ReadableTree::directory(std::string_view path) {
   if (path.empty()) {
-    const auto root = sys::stat_of(root_.get());
-    return root && rights_.may_search(*root) ? std::optional(root_.get()) : std::nullopt;
+    // A tree is looked at for one query, which may ask for thousands of names here, and a look takes 1 to 2 us.
+    if (!may_search_root_) {
+      const auto root = sys::stat_of(root_.get());
+      may_search_root_ = root && rights_.may_search(*root);
+    }
+    return *may_search_root_ ? std::optional(root_.get()) : std::nullopt;
   }
   const auto known = directories_.find(std::string(path));
   if (known != directories_.end()) return known->second ? std::optional(known->second.get()) : std::nullopt;

@@ -49,6 +49,7 @@ class ReadableTree {
  private:
   UniqueFd root_;
   const Rights& rights_;
+  std::optional<bool> may_search_root_;
   std::unordered_map<std::string, UniqueFd> directories_;  // an empty one: it may not be searched
   const std::pair<const std::string, UniqueFd>* last_ = nullptr;
 };

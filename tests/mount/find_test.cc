@@ -100,6 +100,15 @@ TEST_F(MatchTest, TheTool) {
   for (const uint32_t token : sequence(616, kBlock)) some += std::to_string(token) + ",";
   const Outcome near = run_tool({"similar", "p", "--ids", some, "--distance", "0", "--json"});
   EXPECT_NE(near.out.find(R"("name":"anywhere")"), std::string::npos) << near.out << near.error;
+  EXPECT_NE(run_tool({"match", "p", "--tokens", file, "--pin", "10s"}).out.find(" pinned=3 "),
+            std::string::npos);
+  EXPECT_EQ(run_tool({"match", "p", "--tokens", file, "--pin", "1h"}).exit_code, 1);
+  const std::string odd = "odd \\ name";
+  store_with(odd, {}, {{"group", "a group"}});
+  store_with("in-group", {}, {{"group", "a group"}});
+  EXPECT_EQ(run_tool({"remove", "p", "--where", "group=a group"}).out, "removed 2\n");
+  EXPECT_FALSE(exists(path(odd)) || exists(path("in-group")));
+  EXPECT_EQ(run_tool({"remove", "p", "--where", "group=a group"}).out, "removed 0\n");
   EXPECT_EQ(run_tool({"match", "p", "--ids", "1,x"}).exit_code, 1);
   EXPECT_EQ(run_tool({"match", "p"}).exit_code, 2);
   EXPECT_EQ(run_tool({"match", "nothing", "--ids", "1"}).exit_code, 1);

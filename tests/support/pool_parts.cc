@@ -58,7 +58,8 @@ void PoolPartsTest::SetUp() {
   const DiskPart disk_part{part, *disk_};
   if (last_ >= Upto::kMarks) marks_.emplace(disk_part);
   entries_.observe(counting_);
-  if (last_ >= Upto::kInsight) insight_.emplace(disk_part);
+  lifetimes_.emplace(disk_part);
+  if (last_ >= Upto::kInsight) insight_.emplace(disk_part, *lifetimes_);
   if (last_ >= Upto::kInodes) inodes_.emplace(disk_part, *reservations_);
   if (last_ >= Upto::kTree) tree_.emplace(disk_part, *insight_, *parked_, *inodes_);
   if (last_ >= Upto::kPrefetcher) entries_.observe(prefetcher_.emplace(disk_part));
@@ -67,7 +68,8 @@ void PoolPartsTest::SetUp() {
   if (last_ >= Upto::kRequests) requests_.emplace(disk_part, *marks_, *inodes_);
   if (last_ >= Upto::kFiles)
     files_.emplace(disk_part, *reservations_, *insight_, *marks_, *inodes_, *tree_, *prefetcher_);
-  if (last_ >= Upto::kEvictor) evictor_.emplace(disk_part, *reservations_, *marks_, *parked_, *tree_);
+  if (last_ >= Upto::kEvictor)
+    evictor_.emplace(disk_part, *reservations_, *marks_, *parked_, *tree_, *lifetimes_, insight_->index());
   if (last_ >= Upto::kSettings) settings_.emplace(disk_part, options_, *prefetcher_, *requests_, *evictor_);
   if (last_ >= Upto::kRecovery)
     recovery_.emplace(disk_part, Recovery::Parts{*reservations_, *marks_, *insight_, *inodes_, *tree_,

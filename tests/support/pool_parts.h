@@ -267,6 +267,7 @@ class PoolPartsTest : public ArenaTest {
   std::optional<Parked> parked_;
   std::optional<PoolDisk> disk_;
   std::optional<CopyMarks> marks_;
+  std::optional<Lifetimes> lifetimes_;
   std::optional<Insight> insight_;
   std::optional<Inodes> inodes_;
   std::optional<Tree> tree_;

@@ -64,7 +64,7 @@ bool Entries::closed(Entry& entry, bool from_disk) {
   if (from_disk && entry.direct_count > 0) --entry.direct_count;
   if (--entry.open_count > 0) return false;
   --sums_.open_files_;
-  if (entry.parked && !entry.pinned) candidates_.unpark(entry);
+  if (entry.parked && !entry.is_kept()) candidates_.unpark(entry);
   return true;
 }
 
@@ -99,7 +99,7 @@ bool Entries::resized(Entry& entry, FileBytes bytes, uint64_t pinned_max_bytes) 
     const uint64_t others = sums_.pinned_bytes_ - entry.pin_bytes();
     entry.memory.charged_bytes = bytes.charged;
     entry.memory.set_whole_bytes(bytes.whole);
-    if (others + entry.pin_bytes() > pinned_max_bytes) entry.pinned = stays_pinned = false;
+    if (others + entry.pin_bytes() > pinned_max_bytes) entry.pinned = entry.leased = stays_pinned = false;
   }
   if (!stays_pinned) lost_its_pin(entry);
   return stays_pinned;
@@ -129,8 +129,8 @@ bool Entries::named(Entry& entry, uint64_t pinned_max_bytes) {
   {
     MutexLock pins(pins_mutex_);
     const Change change(*this, entry);
-    if (entry.pinned && sums_.pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes)
-      entry.pinned = stays_pinned = false;
+    if (entry.is_kept() && sums_.pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes)
+      entry.pinned = entry.leased = stays_pinned = false;
     entry.removed = false;
     entry.renamed = true;
     if (entry.is_file()) ++sums_.files_;
@@ -159,26 +159,34 @@ void Entries::park(Entry& entry, std::optional<uint8_t> busy_tries) {
   check_state(entry);
 }
 
-bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) {
+bool Entries::pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes, Pin pin) {
   {
     MutexLock pins(pins_mutex_);
-    entry.memory.set_whole_bytes(whole_bytes);
-    if (sums_.pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes) return false;
+    if (!entry.is_kept()) {
+      entry.memory.set_whole_bytes(whole_bytes);
+      if (sums_.pinned_bytes_ + entry.pin_bytes() > pinned_max_bytes) return false;
+    }
     const Change change(*this, entry);
-    entry.pinned = true;
+    if (pin == Pin::kLease)
+      entry.leased = true;
+    else
+      entry.pinned = true;
   }
   candidates_.park(entry);
   tell(entry, &EntryObserver::pinned);
   return true;
 }
 
-void Entries::unpinned(Entry& entry) {
+void Entries::unpinned(Entry& entry, Pin pin) {
   {
     MutexLock pins(pins_mutex_);
     const Change change(*this, entry);
-    entry.pinned = false;
+    if (pin == Pin::kLease)
+      entry.leased = false;
+    else
+      entry.pinned = false;
   }
-  candidates_.unpark(entry);
+  if (!entry.is_kept()) candidates_.unpark(entry);
   tell(entry, &EntryObserver::pinned);
 }
 

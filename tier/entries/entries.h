@@ -69,8 +69,10 @@ class Entries {
 
   // --- what its users want ---
   // False: with it more than `pinned_max_bytes` would be pinned, and it is not.
-  bool pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes) EXCLUDES(pins_mutex_);
-  void unpinned(Entry& entry) EXCLUDES(pins_mutex_);
+  enum class Pin : uint8_t { kUsers, kLease };
+  bool pinned(Entry& entry, uint64_t whole_bytes, uint64_t pinned_max_bytes, Pin pin = Pin::kUsers)
+      EXCLUDES(pins_mutex_);
+  void unpinned(Entry& entry, Pin pin = Pin::kUsers) EXCLUDES(pins_mutex_);
   // Its writer has given it this priority or, without one, said something else of it.
   void described(Entry& entry, std::optional<int> priority = std::nullopt);
 

@@ -193,12 +193,14 @@ struct Entry {
   bool flushed = false;
   bool described : 1 = false;  // it may have metadata (tier/index/metadata.h)
   bool parked : 1 = false;     // taken out of the policy until Candidates::unpark()
+  bool leased : 1 = false;     // as if it was pinned, for a time (tier/pool/lifetimes.h)
   uint8_t busy_tries = 0;      // how often it was a victim and found in use since its last open
 
   bool is_file() const { return stage != Stage::kOther; }
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }
+  bool is_kept() const { return pinned || leased; }
   // A pinned cold entry counts too, because it is being promoted.
-  bool pins_memory() const { return pinned && !removed; }
+  bool pins_memory() const { return is_kept() && !removed; }
   // A pin counts for all that its file can come to take: reading its holes by a mapping fills them.
   // While it is written it counts for what it was before, or is when it gets its pin: the close counts it
   // anew.
@@ -210,7 +212,7 @@ struct Entry {
   }
   bool closed() const { return open_count == 0 && !removed && stage >= Stage::kFresh; }
   // Its memory can be evicted: now, or when the copy to the disk that is under way has ended.
-  bool holds_evictable_memory() const { return closed() && !pinned && tier != Tier::kCold; }
+  bool holds_evictable_memory() const { return closed() && !is_kept() && tier != Tier::kCold; }
   uint64_t evictable_bytes() const {
     return holds_evictable_memory() && !memory.held ? memory.charged_bytes : 0;
   }

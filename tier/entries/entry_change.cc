@@ -27,7 +27,7 @@ void check_state(const Entry& entry) {
       {entry.is_stored() && entry.disk.promoting() && !is_cold, "promoted in memory"},
       {entry.disk.spilling() && is_cold, "spilled without memory"},
       {entry.disk.awaited && is_cold, "awaited without memory"},
-      {!entry.is_file() && (entry.tier != Entry::Tier::kDirty || entry.open_count > 0 || entry.pinned),
+      {!entry.is_file() && (entry.tier != Entry::Tier::kDirty || entry.open_count > 0 || entry.is_kept()),
        "the state of a file, of what is none"},
       {in_catalog && entry.tier != Entry::Tier::kDirty && entry.disk.copy() == nullptr, "no copy"},
       {in_catalog && is_cold && entry.direct_count > 0 && entry.disk.held() == nullptr,
@@ -39,7 +39,7 @@ void check_state(const Entry& entry) {
                "<2>entry {}: {}: stage {} tier {} node {} opens {} writers {} from disk {} pinned {} removed "
                "{} moved {} awaited {} parked {}\n",
                entry.policy.ino, rule, static_cast<int>(entry.stage), tier_name(entry.tier),
-               entry.disk.node_id, entry.open_count, entry.writer_count, entry.direct_count, entry.pinned,
+               entry.disk.node_id, entry.open_count, entry.writer_count, entry.direct_count, entry.is_kept(),
                entry.removed, static_cast<int>(entry.disk.move), entry.disk.awaited, entry.parked);
     KVCACHEFS_CHECK(!is_broken);
   }

@@ -54,7 +54,7 @@ void Parked::retry(bool even_recent) {
   for (const uint64_t ino : ready) {
     const LockedEntry entry(entries_.shard(ino), ino);
     // An open entry stays parked until its last close, a pinned one until it is unpinned.
-    if (entry != nullptr && entry->parked && entry->closed() && !entry->pinned && !entry->disk.spilling())
+    if (entry != nullptr && entry->parked && entry->closed() && !entry->is_kept() && !entry->disk.spilling())
       entries_.unpark(*entry);
   }
   MutexLock lock(mutex_);

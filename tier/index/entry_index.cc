@@ -40,6 +40,13 @@ std::vector<Checksum> keys_of(std::string_view name) {
   return keys;
 }
 
+// The daemon's clock at a second since 1970. Where the host's clock is set later, this stays as it is.
+uint64_t coarse_ms_at(uint64_t second) {
+  const uint64_t wall_ms = wall_clock_ns() / 1'000'000, at_ms = second * 1000, now_ms = now_coarse_ms();
+  return at_ms >= wall_ms ? now_ms + (at_ms - wall_ms)
+                          : std::max<uint64_t>(now_ms - std::min(now_ms, wall_ms - at_ms), 1);
+}
+
 std::string value_key(Attribute attribute, std::string_view value) {
   return std::string(1, static_cast<char>('a' + static_cast<char>(attribute))).append(value);
 }
@@ -83,8 +90,16 @@ bool EntryIndex::work(uint64_t until_ns) {
 }
 
 bool EntryIndex::step() {
+  const uint64_t until_ns = now_ns() + kTurnNs;
+  while (now_ns() < until_ns) {
+    const auto used = groups_.next_used();
+    if (!used) break;
+    for (const uint64_t ino : *used)
+      if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->is_stored())
+        entries_.candidates().opened(*entry);
+  }
   MutexLock lock(mutex_);
-  return work(now_ns() + kTurnNs);
+  return work(until_ns);
 }
 
 void EntryIndex::read(uint64_t ino) {
@@ -100,15 +115,25 @@ void EntryIndex::read(uint64_t ino) {
   if (!fd) return;
   const auto name = arena_.name_of(fd->get());
   if (!name) return;
-  if (const Metadata metadata = read_metadata(fd->get()); !metadata.empty())
-    insert(ino, std::move(record), metadata, *name);
+  const auto file = sys::stat_of(fd->get());
+  if (!file) return;
+  const Metadata metadata = read_metadata(fd->get());
+  tell_times_({ino, record.generation},
+              metadata.ttl_s == 0 ? 0 : coarse_ms_at(uint64_t(file->st_mtim.tv_sec) + metadata.ttl_s),
+              metadata.expires_s == 0 ? 0 : coarse_ms_at(metadata.expires_s));
+  if (metadata.empty() || !insert(ino, std::move(record), metadata, *name)) return;
+  const std::string& group = metadata[Attribute::kGroup];
+  if (!group.empty() && groups_.join(ino, file->st_uid, group)) {
+    records_.at(ino).has_group = true;
+    index_bytes_ += EntryGroups::kMemberBytes;
+  }
 }
 
-void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
+bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
   const uint64_t tokens_bytes = metadata.tokens.size() * sizeof(uint32_t);
   if (index_bytes_ + tokens_bytes > most_bytes()) {
     ++refused_;
-    return;
+    return false;
   }
   for (size_t i = 0; i < kAttributes; ++i) {
     if (metadata.attributes[i].empty()) continue;
@@ -122,6 +147,7 @@ void EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   ++indexed_entries_;
   index_bytes_ += kRecordBytes;
   if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata, name);
+  return true;
 }
 
 void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata,
@@ -191,6 +217,10 @@ void EntryIndex::drop(uint64_t ino) {
     owners_.release(*record.owner);
     // It keeps the memory of its largest size.
     if (record.model->similar->blocks() == 0) record.model->similar.reset();
+  }
+  if (record.has_group) {
+    groups_.leave(ino);
+    index_bytes_ -= EntryGroups::kMemberBytes;
   }
   if (record.awaits) erase(record.model->awaiting, *record.awaits, ino);
   for (const Checksum& key : record.keys) erase(record.model->leading, key, ino);
@@ -298,10 +328,23 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
   return result;
 }
 
-std::optional<Entry::Tier> EntryIndex::tier_of(uint64_t ino) {
+uint64_t EntryIndex::leaf_below(uint64_t ino) {
+  MutexLock lock(mutex_);
+  (void)work(now_ns() + kTurnNs);  // the last leaf has just gone
+  for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {
+    const auto follower = record->second.model->tree.follower_of(*record->second.member);
+    if (!follower) break;
+    ino = *follower;
+    record = records_.find(ino);
+  }
+  return ino;
+}
+
+std::optional<std::pair<sys::Handle, Entry::Tier>> EntryIndex::stored(uint64_t ino) {
   still_at_it_();
   const LockedEntry entry(entries_.shard(ino), ino);
-  return entry != nullptr && is_whole(*entry) ? std::optional(entry->tier) : std::nullopt;
+  if (entry == nullptr || !is_whole(*entry)) return std::nullopt;
+  return std::pair(handle_of(*entry), entry->tier);
 }
 
 EntryIndex::Usage EntryIndex::usage() const {

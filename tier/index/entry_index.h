@@ -28,6 +28,7 @@
 #include "base/checksum.h"
 #include "base/mutex.h"
 #include "tier/entries/entries.h"
+#include "tier/index/entry_groups.h"
 #include "tier/index/metadata.h"
 #include "tier/index/owner_names.h"
 #include "tier/index/prefix_tree.h"
@@ -39,18 +40,28 @@ class EntryIndex final : public EntryObserver {
  public:
   static constexpr size_t kBlockTokens = 16;
 
+  // Hears of each entry that has metadata, whenever it is read: until when it is kept (user.kv.ttl) and when
+  // it is removed (user.kv.expires), in now_coarse_ms(); 0: not.
+  using TellTimes = std::function<void(const sys::Handle&, uint64_t kept_until_ms, uint64_t expires_ms)>;
   // A thread that works long for one query says so, by `still_at_it`.
-  EntryIndex(MemoryArena& arena, Entries& entries, std::function<void()> still_at_it)
-      : arena_(arena), entries_(entries), still_at_it_(std::move(still_at_it)) {}
+  EntryIndex(MemoryArena& arena, Entries& entries, std::function<void()> still_at_it, TellTimes tell_times)
+      : arena_(arena),
+        entries_(entries),
+        still_at_it_(std::move(still_at_it)),
+        tell_times_(std::move(tell_times)) {}
 
   // --- EntryObserver ---
+  void opened(const Entry& entry, bool, uint64_t) override {
+    if (entry.described) groups_.opened(entry.policy.ino);
+  }
   void stored(const Entry& entry) override { changed(entry); }
   void published(const Entry& entry) override { changed(entry); }
   void renamed(const Entry& entry) override { changed(entry); }
   void described(const Entry& entry) override { changed(entry); }
   void removed(const Entry& entry, RemovalReason) override { changed(entry); }
 
-  // Reads what has changed, for a few milliseconds; true: there is more.
+  // Reads what has changed, and touches the groups that were used, for a few milliseconds; true: there is
+  // more.
   bool step() EXCLUDES(mutex_);
   uint64_t waiting() const;  // so many changes have not been read
 
@@ -99,8 +110,13 @@ class EntryIndex final : public EntryObserver {
   std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const MayRead& may_read)
       EXCLUDES(mutex_);
 
-  // Where the content of an entry is that is stored, whether it has metadata or not.
-  std::optional<Entry::Tier> tier_of(uint64_t ino);
+  EntryGroups& groups() { return groups_; }
+  // An entry that is of no use without this one, or without one that is of no use without it, and so on, and
+  // without which no other is useless; if there is none, the entry itself.
+  uint64_t leaf_below(uint64_t ino) EXCLUDES(mutex_);
+
+  // An entry that is stored, whether it has metadata or not, and where its content is.
+  std::optional<std::pair<sys::Handle, Entry::Tier>> stored(uint64_t ino);
 
   struct Usage {
     uint64_t entries = 0;
@@ -133,6 +149,7 @@ class EntryIndex final : public EntryObserver {
     std::optional<OwnerNumber> owner = std::nullopt;  // it is in the model's SimilarIndex, as this owner's
     std::vector<Checksum> keys = {};  // by which those that follow it name it; none: it cannot be followed
     std::optional<Checksum> awaits = std::nullopt;
+    bool has_group = false;
     std::array<ByValue::value_type*, kAttributes> values = {};
   };
 
@@ -142,7 +159,8 @@ class EntryIndex final : public EntryObserver {
   bool work(uint64_t until_ns) REQUIRES(mutex_);  // true: there is more
   void count(Model& model) REQUIRES(mutex_);      // it has changed
   void read(uint64_t ino) REQUIRES(mutex_);
-  void insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
+  // False: there is no room for it.
+  bool insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
   void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
   void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata, std::string_view its_name)
       REQUIRES(mutex_);
@@ -158,6 +176,8 @@ class EntryIndex final : public EntryObserver {
   MemoryArena& arena_;
   Entries& entries_;
   const std::function<void()> still_at_it_;
+  const TellTimes tell_times_;
+  EntryGroups groups_;
   mutable Mutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);

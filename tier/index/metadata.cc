@@ -20,13 +20,20 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token ids are little-endian");
 
 constexpr size_t kMostTextBytes = 255;
-constexpr size_t kMostTokenBytes = 64 << 10;  // XATTR_SIZE_MAX
+constexpr uint64_t kMostDate = uint64_t{1} << 40;  // the daemon counts milliseconds
+constexpr size_t kMostTokenBytes = 64 << 10;       // XATTR_SIZE_MAX
 
 bool is_text(std::string_view value) {
   return !value.empty() && value.size() <= kMostTextBytes && std::ranges::none_of(value, is_control);
 }
 bool is_number(std::string_view value) {
   return number_in<uint32_t>(value).has_value();
+}
+bool is_time(std::string_view value) {
+  return seconds_in(value).has_value();
+}
+bool is_date(std::string_view value) {
+  return number_in<uint64_t>(value).value_or(UINT64_MAX) <= kMostDate;
 }
 bool is_flag(std::string_view value) {
   return value == "0" || value == "1";
@@ -52,7 +59,7 @@ struct Known {
 };
 constexpr std::string_view kText = "text of 1 to 255 bytes without control characters";
 constexpr std::string_view kNumber = "a decimal number below 2^32";
-constexpr std::array<Known, 13> kKnown = {{
+constexpr std::array<Known, 15> kKnown = {{
     {"tokens", is_tokens, "token ids as little-endian 32-bit integers"},
     {"parent", is_text, kText},
     {"token_length", is_number, kNumber},
@@ -66,6 +73,8 @@ constexpr std::array<Known, 13> kKnown = {{
     {"workflow_step", is_number, kNumber, Attribute::kWorkflowStep},
     {"model", is_text, kText, Attribute::kModel},
     {"group", is_text, kText, Attribute::kGroup},
+    {"ttl", is_time, "a time such as 90s, 30m, 2h or 7d"},
+    {"expires", is_date, "seconds since 1970"},
 }};
 
 const Known* known_of(std::string_view xattr) {
@@ -124,6 +133,8 @@ Metadata read_metadata(int fd) {
     if (known->attribute) result.attributes[static_cast<size_t>(*known->attribute)] = text;
     if (known->name == "tokens") result.tokens = *tokens_in(text);
     if (known->name == "parent") result.parent = text;
+    if (known->name == "ttl") result.ttl_s = *seconds_in(text);
+    if (known->name == "expires") result.expires_s = *number_in<uint64_t>(text);
     if (known->name == "pre_rope") result.pre_rope = text == "1";
   }
   return result;

@@ -33,6 +33,8 @@ struct Metadata {
   std::string attributes[kAttributes];
   // Its content holds at any position. Unless the writer says so it does not.
   bool pre_rope = false;
+  uint64_t ttl_s = 0;      // after its content was written it is kept for so long
+  uint64_t expires_s = 0;  // when it is removed, since 1970; 0: never
 
   const std::string& operator[](Attribute attribute) const {
     return attributes[static_cast<size_t>(attribute)];

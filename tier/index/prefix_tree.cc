@@ -118,6 +118,20 @@ void PrefixTree::remove(Member member) {
   prune(was.end);
 }
 
+std::optional<uint64_t> PrefixTree::follower_of(Member member) const {
+  const Place place = members_[member].end;
+  if (nodes_[place].covering > 1 || nodes_[place].starting == 0) return std::nullopt;
+  // Each node below is covered, mostly by one that starts here.
+  std::vector<Place> ahead = {place};
+  for (size_t at = 0; at < ahead.size(); ++at)
+    for (Place child = nodes_[ahead[at]].first_child; child != kNone; child = nodes_[child].next_sibling) {
+      for (Member its = nodes_[child].first_member; its != kNone; its = members_[its].next)
+        if (members_[its].start == place) return members_[its].ino;
+      ahead.push_back(child);
+    }
+  return std::nullopt;
+}
+
 // Nodes that nothing covers and nothing follows go, from the leaf on.
 void PrefixTree::prune(Place place) {
   while (place != kStart) {

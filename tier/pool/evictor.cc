@@ -37,10 +37,12 @@ bool Evictor::tidy() {
   const bool more = make_room();
   const bool more_inodes = make_inode_room();
   const bool more_places = keep_entry_limit();
+  const bool more_followers = evict_followers();
+  const bool more_expired = remove_expired();
   make_disk_room();
   look_at_held();
   const bool seeking = arena_.deep_names().step(arena_);
-  return writing || more || more_inodes || more_places || seeking;
+  return writing || more || more_inodes || more_places || more_followers || more_expired || seeking;
 }
 
 void Evictor::publish_grown() {
@@ -168,29 +170,53 @@ bool Evictor::make_room() {
 
 Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
   if (surroundings_.listener->is_behind(number_)) return Attempt::kNothing;
+  if (const auto followed = evict_follower(effort, result)) return *followed;
   const Owners over = entries_.shares().over();
   std::optional<Candidates::Victim> victim;
   if (over.any()) victim = entries_.candidates().next_victim(effort.even_fresh, over);
   if (!victim && !effort.over_alone) victim = entries_.candidates().next_victim(effort.even_fresh);
   if (!victim) return Attempt::kNothing;
-  EntryTable::Shard& shard = entries_.shard(victim->ino);
-  const LockedEntry entry(shard, victim->ino);
-  if (entry == nullptr || entry->removed) return Attempt::kBusy;
-  if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
-  const bool lacks_copy = disk_.tier() != nullptr && disk_.tier()->store->log().has_lost(entry->disk.node_id);
-  if (!entry->evictable() || lacks_copy || keeps_for_disk(disk_.away(), *entry, disk_.durability())) {
-    entries_.park(*entry);
+  const uint64_t leaf = first_to_leave(victim->ino);
+  const bool is_needed = leaf != victim->ino;
+  if (const Attempt left = is_needed ? evict_leaf(leaf, effort, result) : Attempt::kNothing;
+      left != Attempt::kNothing) {
+    give_back(victim->ino, left);
+    return left;
+  }
+  Attempt attempt = Attempt::kBusy;
+  {
+    EntryTable::Shard& shard = entries_.shard(victim->ino);
+    const LockedEntry entry(shard, victim->ino);
+    if (entry == nullptr || entry->removed) return Attempt::kBusy;
+    if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
+    attempt = evict_entry(shard, *entry, effort, is_needed, result);
+  }
+  if (attempt != Attempt::kNeeded) return attempt;
+  attempt = remove_with_another(leaf, result);
+  give_back(victim->ino, attempt);
+  return attempt;
+}
+
+Evictor::Attempt Evictor::evict_entry(EntryTable::Shard& shard, Entry& entry, Effort effort, bool is_needed,
+                                      EvictResult& result) {
+  const bool lacks_copy = disk_.tier() != nullptr && disk_.tier()->store->log().has_lost(entry.disk.node_id);
+  if (!entry.evictable() || lacks_copy || keeps_for_disk(disk_.away(), entry, disk_.durability())) {
+    entries_.park(entry);
     return Attempt::kBusy;
   }
-  const bool clean = entry->tier == Entry::Tier::kClean;
-  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry->kernel.looked_up_ms;
+  const bool clean = entry.tier == Entry::Tier::kClean;
+  const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry.kernel.looked_up_ms;
   if ((!effort.even_recent && age_ms < Parked::kRecentMs) || (effort.clean_alone && !clean)) {
-    parked_.park(*entry, true);
+    parked_.park(entry, true);
     return Attempt::kBusy;
   }
-  if (clean) return drop_memory(*entry, result);
-  if (goes_to_disk_first(*entry, effort)) return Attempt::kSpilling;
-  return discard(shard, *entry, result);
+  if (!clean && goes_to_disk_first(entry, effort)) return Attempt::kSpilling;
+  if (!clean && is_needed) return Attempt::kNeeded;
+  const uint64_t ino = entry.policy.ino;
+  const auto group = index_.groups().of(ino);
+  const Attempt attempt = clean ? drop_memory(entry, result) : discard(shard, entry, result);
+  if (attempt == Attempt::kFreed && group != nullptr) others_follow(*group, ino, !clean);
+  return attempt;
 }
 
 bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
@@ -278,48 +304,6 @@ Evictor::Attempt Evictor::drop_memory(Entry& entry, EvictResult& result) {
   entries_.contents().evicted(entry);
   work.done(AccessRecord::Event::kEvict, number_, entry);
   return Attempt::kFreed;
-}
-
-void Evictor::make_disk_room() {
-  if (!disk_.takes_more()) return;
-  DiskTier* const tier = disk_.tier();
-  const SpillStore& store = *tier->store;
-  // Because space comes back only with a transaction, some is kept for what is on its way to the disk
-  // meanwhile.
-  const uint64_t size = store.space().units() * store.unit_bytes();
-  const uint64_t ahead =
-      std::min(size / 32, 4 * capacity_.expected_entry_bytes() + tier->spiller.backlog_bytes());
-  const uint64_t wanted = std::min(std::max(disk_.take_wanted_bytes(), ahead), size);
-  EvictResult evicted;
-  const auto short_of_room = [&] {
-    // A part of the leaving space comes only with a spill that itself waits for room: an older file's, which
-    // the disk keeps under a name until it has the newer one. So leaving space counts only while the log is
-    // busy.
-    const uint64_t leaving_units = tier->store->log().idle() ? 0 : store.leaving_units();
-    return (store.space().free_units() + leaving_units) * store.unit_bytes() < wanted;
-  };
-  Effort effort{.even_recent = true, .clean_alone = true, .over_alone = entries_.shares().over().any()};
-  for (int tries = 0; tries < 4096 && short_of_room(); ++tries) {
-    // If nothing is cold, the next clean victim gives up its memory, and so becomes one that can leave the
-    // disk.
-    if (discard_coldest(effort.over_alone) || evict_one(effort, evicted) != Attempt::kNothing) continue;
-    if (!std::exchange(effort.over_alone, false)) return;
-  }
-}
-
-bool Evictor::discard_coldest(bool over_alone) {
-  if (surroundings_.listener->is_behind(number_)) return false;
-  auto ino = entries_.candidates().next_cold(entries_.shares().over());
-  if (!ino && !over_alone) ino = entries_.candidates().next_cold();
-  if (!ino) return false;
-  EntryTable::Shard& shard = entries_.shard(*ino);
-  const LockedEntry entry(shard, *ino);
-  if (entry == nullptr || entry->removed) return true;
-  if (entry->open_count > 0 || entry->disk.promoting() || entry->tier != Entry::Tier::kCold)
-    parked_.park(*entry, true);
-  else
-    (void)tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce);
-  return true;
 }
 
 EvictResult Evictor::evict_now(EvictOrder order) {

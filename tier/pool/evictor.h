@@ -8,13 +8,17 @@
 // lease under the shard. So no open of the daemon ever runs into a lease.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 
 #include "base/mutex.h"
 #include "tier/entries/parked.h"
+#include "tier/index/entry_index.h"
 #include "tier/pool/copy_marks.h"
+#include "tier/pool/lifetimes.h"
 #include "tier/pool/name_limits.h"
 #include "tier/pool/reservations.h"
 #include "tier/pool/tree.h"
@@ -24,8 +28,15 @@ namespace kvcachefs {
 
 class Evictor : DiskPart {
  public:
-  Evictor(const DiskPart& part, Reservations& reservations, CopyMarks& marks, Parked& parked, Tree& tree)
-      : DiskPart(part), reservations_(reservations), marks_(marks), parked_(parked), tree_(tree) {}
+  Evictor(const DiskPart& part, Reservations& reservations, CopyMarks& marks, Parked& parked, Tree& tree,
+          Lifetimes& lifetimes, EntryIndex& index)
+      : DiskPart(part),
+        reservations_(reservations),
+        marks_(marks),
+        parked_(parked),
+        tree_(tree),
+        lifetimes_(lifetimes),
+        index_(index) {}
 
   // One round of background work; true if the next should come at once or within a millisecond.
   bool tidy();
@@ -41,9 +52,12 @@ class Evictor : DiskPart {
   // True for a caller that would take the inode that a request before it waits for.
   bool would_overtake(Patience patience) const;
   std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience, uid_t uid = 0) const;
+  // Whether an entry stays as long as another is of use with it alone (leaf_first=).
+  void set_leaf_first(bool leaf_first) { leaf_first_ = leaf_first; }
 
  private:
-  enum class Attempt { kFreed, kSpilling, kBusy, kNothing };
+  // kNeeded: it would have to leave altogether, and another is of no use without it.
+  enum class Attempt { kFreed, kSpilling, kBusy, kNothing, kNeeded };
   struct Effort {
     bool even_fresh = false;
     bool even_recent = false;
@@ -66,12 +80,27 @@ class Evictor : DiskPart {
   static bool waits_in(const Room& room, bool over_alone);
   // Those who are over their shares leave first.
   Attempt evict_one(Effort effort, EvictResult& result);
+  Attempt evict_entry(EntryTable::Shard& shard, Entry& entry, Effort effort, bool is_needed,
+                      EvictResult& result) REQUIRES(shard.mutex);
   bool goes_to_disk_first(Entry& entry, Effort effort);
   Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.
   Attempt drop_memory(Entry& entry, EvictResult& result);
   void make_disk_room();
   bool discard_coldest(bool over_alone);  // discards a cold entry; false: there is none
+
+  // What leaves with another, or at a time (evictor_together.cc).
+  uint64_t first_to_leave(uint64_t victim);
+  Attempt evict_leaf(uint64_t leaf, Effort effort, EvictResult& result);
+  void give_back(uint64_t victim, Attempt leaf);
+  // An entry of the group has left the memory, or the pool: the others do as well.
+  void others_follow(const EntryGroups::Group& group, uint64_t ino, bool removes) EXCLUDES(followers_mutex_);
+  std::optional<Attempt> evict_follower(Effort effort, EvictResult& result) EXCLUDES(followers_mutex_);
+  bool evict_followers() EXCLUDES(followers_mutex_);  // true: there is more to do
+  bool remove_expired();                              // the same
+  Attempt remove_with_another(uint64_t ino, EvictResult& result);
+  Attempt remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
   bool make_inode_room();
   bool keep_entry_limit();
@@ -94,6 +123,15 @@ class Evictor : DiskPart {
   CopyMarks& marks_;
   Parked& parked_;
   Tree& tree_;
+  Lifetimes& lifetimes_;
+  EntryIndex& index_;
+  std::atomic<bool> leaf_first_{false};
+  struct Follower {
+    uint64_t ino;
+    bool removes;
+  };
+  Mutex followers_mutex_;
+  std::deque<Follower> followers_ GUARDED_BY(followers_mutex_);
   Room inode_room_;  // counts inodes, not bytes
   // Of the evictor's thread alone:
   bool reclaiming_ = false;              // true between the two marks of free inodes

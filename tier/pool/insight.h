@@ -10,6 +10,7 @@
 #include "alloc/placement.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/index/entry_index.h"
+#include "tier/pool/lifetimes.h"
 #include "tier/pool/numa_survey.h"
 #include "tier/pool/pool_disk.h"
 #include "tier/pool/pool_reports.h"
@@ -18,7 +19,7 @@ namespace kvcachefs {
 
 class Insight : DiskPart {
  public:
-  explicit Insight(const DiskPart& part) : DiskPart(part) {}
+  Insight(const DiskPart& part, Lifetimes& lifetimes) : DiskPart(part), lifetimes_(lifetimes) {}
 
   PoolUsage usage() const;
   SpillUsage spill_usage() const;
@@ -27,6 +28,7 @@ class Insight : DiskPart {
   uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
   EntryIndex& index() { return index_; }
+  Lifetimes& lifetimes() { return lifetimes_; }
   // Looks at this many entries at most. If there are more, they stand for all of the pool's memory. A glance,
   // at NumaSurvey::kGlance of more entries, looks at the beginning of each.
   std::vector<NodeUsage> numa_usage(uint64_t most_entries);
@@ -44,7 +46,11 @@ class Insight : DiskPart {
   std::vector<PlacedBytes> placement_of(EntryTable::Shard& shard, sys::Handle handle, uint64_t most_bytes);
   std::vector<sys::Handle> files_of(EntryTable::Shard& shard, uint64_t most, bool all);
 
-  EntryIndex index_{arena_, entries_, [this] { surroundings_.still_at_it(); }};
+  Lifetimes& lifetimes_;
+  EntryIndex index_{arena_, entries_, [this] { surroundings_.still_at_it(); },
+                    [this](const sys::Handle& entry, uint64_t kept_until_ms, uint64_t expires_ms) {
+                      lifetimes_.describe(entry, kept_until_ms, expires_ms);
+                    }};
   std::atomic<uint64_t> samples_{0};  // each takes other entries
   NumaSurvey numa_survey_{[this](uint64_t entries) { return numa_usage(entries); }};
 };

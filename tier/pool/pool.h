@@ -87,14 +87,15 @@ class Pool {
   PoolDisk disk_{part_};
   const DiskPart disk_part_{part_, disk_};
   CopyMarks marks_{disk_part_};
-  Insight insight_{disk_part_};
+  Lifetimes lifetimes_{disk_part_};
+  Insight insight_{disk_part_, lifetimes_};
   Inodes inodes_{disk_part_, reservations_};
   Tree tree_{disk_part_, insight_, parked_, inodes_};
   Prefetcher prefetcher_{disk_part_};
   PoolResidency residency_{disk_part_, reservations_, marks_, parked_, inodes_, tree_};
   DiskRequests disk_requests_{disk_part_, marks_, inodes_};
   OpenFiles open_files_{disk_part_, reservations_, insight_, marks_, inodes_, tree_, prefetcher_};
-  Evictor evictor_{disk_part_, reservations_, marks_, parked_, tree_};
+  Evictor evictor_{disk_part_, reservations_, marks_, parked_, tree_, lifetimes_, insight_.index()};
   Settings settings_;
   Recovery recovery_{
       disk_part_,

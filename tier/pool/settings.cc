@@ -150,6 +150,13 @@ Result<void> Settings::set_user_share(unsigned percent) {
   return {};
 }
 
+Result<void> Settings::set_leaf_first(bool on) {
+  evictor_.set_leaf_first(on);
+  MutexLock lock(mutex_);
+  options_.leaf_first = on;
+  return {};
+}
+
 Result<void> Settings::set_durability(Durability durability) {
   if (auto tier = disk_.needed(); !tier) return pass(tier);
   {

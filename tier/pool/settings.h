@@ -24,6 +24,7 @@ class Settings : DiskPart {
         options_(options) {
     // size_max_bytes is also 0 in options that a version without this limit has left.
     if (options_.size_max_bytes == 0) options_.size_max_bytes = options_.size_bytes;
+    evictor_.set_leaf_first(options_.leaf_first);
   }
 
   // The orders to the pool: a change of a setting, and what else is written to its control files. They may
@@ -45,6 +46,7 @@ class Settings : DiskPart {
   Result<void> set_user_share(unsigned percent) EXCLUDES(mutex_);
   Result<void> set_max_xattr_bytes(uint64_t most) EXCLUDES(mutex_);  // what is there already stays
   Result<void> set_max_xattrs(uint64_t most) EXCLUDES(mutex_);
+  Result<void> set_leaf_first(bool on) EXCLUDES(mutex_);
   Result<void> set_durability(Durability durability) EXCLUDES(mutex_);
   Result<void> set_admission(Admission admission) EXCLUDES(mutex_);
   Result<void> set_auto_prefetch(bool on) EXCLUDES(mutex_);

@@ -95,7 +95,8 @@ TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
                                                    {"reset", 25},
                                                    {"match", 26},
                                                    {"similar", 27},
-                                                   {"forget_agent", 28}};
+                                                   {"forget_agent", 28},
+                                                   {"leaf_first", 30}};
   const std::map<std::string, uint64_t> of_server = {{"version", 1},   {"stats", 2},   {"stats.json", 3},
                                                      {"upgrades", 4},  {"metrics", 5}, {"configure", 6},
                                                      {"access_log", 7}};

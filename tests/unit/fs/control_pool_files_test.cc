@@ -84,7 +84,8 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
                                                   {"reset", 0644},
                                                   {"match", 0666},
                                                   {"similar", 0666},
-                                                  {"forget_agent", 0644}};
+                                                  {"forget_agent", 0644},
+                                                  {"leaf_first", 0644}};
   EXPECT_EQ(modes, expected);
   modes.clear();
   for (const PoolFile& each : pool_files())
@@ -121,6 +122,7 @@ TEST_F(PoolFiles, ShowTheSettings) {
   EXPECT_EQ(shown("user_share"), "0%\n");
   EXPECT_EQ(shown("max_xattr_bytes"), "256K\n");
   EXPECT_EQ(shown("max_xattrs"), "256\n");
+  EXPECT_EQ(shown("leaf_first"), "off\n");
   EXPECT_EQ(shown("evict"), "evicted 0 entries 0\n");
   EXPECT_EQ(shown("spill"), "none\n");
   EXPECT_EQ(shown("durability"), "none\n");
@@ -273,6 +275,7 @@ TEST_F(PoolFiles, WrongValuesChangeNothing) {
       {"max_xattr_bytes", "257K"},
       {"max_xattrs", "257"},
       {"max_xattrs", "-1"},
+      {"leaf_first", "maybe"},
   };
   for (const auto& [name, text] : cases) {
     const Result<void> done = write(name, text);

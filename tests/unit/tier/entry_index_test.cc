@@ -37,7 +37,7 @@ class EntryIndexTest : public test::PoolPartsTest {
   void SetUp() override {
     PoolPartsTest::SetUp();
     if (IsSkipped()) return;
-    index_.emplace(*arena_, entries_, [] {});
+    index_.emplace(*arena_, entries_, [] {}, [](const auto&...) {});
     entries_.observe(*index_);
   }
 

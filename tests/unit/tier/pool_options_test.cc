@@ -12,7 +12,7 @@ constexpr uint64_t kMemory = 64 * kG;
 TEST(PoolSpec, TakesEveryKey) {
   Result<PoolOptions> pool = parse_pool_spec(
       "llama:size=16G,policy=lfu,watermarks=80:90,entry_size=2M,pinned_max=25%,max_entries=1000,"
-      "max_directories=10,max_xattr_bytes=4K,max_xattrs=9,mode=0750,uid=1000,gid=100",
+      "max_directories=10,max_xattr_bytes=4K,max_xattrs=9,leaf_first=on,mode=0750,uid=1000,gid=100",
       kMemory);
   ASSERT_TRUE(pool) << pool.error().message;
   EXPECT_EQ(pool->name, "llama");
@@ -26,6 +26,7 @@ TEST(PoolSpec, TakesEveryKey) {
   EXPECT_EQ(pool->max_directories, 10u);
   EXPECT_EQ(pool->max_xattr_bytes, 4096u);
   EXPECT_EQ(pool->max_xattrs, 9u);
+  EXPECT_TRUE(pool->leaf_first);
   EXPECT_EQ(pool->mode, 0750u);
   EXPECT_EQ(pool->uid, 1000u);
   EXPECT_EQ(pool->gid, 100u);

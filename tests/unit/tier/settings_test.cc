@@ -76,6 +76,8 @@ TEST_F(SettingsTest, LimitsOfNamesHoldFromNowOn) {
   ASSERT_TRUE(settings_->set_max_xattrs(9));
   EXPECT_EQ(options().max_xattr_bytes, 4096u);
   EXPECT_EQ(options().max_xattrs, 9u);
+  ASSERT_TRUE(settings_->set_leaf_first(true));
+  EXPECT_TRUE(options().leaf_first);
   EXPECT_EQ(limits_.xattr_bytes, 4096u);
   EXPECT_EQ(limits_.xattrs, 9u);
 }

@@ -1,0 +1,114 @@
+// The evictor where an entry does not leave for itself: with the others of its group, before those without
+// which it is of no use, or because it has expired.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "tier/pool/evictor.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kFollowersTurnNs = 2'000'000;
+
+}  // namespace
+
+uint64_t Evictor::first_to_leave(uint64_t victim) {
+  return leaf_first_ ? index_.leaf_below(victim) : victim;
+}
+
+// kNothing: it is not in memory, or in use.
+Evictor::Attempt Evictor::evict_leaf(uint64_t leaf, Effort effort, EvictResult& result) {
+  EntryTable::Shard& shard = entries_.shard(leaf);
+  const LockedEntry entry(shard, leaf);
+  if (entry == nullptr || !entry->evictable()) return Attempt::kNothing;
+  return evict_entry(shard, *entry, effort, false, result);
+}
+
+// The victim is a candidate again once a leaf has gone; else others have their turn first.
+void Evictor::give_back(uint64_t victim, Attempt leaf) {
+  const LockedEntry entry(entries_.shard(victim), victim);
+  if (entry == nullptr || entry->removed) return;
+  if (leaf == Attempt::kFreed && !entry->is_kept())
+    entries_.unpark(*entry);
+  else
+    parked_.park(*entry, false);
+}
+
+void Evictor::others_follow(const EntryGroups::Group& group, uint64_t ino, bool removes) {
+  const auto members = index_.groups().members(group);
+  MutexLock lock(followers_mutex_);
+  for (const uint64_t member : members)
+    if (member != ino) followers_.push_back({member, removes});
+}
+
+std::optional<Evictor::Attempt> Evictor::evict_follower(Effort effort, EvictResult& result) {
+  Follower follower{};
+  {
+    MutexLock lock(followers_mutex_);
+    if (followers_.empty()) return std::nullopt;
+    follower = followers_.front();
+    followers_.pop_front();
+  }
+  if (follower.removes) return remove_with_another(follower.ino, result);
+  EntryTable::Shard& shard = entries_.shard(follower.ino);
+  const LockedEntry entry(shard, follower.ino);
+  if (entry == nullptr || !entry->evictable() || entry->stage != Entry::Stage::kCandidate)
+    return Attempt::kBusy;
+  if (entry->tier == Entry::Tier::kClean) return drop_memory(*entry, result);
+  if (disk_.takes_more() && !effort.clean_alone && goes_to_disk_first(*entry, effort))
+    return Attempt::kSpilling;
+  return Attempt::kBusy;
+}
+
+bool Evictor::evict_followers() {
+  const uint64_t until_ns = now_ns() + kFollowersTurnNs;
+  EvictResult result;
+  while (now_ns() < until_ns)
+    if (!evict_follower({.even_recent = true}, result)) return false;
+  return true;
+}
+
+// For its own sake it would stay: what the disk is to have and does not have yet, and what is in use or
+// pinned.
+Evictor::Attempt Evictor::remove_with_another(uint64_t ino, EvictResult& result) {
+  EntryTable::Shard& shard = entries_.shard(ino);
+  const LockedEntry entry(shard, ino);
+  if (entry == nullptr || entry->is_kept()) return Attempt::kBusy;
+  const bool is_promised = disk_.durability() != Durability::kNone && entry->tier == Entry::Tier::kDirty;
+  return is_promised ? Attempt::kBusy : remove_now(shard, *entry, result);
+}
+
+Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  const bool disk_is_busy = disk_.away() != nullptr || (disk_.tier() != nullptr && !disk_.takes_more()) ||
+                            entry.disk.promoting() || entry.disk.spilling() || entry.disk.awaited;
+  if (!entry.closed() || disk_is_busy) return Attempt::kBusy;
+  if (entry.tier != Entry::Tier::kCold) return discard(shard, entry, result);
+  return tree_.discard_cold(shard, entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce) ? Attempt::kFreed
+                                                                                         : Attempt::kBusy;
+}
+
+// One that is pinned expires too, because its writer has said both.
+bool Evictor::remove_expired() {
+  lifetimes_.step();
+  const uint64_t until_ns = now_ns() + kFollowersTurnNs;
+  EvictResult result;
+  while (now_ns() < until_ns && !surroundings_.listener->is_behind(number_)) {
+    const auto expired = lifetimes_.next_expired();
+    if (!expired) return false;
+    const auto group = index_.groups().of(expired->ino);
+    Attempt attempt = Attempt::kNothing;
+    {
+      EntryTable::Shard& shard = entries_.shard(expired->ino);
+      const LockedEntry entry(shard, expired->ino);
+      if (entry != nullptr && entry->generation == expired->generation && !entry->removed)
+        attempt = entry->leased ? Attempt::kBusy : remove_now(shard, *entry, result);
+    }
+    if (attempt == Attempt::kBusy) lifetimes_.not_yet(*expired);
+    if (attempt != Attempt::kFreed) continue;
+    count(counters_.expired);
+    if (group != nullptr) others_follow(*group, expired->ino, true);
+  }
+  return true;
+}
+
+}  // namespace kvcachefs
