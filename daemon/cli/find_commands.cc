@@ -1,7 +1,6 @@
 // The commands that ask which entries hold what a prompt needs.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 
 #include "base/key_value.h"
 #include "base/sys.h"
+#include "base/sys_beneath.h"
 #include "base/sys_disk.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/declare.h"
@@ -268,6 +268,15 @@ CliResult<Answer> ask_where(const MountTree& tree, const CliArguments& arguments
   return ask(tree, arguments.pool, "match", query);
 }
 
+// No link is followed, which a name may have become since it was answered.
+Result<void> remove_beneath(int pool, const std::string& name) {
+  const size_t slash = name.rfind('/');
+  if (slash == std::string::npos) return sys::unlink_at(pool, name.c_str(), 0);
+  auto directory = sys::open_beneath(pool, name.substr(0, slash).c_str(), O_PATH | O_DIRECTORY);
+  if (!directory) return pass(directory);
+  return sys::unlink_at(directory->get(), name.c_str() + slash + 1, 0);
+}
+
 }  // namespace
 
 // One answer may not have all, and others remove some meanwhile.
@@ -278,16 +287,19 @@ CliResult<void> remove_entries(const MountTree& tree, const CliArguments& argume
     if (!answer) return std::unexpected(answer.error());
     if (answer->value("index") == "building")
       environment.error << "kvcachefs: not all attributes have been read yet since the start\n";
+    auto pool = sys::open_at(AT_FDCWD, tree.pool_path(arguments.pool).c_str(), O_PATH | O_DIRECTORY);
+    if (!pool) return pass(pool);
     uint64_t now = 0;
     std::string left;
     int error = 0;
     for (const auto& row : answer->rows) {
       if (row.size() < 5) continue;
-      const std::string path = tree.pool_path(arguments.pool) / unescaped(row[4]);
-      if (::unlink(path.c_str()) == 0)
+      const std::string name = unescaped(row[4]);
+      const auto gone = remove_beneath(pool->get(), name);
+      if (gone)
         ++now;
-      else if (errno != ENOENT)
-        left = path, error = errno;
+      else if (gone.error().code != ENOENT)
+        left = name, error = gone.error().code;
     }
     removed += now;
     if (error != 0 && now == 0)

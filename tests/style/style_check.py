@@ -23,6 +23,7 @@ PATHS_OF_OTHERS = {
     "alloc/placement.cc": "/proc",
     "daemon/cli/check_command.cc": "the caller's, with the caller's rights",
     "daemon/cli/cli.cc": "the caller's, with the caller's rights",
+    "daemon/cli/find_commands.cc": "a pool in the mount",
     "daemon/cli/metrics_command.cc": "the caller's, with the caller's rights",
     "daemon/cli/report_command.cc": "the caller's, with the caller's rights",
     "daemon/cli/mount_tree.cc": "the mount's root, pools in it, and their control files",
