@@ -135,6 +135,9 @@ class Reader {
 
 constexpr std::string_view kCreated = "created";
 constexpr std::string_view kDeleted = "deleted";
+// A file that lacks it was cut short, unless it is of a version that did not write it.
+constexpr std::string_view kLastLine = "\n# end\n";
+constexpr std::string_view kFirstWordsWithoutIt = "# kvcachefsd wrote this: ";
 
 std::string one_line(std::string_view text) {
   std::string line(text.substr(0, text.find('\n')));
@@ -257,14 +260,23 @@ Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory
 
 Result<KeptPools> parse_kept_pools(const std::string& file, std::string_view text, uint64_t memory_bytes) {
   toml::parse_result parsed = toml::parse(text);
-  if (parsed) return KeptReader(file, memory_bytes).read(parsed.table());
-  return fail(EINVAL, fmt::format("{}:{}: {}", file, parsed.error().source().begin.line,
-                                  one_line(parsed.error().description())));
+  if (!parsed)
+    return fail(EINVAL, fmt::format("{}:{}: {}", file, parsed.error().source().begin.line,
+                                    one_line(parsed.error().description())));
+  auto kept = KeptReader(file, memory_bytes).read(parsed.table());
+  if (kept && !text.ends_with(kLastLine) && !text.starts_with(kFirstWordsWithoutIt))
+    return fail(EINVAL,
+                file +
+                    ": was cut short: its last line, `# end`, is missing. Without the file the pools are "
+                    "as they are configured");
+  return kept;
 }
 
 std::string format_kept_pools(const KeptPools& pools) {
   std::string out =
-      "# kvcachefsd wrote this: what was changed of its pools while it served, over its configuration.\n"
+      "# kvcachefsd wrote this, down to the last line: what was changed of its pools while it served, over "
+      "its "
+      "configuration.\n"
       "# `kvcachefs get` shows it, and `kvcachefs reset` takes it back.\n";
   for (const auto& [name, pool] : pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(name));
@@ -272,6 +284,7 @@ std::string format_kept_pools(const KeptPools& pools) {
     if (pool.is_deleted) out += fmt::format("{} = true\n", kDeleted);
     for (const auto& [key, value] : pool.values) out += fmt::format("{} = {}\n", key, toml_string(value));
   }
+  out += kLastLine;
   return out;
 }
 

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/fault_point.h"
@@ -19,19 +22,55 @@ namespace {
 
 // An order that is given once, and no setting.
 constexpr std::string_view kOrder = "spill_force";
+constexpr uint64_t kMostBytes = 64 << 20;  // the most pools that there can be, each with 2 KiB
+constexpr auto kLockPatience = std::chrono::seconds(1);
+
+std::string directory_of(const std::string& file) {
+  return file.substr(0, file.rfind('/'));
+}
+
+std::string name_of(const std::string& file) {
+  return file.substr(file.rfind('/') + 1);
+}
 
 // The directory stays open: a mount over its path, which may be one of this daemon, does not hide it.
-Result<UniqueFd> directory_of(const std::string& file) {
-  const std::string directory = file.substr(0, file.rfind('/'));
+Result<UniqueFd> open_directory(const std::string& file) {
+  const std::string directory = directory_of(file);
   if (auto made = sys::make_directories(directory, 0700); !made) return pass(made);
   return sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
 }
 
-Result<void> put_text(int directory, const std::string& name, std::string_view text) {
-  fault_point("settings to be written");
-  if (auto replaced = sys::replace_file(directory, name, text, 0600); !replaced) return replaced;
-  fault_point("settings replaced");
-  return sys::sync_whole(directory);
+// The whole text; none if there is no file. What it says is done as root, so that others may not write to it.
+Result<std::optional<std::string>> read_text(int directory, const std::string& name) {
+  auto fd = sys::open_at(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!fd && fd.error().code == ENOENT) return std::nullopt;
+  if (!fd && fd.error().code == ELOOP) return fail(EINVAL, "is a symbolic link");
+  if (!fd) return pass(fd);
+  const auto attributes = sys::stat_of(fd->get());
+  if (!attributes) return fail(attributes.error().code);
+  if (!S_ISREG(attributes->st_mode)) return fail(EINVAL, "is no file");
+  if (attributes->st_uid != geteuid() || (attributes->st_mode & 022) != 0)
+    return fail(EPERM, "another user may write to it");
+  if (static_cast<uint64_t>(attributes->st_size) > kMostBytes)
+    return fail(EFBIG, "is larger than what the daemon writes");
+  if (const int refused = injected_error("read the settings"); refused != 0) return fail(refused);
+  std::string text(static_cast<size_t>(attributes->st_size), '\0');
+  const auto count = sys::read_at(fd->get(), text, 0);
+  if (!count) return fail(count.error().code);
+  if (*count != text.size()) return fail(EIO);
+  return text;
+}
+
+std::string reason_of(const Error& error) {
+  return error.message.empty() ? sys::error_text(error.code) : error.message;
+}
+
+// None if there is no file.
+Result<std::optional<KeptPools>> read_in(int directory, const std::string& file, uint64_t memory_bytes) {
+  const auto text = read_text(directory, name_of(file));
+  if (!text) return fail(text.error().code, fmt::format("{}: {}", file, reason_of(text.error())));
+  if (!*text) return std::nullopt;
+  return parse_kept_pools(file, **text, memory_bytes);
 }
 
 // The options, with the attributes that clients have given the pool's root.
@@ -67,13 +106,13 @@ std::string KeptSettings::file_of(const Config& config) {
 
 Result<KeptPools> KeptSettings::read(const std::string& file, uint64_t memory_bytes) {
   if (file.empty()) return KeptPools();
-  auto fd = sys::open_at(AT_FDCWD, file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (!fd && fd.error().code == ENOENT) return KeptPools();
-  auto attributes = fd ? sys::stat_of(fd->get()) : pass(fd);
-  if (attributes && !S_ISREG(attributes->st_mode)) return fail(EINVAL, file + ": is no file");
-  auto text = attributes ? sys::read_text(file.c_str()) : pass(attributes);
-  if (!text) return fail(text.error().code, fmt::format("{}: {}", file, sys::error_text(text.error().code)));
-  return parse_kept_pools(file, *text, memory_bytes);
+  const std::string directory = directory_of(file);
+  const auto opened = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!opened && opened.error().code == ENOENT) return KeptPools();
+  if (!opened) return fail(opened.error().code, fmt::format("{}: {}", directory, reason_of(opened.error())));
+  if (auto ours = check_is_ours(directory); !ours) return pass(ours);
+  auto kept = read_in(opened->get(), file, memory_bytes);
+  return kept ? Result<KeptPools>(kept->value_or(KeptPools())) : pass(kept);
 }
 
 Result<std::vector<PoolOptions>> KeptSettings::over(const Config& config, const KeptPools& kept,
@@ -131,7 +170,8 @@ KeptSettings::KeptSettings(std::string file, const Config& config, KeptPools kep
     : file_(std::move(file)), config_(config), memory_bytes_(memory_bytes), kept_(std::move(kept)) {
   for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
   MutexLock writing(write_mutex_);
-  if (!file_.empty()) directory_ = directory_of(file_);
+  in_file_ = kept_;
+  if (!file_.empty()) directory_ = open_directory(file_);
 }
 
 Result<std::vector<PoolOptions>> KeptSettings::served_pools() const {
@@ -152,16 +192,16 @@ void KeptSettings::began(const Pools& pools) {
 
 // Only what a request has changed is found here: what a pool changes by itself is no setting.
 void KeptSettings::changed(const Pools& pools) {
-  Text text;
+  Version version;
   {
     MutexLock lock(mutex_);
     const KeptPools before = kept_;
     note_all(pools);
     // Another call may still be writing the same.
-    if (kept_ == before && written_ == texts_) return;
-    text = next_text();
+    if (kept_ == before && written_ == versions_) return;
+    version = next_version();
   }
-  write(text);
+  write(version);
 }
 
 void KeptSettings::note_all(const Pools& pools) {
@@ -208,7 +248,7 @@ SettingOrigins::Answer KeptSettings::origin(const PoolOptions& present, std::str
   MutexLock lock(mutex_);
   const auto its = kept_.find(present.name);
   if (its != kept_.end() && its->second.values.contains(key))
-    return {Origin::kSet, written_ == texts_ && !file_.empty()};
+    return {Origin::kSet, written_ == versions_ && !file_.empty()};
   const PoolSetting& setting = *find_pool_setting(key);
   const bool is_default = setting.get(configured_now(present)) == setting.get(PoolOptions());
   return {is_default ? Origin::kDefault : Origin::kConfigured, true};
@@ -220,13 +260,13 @@ PoolOptions KeptSettings::configured(const PoolOptions& present) const {
 }
 
 void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
-  Text text;
+  Version version;
   {
     MutexLock lock(mutex_);
     take_back(present, key);
-    text = next_text();
+    version = next_version();
   }
-  write(text);
+  write(version);
 }
 
 void KeptSettings::take_back(const PoolOptions& present, std::string_view key) {
@@ -264,22 +304,40 @@ Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
   return options;
 }
 
-// A text that is older than one that was written by then is in that one.
-void KeptSettings::write(const Text& text) {
+// A version that is older than one that was written by then is in that one.
+void KeptSettings::write(const Version& version) {
   if (file_.empty()) return;
   MutexLock writing(write_mutex_);
   {
     MutexLock lock(mutex_);
-    if (text.number < written_) return;
+    if (version.number < written_) return;
   }
-  if (!directory_) directory_ = directory_of(file_);
-  const std::string name = file_.substr(file_.rfind('/') + 1);
-  const auto written = directory_ ? put_text(directory_->get(), name, text.text) : pass(directory_);
-  if (!written)
+  if (const auto replaced = replace_file(version.pools); !replaced)
     return log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
-                     sys::error_text(written.error().code));
+                     reason_of(replaced.error()));
   MutexLock lock(mutex_);
-  written_ = text.number;
+  written_ = version.number;
+}
+
+// What another daemon or an editor has written since stays. The lock keeps another daemon from writing
+// between the look and the replacement.
+Result<void> KeptSettings::replace_file(const KeptPools& pools) {
+  fault_point("settings to be written");
+  if (!directory_) directory_ = open_directory(file_);
+  if (!directory_) return fail(directory_.error().code);
+  auto locked = sys::open_at(directory_->get(), ".", O_RDONLY | O_DIRECTORY);
+  if (!locked) return pass(locked);
+  if (auto alone = sys::lock_whole(locked->get(), kLockPatience); !alone) return alone;
+  auto there = read_in(directory_->get(), file_, memory_bytes_);
+  if (!there) return pass(there);
+  if (*there && **there != in_file_)
+    return fail(ESTALE, "has changed since this daemon read or wrote it, and stays as it is");
+  const std::string text = format_kept_pools(pools);
+  if (text.size() > kMostBytes) return fail(EFBIG);
+  if (auto done = sys::replace_file(directory_->get(), name_of(file_), text, 0600); !done) return done;
+  in_file_ = pools;
+  fault_point("settings replaced");
+  return sys::sync_whole(directory_->get());
 }
 
 }  // namespace kvcachefs

@@ -1,8 +1,9 @@
 // KeptSettings keeps what was changed of the pools while they served for the next start, in a file of the
 // state directory, one for each mount point: values that were set, pools that were made, and configured pools
 // that were deleted. They go over the configuration. Any thread, but for read() and over(), which a start
-// calls. Failure: a file that cannot be read, or is wrong, is EINVAL or the errno and one line that names it;
-// what cannot be written down is logged, and stands in the `settings` of its pool.
+// calls. Failure: a file that cannot be read, is wrong or was cut short, or that another user may write to,
+// is EINVAL or the errno and one line that names it, and stays as it is; what cannot be written down, or
+// where another process has written since, is logged, and stands in the `settings` of its pool.
 #pragma once
 
 #include <cerrno>
@@ -68,25 +69,27 @@ class KeptSettings final : public SettingOrigins {
   void note_changes(const PoolOptions& before, const PoolOptions& now) REQUIRES(mutex_);
   void take_back(const PoolOptions& present, std::string_view key) REQUIRES(mutex_);
   PoolOptions configured_now(const PoolOptions& present) const REQUIRES(mutex_);
-  // What is to be written, and the how manieth text it is.
-  struct Text {
+  // What is to be written, and the how manieth it is.
+  struct Version {
     uint64_t number = 0;
-    std::string text;
+    KeptPools pools;
   };
-  Text next_text() REQUIRES(mutex_) { return {++texts_, format_kept_pools(kept_)}; }
-  void write(const Text& text) EXCLUDES(mutex_, write_mutex_);
+  Version next_version() REQUIRES(mutex_) { return {++versions_, kept_}; }
+  void write(const Version& version) EXCLUDES(mutex_, write_mutex_);
+  Result<void> replace_file(const KeptPools& pools) REQUIRES(write_mutex_) EXCLUDES(mutex_);
 
   const std::string file_;
   const Config config_;
   const uint64_t memory_bytes_;
   Mutex write_mutex_ ACQUIRED_BEFORE(mutex_);  // held over the write of the file
   Result<UniqueFd> directory_ GUARDED_BY(write_mutex_) = fail(ENOENT);
+  KeptPools in_file_ GUARDED_BY(write_mutex_);  // as this daemon has read or written it
   mutable Mutex mutex_;
-  uint64_t texts_ GUARDED_BY(mutex_) = 0;
+  uint64_t versions_ GUARDED_BY(mutex_) = 0;
   Options configured_ GUARDED_BY(mutex_);
   KeptPools kept_ GUARDED_BY(mutex_);
   Options present_ GUARDED_BY(mutex_);
-  uint64_t written_ GUARDED_BY(mutex_) = 0;  // the newest text that the file has
+  uint64_t written_ GUARDED_BY(mutex_) = 0;  // the newest version that the file has
 };
 
 }  // namespace kvcachefs

@@ -35,18 +35,6 @@ Result<void> unmount_below(const std::string& directory, const std::vector<std::
   return {};
 }
 
-// The check matters because a user who can write to the directory could put another directory, or a link, in
-// the daemon's way.
-Result<void> check_is_ours(const std::string& directory) {
-  auto opened = sys::open_at(AT_FDCWD, directory.c_str(), O_PATH | O_DIRECTORY);
-  if (!opened) return pass(opened);
-  auto attributes = sys::stat_of(opened->get());
-  if (!attributes) return pass(attributes);
-  const bool others_write = (attributes->st_mode & 022) != 0 && (attributes->st_mode & S_ISVTX) == 0;
-  if (attributes->st_uid == geteuid() && !others_write) return {};
-  return fail(EPERM, directory + ": another user may write to it: no place for what the daemon mounts");
-}
-
 }  // namespace
 
 // The escape is like systemd's for paths: `/mnt/kv` is `mnt-kv`, and each byte that a name may not hold, a
@@ -63,6 +51,19 @@ std::string escape_path(const std::string& path) {
       result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   }
   return result.empty() ? "-" : result;
+}
+
+// The check matters because a user who can write to the directory could put another directory, or a link, in
+// the daemon's way.
+Result<void> check_is_ours(const std::string& directory) {
+  auto opened = sys::open_at(AT_FDCWD, directory.c_str(), O_PATH | O_DIRECTORY);
+  if (!opened) return pass(opened);
+  auto attributes = sys::stat_of(opened->get());
+  if (!attributes) return pass(attributes);
+  const bool others_write = (attributes->st_mode & 022) != 0 && (attributes->st_mode & S_ISVTX) == 0;
+  if (attributes->st_uid == geteuid() && !others_write) return {};
+  return fail(EPERM,
+              directory + ": another user may write to it: no place for what the daemon mounts and keeps");
 }
 
 std::string RuntimeDir::directory_of(const std::string& runtime_dir, const std::string& mountpoint) {

@@ -15,6 +15,9 @@ namespace kvcachefs {
 // As systemd escapes paths: `/mnt/kv` is `mnt-kv`.
 std::string escape_path(const std::string& path);
 
+// EPERM if another user may change what is in the directory.
+Result<void> check_is_ours(const std::string& directory);
+
 class RuntimeDir {
  public:
   // A daemon keeps this directory open as long as it lives.

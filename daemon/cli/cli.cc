@@ -85,14 +85,6 @@ CliResult<void> evict(const MountTree& tree, const CliArguments& arguments,
   return {};
 }
 
-CliResult<void> set(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
-  return tree.write_settings(arguments.pool, arguments.settings);
-}
-
-CliResult<void> create(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
-  return tree.create_pool(arguments.pool, arguments.settings);
-}
-
 CliResult<void> remove(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
   return tree.delete_pool(arguments.pool, arguments.force);
 }

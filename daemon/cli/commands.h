@@ -66,7 +66,11 @@ CliResult<void> check(const CliArguments& arguments, const CliEnvironment& envir
 // `stop` ends a daemon, whether its file system is mounted here or not.
 CliResult<void> stop_daemon(const CliArguments& arguments, const CliEnvironment& environment);
 
-// `get` shows settings and where they come from; `reset` takes back what was set of one.
+// `set` and `create` warn of what they could not have written down. `get` shows settings and where they come
+// from; `reset` takes back what was set of one.
+CliResult<void> set(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
+CliResult<void> create(const MountTree& tree, const CliArguments& arguments,
+                       const CliEnvironment& environment);
 CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
 CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);

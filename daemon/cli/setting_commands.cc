@@ -1,4 +1,4 @@
-// `get` and `reset`: where the settings of a pool come from.
+// `set`, `create`, `get` and `reset`: the settings of a pool, and where they come from.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,31 @@ CliResult<std::vector<Setting>> settings_of(const MountTree& tree, const std::st
   return settings;
 }
 
+// What was done holds all the same, so that this is no failure.
+void warn_of_what_is_lost(const MountTree& tree, const std::string& pool, std::ostream& error) {
+  std::string keys;
+  for (const Setting& its : settings_of(tree, pool).value_or(std::vector<Setting>()))
+    if (its.origin == "set_not_kept") keys += " " + its.key;
+  if (!keys.empty())
+    error
+        << "kvcachefs: could not be written down (the daemon's log says why), and is lost at its next start:"
+        << keys << '\n';
+}
+
 }  // namespace
+
+CliResult<void> set(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
+  if (auto done = tree.write_settings(arguments.pool, arguments.settings); !done) return pass(done);
+  warn_of_what_is_lost(tree, arguments.pool, environment.error);
+  return {};
+}
+
+CliResult<void> create(const MountTree& tree, const CliArguments& arguments,
+                       const CliEnvironment& environment) {
+  if (auto done = tree.create_pool(arguments.pool, arguments.settings); !done) return pass(done);
+  warn_of_what_is_lost(tree, arguments.pool, environment.error);
+  return {};
+}
 
 CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
   auto settings = settings_of(tree, arguments.pool);

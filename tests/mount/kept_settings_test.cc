@@ -66,6 +66,17 @@ class KeptSettingsTest : public ::testing::Test {
     return {};
   }
   std::string fault_file() const { return place_ / "fault"; }
+  // What a start says that must not come about.
+  std::string refusal() {
+    try {
+      start();
+    } catch (const MountError& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "it started";
+    mount_->stop();
+    return "";
+  }
 
   const DiskDirectory place_;
   std::unique_ptr<Mount> mount_;
@@ -190,15 +201,6 @@ TEST_F(KeptSettingsTest, AFileThatIsWrongIsNamed) {
   mount_->stop();
   const std::string kept = file();
   ASSERT_FALSE(kept.empty());
-  const auto refused = [&](const std::string& text) -> std::string {
-    std::ofstream(kept, std::ios::trunc) << text;
-    try {
-      start();
-    } catch (const MountError& error) {
-      return error.what();
-    }
-    return "";
-  };
   for (const auto& [text, why] : std::vector<std::pair<std::string, std::string>>{
            {"pools = 3\n", ":1: unknown key 'pools'"},
            {"[pools.p]\npolicy = \"mru\"\n", ":2: policy: 'mru' is not a policy"},
@@ -207,22 +209,104 @@ TEST_F(KeptSettingsTest, AFileThatIsWrongIsNamed) {
            {"[pools.new]\ncreated = true\n", ":1: pool new has no size"},
            {"[pools.\"../x\"]\n", "is not a pool name"},
            {"[pools.p]\nno_such = \"1\"\n", ":2: unknown pool option 'no_such'"},
-           {"[pools.p\n", ":1: "}}) {
-    EXPECT_THAT(refused(text), ::testing::AllOf(HasSubstr(kept), HasSubstr(why))) << text;
-    EXPECT_EQ(read_file(kept), text);
+           {"[pools.p\n", ":1: "},
+           {std::string(100, '\0'), ":1: "}}) {
+    std::ofstream(kept, std::ios::trunc) << text << "\n# end\n";
+    EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr(kept), HasSubstr(why))) << text;
+    EXPECT_EQ(read_file(kept), text + "\n# end\n");
   }
-  std::ofstream(kept, std::ios::trunc) << "";
+  ASSERT_EQ(error_of(::unlink(kept.c_str())), 0);
   start();
+  EXPECT_EQ(get("p", "policy"), "fifo configured");
+}
+
+TEST_F(KeptSettingsTest, AFileThatWasCutShortIsRefused) {
+  change({"set", "p", "policy=lfu", "watermarks=50:60"});
+  change({"create", "new", "--size", "8M"});
+  mount_->stop();
+  const std::string kept = file(), whole = read_file(kept);
+  ASSERT_THAT(whole, HasSubstr("watermarks"));
+  for (size_t size = 0; size < whole.size(); size += size < whole.size() - 16 ? 13 : 1) {
+    std::ofstream(kept, std::ios::trunc) << whole.substr(0, size);
+    EXPECT_THAT(refusal(), HasSubstr(kept)) << whole.substr(0, size);
+    EXPECT_EQ(read_file(kept), whole.substr(0, size));
+  }
+  std::ofstream(kept, std::ios::trunc) << whole;
+  start();
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+}
+
+TEST_F(KeptSettingsTest, AFileThatMayBeOfAnotherUserIsRefused) {
+  change({"set", "p", "policy=lfu"});
+  mount_->stop();
+  const std::string kept = file(), directory = file().parent_path(), aside = place_ / "aside";
+  const auto refused = [&](const std::string& why) {
+    EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr(directory), HasSubstr(why)));
+  };
+  ASSERT_EQ(error_of(::chown(kept.c_str(), 4711, 4711)), 0);
+  refused(kept + ": another user may write to it");
+  ASSERT_EQ(error_of(::chown(kept.c_str(), 0, 0)), 0);
+  ASSERT_EQ(error_of(::chmod(kept.c_str(), 0620)), 0);
+  refused(kept + ": another user may write to it");
+  ASSERT_EQ(error_of(::chmod(kept.c_str(), 0600)), 0);
+  ASSERT_EQ(error_of(::chmod(directory.c_str(), 0777)), 0);
+  refused(directory + ": another user may write to it");
+  ASSERT_EQ(error_of(::chmod(directory.c_str(), 0700)), 0);
+  ASSERT_EQ(error_of(::rename(kept.c_str(), aside.c_str())), 0);
+  ASSERT_EQ(error_of(::symlink(aside.c_str(), kept.c_str())), 0);
+  refused(kept + ": is a symbolic link");
+  ASSERT_EQ(error_of(::unlink(kept.c_str())), 0);
+  ASSERT_EQ(error_of(::mkfifo(kept.c_str(), 0600)), 0);
+  refused(kept + ": is no file");
+  ASSERT_EQ(error_of(::unlink(kept.c_str())), 0);
+  ASSERT_EQ(error_of(::rename(aside.c_str(), kept.c_str())), 0);
+  start();
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+}
+
+TEST_F(KeptSettingsTest, AFileThatCannotBeReadIsRefused) {
+  change({"set", "p", "policy=lfu"});
+  mount_->stop();
+  const std::string kept = file();
+  const auto size_bytes = static_cast<off_t>(read_file(kept).size());
+  std::ofstream(fault_file()) << "failing read the settings 5\n";
+  EXPECT_THAT(refusal(), HasSubstr(kept + ": Input/output error"));
+  ::unlink(fault_file().c_str());
+  ASSERT_EQ(error_of(::truncate(kept.c_str(), off_t{1} << 40)), 0);
+  EXPECT_THAT(refusal(), HasSubstr(kept + ": is larger than what the daemon writes"));
+  ASSERT_EQ(error_of(::truncate(kept.c_str(), size_bytes)), 0);
+  start();
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+}
+
+// Of another daemon with the same mount point in a namespace of its own, or of an editor.
+TEST_F(KeptSettingsTest, WhatAnotherHasWrittenStays) {
+  change({"set", "p", "policy=lfu"});
+  const std::string kept = file(), of_another = read_file(kept), beside = kept + ".another";
+  change({"set", "p", "watermarks=50:60"});
+  std::ofstream(beside) << of_another;
+  ASSERT_EQ(error_of(::rename(beside.c_str(), kept.c_str())), 0);
+  change({"set", "p", "max_entries=1000"});
+  EXPECT_EQ(get("p", "max_entries"), "1000 set_not_kept");
+  EXPECT_THAT(mount_->log(), HasSubstr(kept + ": has changed since this daemon read or wrote it, and stays"));
+  EXPECT_EQ(read_file(kept), of_another);
+  ASSERT_EQ(error_of(::unlink(kept.c_str())), 0);
+  change({"reset", "p", "policy"});
+  EXPECT_EQ(get("p", "max_entries"), "1000 set");
+  restart();
+  EXPECT_EQ(get("p", "watermarks"), "50:60 set");
   EXPECT_EQ(get("p", "policy"), "fifo configured");
 }
 
 TEST_F(KeptSettingsTest, WhatCannotBeWrittenIsSaid) {
   std::ofstream(fault_file()) << "failing write a file 28\n";
-  change({"set", "p", "policy=lfu"});
+  const Outcome outcome = cli({"set", "p", "policy=lfu"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.error, ::testing::EndsWith("lost at its next start: policy\n"));
   EXPECT_EQ(get("p", "policy"), "lfu set_not_kept");
   EXPECT_THAT(mount_->log(), HasSubstr("No space left on device: what was changed of the pools is lost"));
   ::unlink(fault_file().c_str());
-  change({"set", "p", "watermarks=50:60"});
+  EXPECT_EQ(cli({"set", "p", "watermarks=50:60"}).error, "");
   EXPECT_EQ(get("p", "policy"), "lfu set");
   restart();
   EXPECT_EQ(get("p", "policy"), "lfu set");

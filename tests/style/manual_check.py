@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The manual pages name what the programs take, and nothing else: the commands and options of --help, the settings of a pool and
-of the daemon, the control files, and in kvcachefs.toml(5) the keys of the file.
+of the daemon, the control files, and in kvcachefs.toml(5) the keys of the file. Their tables are shown.
 
 usage: tests/style/manual_check.py ROOT DIRECTORY-OF-PROGRAMS
 """
@@ -74,6 +74,12 @@ for option in sorted(taken - {"--help"} - options_in(tool_page)):
 for option in sorted(options_in(tool_page) - taken):
     if not re.search(rf"(kvcachefsd|systemctl)[^\n]*{option}\b", tool_page):
         failures.append(f"kvcachefs.1: kvcachefs takes no {option}")
+
+# man(1) runs tbl for a page that asks for it in its first line.
+for file in sorted((root / "packaging/man").iterdir()):
+    text = file.read_text()
+    if (".TS\n" in text) != text.startswith("'\\\" t\n"):
+        failures.append(f"{file.name}: a page with tables, and no other, begins with '\\\" t")
 
 for failure in failures:
     print(failure)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Each metric that the Grafana dashboard and the alert rules (packaging/monitoring) name is one that the daemon has, with the
-labels it has. promtool, if it is installed, checks the rules' expressions.
+labels it has. promtool, if it is installed, checks the rules' expressions, and that each alert is raised where tests/style/alerts_test.yaml
+has it.
 
 usage: tests/style/monitoring_check.py ROOT
 """
@@ -60,10 +61,15 @@ for where, expression in expressions():
             failures.append(f"{where}: there is no {metric}")
 if named < 40:
     failures.append(f"only {named} metrics are named")
+raised = root / "tests/style/alerts_test.yaml"
+for alert in re.findall(r"- alert: (\w+)", (folder / "alerts.yaml").read_text()):
+    if f"alertname: {alert}\n" not in raised.read_text():
+        failures.append(f"{raised.name} does not raise {alert}")
 if shutil.which("promtool"):
-    checked = subprocess.run(["promtool", "check", "rules", str(folder / "alerts.yaml")], capture_output=True, text=True)
-    if checked.returncode != 0:
-        failures.append(checked.stdout + checked.stderr)
+    for order in (["check", "rules", str(folder / "alerts.yaml")], ["test", "rules", str(raised)]):
+        checked = subprocess.run(["promtool", *order], capture_output=True, text=True)
+        if checked.returncode != 0:
+            failures.append(checked.stdout + checked.stderr)
 for failure in failures:
     print(failure)
 print(f"{len(failures)} failures, {named} metrics named")
