@@ -1,5 +1,6 @@
 // Extended attributes: user.* are stored in the tmpfs; user.kvcachefs.* are what the daemon knows
 // (fs/virtual_xattrs.h); user.kv.priority is both.
+#include <linux/capability.h>
 #include <sys/xattr.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/key_value.h"
+#include "fs/caller.h"
 #include "fs/operations.h"
 #include "fs/server.h"
 #include "fs/virtual_xattrs.h"
@@ -82,6 +84,16 @@ Result<void> check_room(const NameLimits& limits, int fd, const char* its_name, 
   return has_too_many || bytes > limits.xattr_bytes ? fail(ENOSPC) : Result<void>();
 }
 
+// These move or remove entries, which the mode of one file is no leave for: its owner sets them.
+Result<void> check_owner(const Request& request, int fd, std::string_view name) {
+  if (!belongs_to_owner(name)) return {};
+  auto file = sys::stat_of(fd);
+  if (!file) return pass(file);
+  if (file->st_uid == user_of(request)) return {};
+  const auto caller = Caller::of(fuse_req_ctx(request)->pid);
+  return caller && caller->may(CAP_FOWNER) ? Result<void>() : fail(EPERM);
+}
+
 Result<void> set(const Request& request, const Node& node, const char* name, std::string_view value,
                  int flags) {
   if (name == kPinned) {
@@ -96,6 +108,7 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
   if (auto right = check_metadata(name, value); !right) return right;
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  if (auto may = check_owner(request, fd->get(), name); !may) return may;
   if ((flags & XATTR_REPLACE) != 0)
     if (const auto there = sys::get_xattr(fd->get(), name, {}); !there) return fail(there.error().code);
   if (auto room = check_room(node.pool->limits(), fd->get(), name, value.size()); !room) return room;
@@ -116,6 +129,7 @@ Result<void> drop(const Request& request, const Node& node, const char* name) {
   if (!is_storable(name)) return fail(EOPNOTSUPP);
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
+  if (auto may = check_owner(request, fd->get(), name); !may) return may;
   if (sys::get_xattr(fd->get(), name, {})) server_of(request).survivors.requests().attempt(request.unique);
   auto done = node.pool->tree().remove_xattr(node.ino, name);
   if (!done && !(done.error().code == ENODATA && request.attempted)) return done;

@@ -61,13 +61,15 @@ void EntryContents::spilled(Entry& entry) {
 }
 
 void EntryContents::evicted(Entry& entry) {
+  const bool is_published = entry.stage == Entry::Stage::kFresh;
   {
     const Entries::Change change(entries_, entry);
     // A fresh victim was taken out of the fresh list, so it becomes a candidate here.
-    if (entry.stage == Entry::Stage::kFresh) entries_.candidates_.publish(entry);
+    if (is_published) entries_.candidates_.publish(entry);
     entries_.candidates_.moved(entry, Entry::Tier::kCold);
     entry.memory.held = false;
   }
+  if (is_published) entries_.tell(entry, &EntryObserver::published);
   entries_.tell(entry, &EntryObserver::evicted);
   entry.disk.prefetched = false;
 }

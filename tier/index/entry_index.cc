@@ -105,12 +105,17 @@ bool EntryIndex::step() {
 void EntryIndex::read(uint64_t ino) {
   drop(ino);
   Record record;
+  bool has_gone = false;
   {
     const LockedEntry entry(entries_.shard(ino), ino);
-    if (entry == nullptr || !entry->described || !is_whole(*entry)) return;
-    record.content_epoch = entry->disk.content_epoch;
-    record.generation = entry->generation;
+    has_gone = entry == nullptr || entry->removed;
+    if (!has_gone) {
+      if (!entry->described || !is_whole(*entry)) return;
+      record.content_epoch = entry->disk.content_epoch;
+      record.generation = entry->generation;
+    }
   }
+  if (has_gone) return tell_times_({ino, 0}, 0, 0);
   const auto fd = arena_.open({ino, record.generation}, O_PATH | O_NOFOLLOW);
   if (!fd) return;
   const auto name = arena_.name_of(fd->get());

@@ -42,6 +42,7 @@ class EntryIndex final : public EntryObserver {
 
   // Hears of each entry that has metadata, whenever it is read: until when it is kept (user.kv.ttl) and when
   // it is removed (user.kv.expires), in now_coarse_ms(); 0: not.
+  // What has gone is told with another generation.
   using TellTimes = std::function<void(const sys::Handle&, uint64_t kept_until_ms, uint64_t expires_ms)>;
   // A thread that works long for one query says so, by `still_at_it`.
   EntryIndex(MemoryArena& arena, Entries& entries, std::function<void()> still_at_it, TellTimes tell_times)

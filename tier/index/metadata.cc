@@ -33,7 +33,8 @@ bool is_time(std::string_view value) {
   return seconds_in(value).has_value();
 }
 bool is_date(std::string_view value) {
-  return number_in<uint64_t>(value).value_or(UINT64_MAX) <= kMostDate;
+  const auto date = number_in<uint64_t>(value);
+  return date && *date > 0 && *date <= kMostDate;
 }
 bool is_flag(std::string_view value) {
   return value == "0" || value == "1";
@@ -118,6 +119,12 @@ Result<std::vector<uint32_t>> tokens_in(std::string_view bytes) {
 
 bool has_metadata(int fd) {
   return std::ranges::any_of(xattrs_of(fd), [](const std::string& name) { return is_metadata(name); });
+}
+
+uint64_t expires_of(int fd) {
+  char value[32];
+  const auto bytes = sys::get_xattr(fd, "user.kv.expires", value);
+  return bytes ? number_in<uint64_t>({value, *bytes}).value_or(0) : 0;
 }
 
 Metadata read_metadata(int fd) {

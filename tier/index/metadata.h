@@ -45,7 +45,12 @@ struct Metadata {
 
 // Whether a client may set the xattr to this value. Names that are not known take any value.
 Result<void> check_metadata(std::string_view xattr, std::string_view value);
+// Whether only the owner of a file may set it or take it back.
+constexpr bool belongs_to_owner(std::string_view xattr) {
+  return xattr == "user.kv.expires" || xattr == "user.kv.group" || xattr == "user.kv.ttl";
+}
 Metadata read_metadata(int fd);
+uint64_t expires_of(int fd);  // Metadata::expires_s alone
 bool has_metadata(int fd);
 // The same of pairs of a name and a value.
 bool has_metadata(const auto& xattrs) {

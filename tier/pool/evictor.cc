@@ -183,18 +183,18 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
     give_back(victim->ino, left);
     return left;
   }
-  Attempt attempt = Attempt::kBusy;
-  {
+  const auto evict = [&](bool stays_if_needed) {
     EntryTable::Shard& shard = entries_.shard(victim->ino);
     const LockedEntry entry(shard, victim->ino);
     if (entry == nullptr || entry->removed) return Attempt::kBusy;
     if (victim->fresh && (entry->stage != Entry::Stage::kFresh || entry->parked)) return Attempt::kBusy;
-    attempt = evict_entry(shard, *entry, effort, is_needed, result);
-  }
+    return evict_entry(shard, *entry, effort, stays_if_needed, result);
+  };
+  const Attempt attempt = evict(is_needed);
   if (attempt != Attempt::kNeeded) return attempt;
-  attempt = remove_with_another(leaf, result);
-  give_back(victim->ino, attempt);
-  return attempt;
+  if (remove_with_another(leaf, result) != Attempt::kFreed) return evict(false);
+  give_back(victim->ino, Attempt::kFreed);
+  return Attempt::kFreed;
 }
 
 Evictor::Attempt Evictor::evict_entry(EntryTable::Shard& shard, Entry& entry, Effort effort, bool is_needed,
@@ -212,10 +212,9 @@ Evictor::Attempt Evictor::evict_entry(EntryTable::Shard& shard, Entry& entry, Ef
   }
   if (!clean && goes_to_disk_first(entry, effort)) return Attempt::kSpilling;
   if (!clean && is_needed) return Attempt::kNeeded;
-  const uint64_t ino = entry.policy.ino;
-  const auto group = index_.groups().of(ino);
+  const auto group = index_.groups().of(entry.policy.ino);
   const Attempt attempt = clean ? drop_memory(entry, result) : discard(shard, entry, result);
-  if (attempt == Attempt::kFreed && group != nullptr) others_follow(*group, ino, !clean);
+  if (attempt == Attempt::kFreed && group != nullptr) others_follow(group, !clean);
   return attempt;
 }
 

@@ -12,7 +12,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "tier/entries/parked.h"
@@ -94,10 +98,12 @@ class Evictor : DiskPart {
   Attempt evict_leaf(uint64_t leaf, Effort effort, EvictResult& result);
   void give_back(uint64_t victim, Attempt leaf);
   // An entry of the group has left the memory, or the pool: the others do as well.
-  void others_follow(const EntryGroups::Group& group, uint64_t ino, bool removes) EXCLUDES(followers_mutex_);
+  void others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes)
+      EXCLUDES(followers_mutex_);
   std::optional<Attempt> evict_follower(Effort effort, EvictResult& result) EXCLUDES(followers_mutex_);
   bool evict_followers() EXCLUDES(followers_mutex_);  // true: there is more to do
   bool remove_expired();                              // the same
+  bool has_expired(const Entry& entry) const;
   Attempt remove_with_another(uint64_t ino, EvictResult& result);
   Attempt remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
 
@@ -126,12 +132,14 @@ class Evictor : DiskPart {
   Lifetimes& lifetimes_;
   EntryIndex& index_;
   std::atomic<bool> leaf_first_{false};
-  struct Follower {
-    uint64_t ino;
+  struct Followers {
+    std::shared_ptr<const EntryGroups::Group> group;
     bool removes;
+    std::vector<uint64_t> left;
   };
   Mutex followers_mutex_;
-  std::deque<Follower> followers_ GUARDED_BY(followers_mutex_);
+  std::deque<Followers> followers_ GUARDED_BY(followers_mutex_);
+  std::set<std::pair<const EntryGroups::Group*, bool>> groups_ GUARDED_BY(followers_mutex_);  // in followers_
   Room inode_room_;  // counts inodes, not bytes
   // Of the evictor's thread alone:
   bool reclaiming_ = false;              // true between the two marks of free inodes

@@ -40,8 +40,10 @@ bool Evictor::discard_coldest(bool over_alone) {
   if (!ino) return false;
   if (const uint64_t leaf = first_to_leave(*ino); leaf != *ino) {
     EvictResult removed;
-    give_back(*ino, remove_with_another(leaf, removed));
-    return true;
+    if (remove_with_another(leaf, removed) == Attempt::kFreed) {
+      give_back(*ino, Attempt::kFreed);
+      return true;
+    }
   }
   EntryTable::Shard& shard = entries_.shard(*ino);
   const LockedEntry entry(shard, *ino);
@@ -52,7 +54,7 @@ bool Evictor::discard_coldest(bool over_alone) {
   }
   const auto group = index_.groups().of(*ino);
   if (tree_.discard_cold(shard, *entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce) && group != nullptr)
-    others_follow(*group, *ino, true);
+    others_follow(group, true);
   return true;
 }
 

@@ -1,6 +1,9 @@
 // The evictor where an entry does not leave for itself: with the others of its group, before those without
 // which it is of no use, or because it has expired.
-#include <algorithm>
+#include <fcntl.h>
+
+#include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "tier/pool/evictor.h"
@@ -16,12 +19,14 @@ uint64_t Evictor::first_to_leave(uint64_t victim) {
   return leaf_first_ ? index_.leaf_below(victim) : victim;
 }
 
-// kNothing: it is not in memory, or in use.
+// kNothing: it is not in memory, or in use. Then it keeps nothing else: who only reads an entry could
+// otherwise keep another's in the pool for as long as he likes.
 Evictor::Attempt Evictor::evict_leaf(uint64_t leaf, Effort effort, EvictResult& result) {
   EntryTable::Shard& shard = entries_.shard(leaf);
   const LockedEntry entry(shard, leaf);
   if (entry == nullptr || !entry->evictable()) return Attempt::kNothing;
-  return evict_entry(shard, *entry, effort, false, result);
+  const Attempt attempt = evict_entry(shard, *entry, effort, false, result);
+  return attempt == Attempt::kBusy ? Attempt::kNothing : attempt;
 }
 
 // The victim is a candidate again once a leaf has gone; else others have their turn first.
@@ -31,27 +36,34 @@ void Evictor::give_back(uint64_t victim, Attempt leaf) {
   if (leaf == Attempt::kFreed && !entry->is_kept())
     entries_.unpark(*entry);
   else
-    parked_.park(*entry, false);
+    parked_.park(*entry, true);
 }
 
-void Evictor::others_follow(const EntryGroups::Group& group, uint64_t ino, bool removes) {
-  const auto members = index_.groups().members(group);
+void Evictor::others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes) {
+  auto members = index_.groups().members(*group);
   MutexLock lock(followers_mutex_);
-  for (const uint64_t member : members)
-    if (member != ino) followers_.push_back({member, removes});
+  // Each of a group may expire in the same second.
+  if (!groups_.insert({group.get(), removes}).second) return;
+  followers_.push_back({.group = std::move(group), .removes = removes, .left = std::move(members)});
 }
 
 std::optional<Evictor::Attempt> Evictor::evict_follower(Effort effort, EvictResult& result) {
-  Follower follower{};
+  uint64_t ino = 0;
+  bool removes = false;
   {
     MutexLock lock(followers_mutex_);
+    while (!followers_.empty() && followers_.front().left.empty()) {
+      groups_.erase({followers_.front().group.get(), followers_.front().removes});
+      followers_.pop_front();
+    }
     if (followers_.empty()) return std::nullopt;
-    follower = followers_.front();
-    followers_.pop_front();
+    ino = followers_.front().left.back();
+    removes = followers_.front().removes;
+    followers_.front().left.pop_back();
   }
-  if (follower.removes) return remove_with_another(follower.ino, result);
-  EntryTable::Shard& shard = entries_.shard(follower.ino);
-  const LockedEntry entry(shard, follower.ino);
+  if (removes) return remove_with_another(ino, result);
+  EntryTable::Shard& shard = entries_.shard(ino);
+  const LockedEntry entry(shard, ino);
   if (entry == nullptr || !entry->evictable() || entry->stage != Entry::Stage::kCandidate)
     return Attempt::kBusy;
   if (entry->tier == Entry::Tier::kClean) return drop_memory(*entry, result);
@@ -87,6 +99,13 @@ Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, Evi
                                                                                          : Attempt::kBusy;
 }
 
+// What the entry says now counts: it may have been given another time since it was read.
+bool Evictor::has_expired(const Entry& entry) const {
+  const auto file = entry.removed ? fail(ENOENT) : arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
+  const uint64_t second = file ? expires_of(file->get()) : 0;
+  return second != 0 && second * 1'000'000'000 <= wall_clock_ns();
+}
+
 // One that is pinned expires too, because its writer has said both.
 bool Evictor::remove_expired() {
   lifetimes_.step();
@@ -100,13 +119,13 @@ bool Evictor::remove_expired() {
     {
       EntryTable::Shard& shard = entries_.shard(expired->ino);
       const LockedEntry entry(shard, expired->ino);
-      if (entry != nullptr && entry->generation == expired->generation && !entry->removed)
+      if (entry != nullptr && entry->generation == expired->generation && has_expired(*entry))
         attempt = entry->leased ? Attempt::kBusy : remove_now(shard, *entry, result);
     }
     if (attempt == Attempt::kBusy) lifetimes_.not_yet(*expired);
     if (attempt != Attempt::kFreed) continue;
     count(counters_.expired);
-    if (group != nullptr) others_follow(*group, expired->ino, true);
+    if (group != nullptr) others_follow(group, true);
   }
   return true;
 }

@@ -75,6 +75,9 @@ void Lifetimes::let_go(const sys::Handle& handle) {
 
 bool Lifetimes::lease(const sys::Handle& entry, uint64_t until_ms, Holder holder) {
   MutexLock lock(mutex_);
+  if (const auto its = held_.find(holder);
+      its != held_.end() && its->second.size() >= kMostLeases && !its->second.contains(entry.ino))
+    return false;
   if (!hold(entry)) return false;
   Times& times = times_of(entry);
   if (holder != kNobody && std::ranges::find(times.leases, holder, &Lease::holder) == times.leases.end())
@@ -129,6 +132,11 @@ std::optional<sys::Handle> Lifetimes::next_expired() {
   const sys::Handle entry = expired_.back();
   expired_.pop_back();
   return entry;
+}
+
+size_t Lifetimes::entries() const {
+  MutexLock lock(mutex_);
+  return times_.size();
 }
 
 void Lifetimes::not_yet(const sys::Handle& entry) {

@@ -26,6 +26,8 @@ class Lifetimes : DiskPart {
   // Who holds a lease: the open of a control file. His leases end with it.
   using Holder = uint64_t;
   static constexpr Holder kNobody = 0;  // it ends with its time alone
+  // That one holder may have: 70 bytes each.
+  static constexpr size_t kMostLeases = 4096;
 
   explicit Lifetimes(const DiskPart& part) : DiskPart(part) {}
 
@@ -43,6 +45,7 @@ class Lifetimes : DiskPart {
   // later.
   std::optional<sys::Handle> next_expired() EXCLUDES(mutex_);
   void not_yet(const sys::Handle& entry) EXCLUDES(mutex_);
+  size_t entries() const EXCLUDES(mutex_);  // that it knows
 
  private:
   struct Lease {
@@ -64,7 +67,7 @@ class Lifetimes : DiskPart {
   bool hold(const sys::Handle& handle) REQUIRES(mutex_);
   void let_go(const sys::Handle& handle) REQUIRES(mutex_);
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<uint64_t, Times> times_ GUARDED_BY(mutex_);
   std::set<std::pair<uint64_t, uint64_t>> due_ GUARDED_BY(mutex_);  // when, and which
   std::unordered_map<Holder, std::unordered_set<uint64_t>> held_ GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "tests/support/files.h"
+#include "tests/support/mount.h"
 #include "tests/support/pool_parts.h"
 #include "tier/pool/evictor.h"
 
@@ -78,6 +79,34 @@ TEST_F(EvictorTogetherTest, AMemberInUseStaysAndTheOthersOfAnotherUserDo) {
   EXPECT_EQ(left(), "bc");
 }
 
+TEST_F(EvictorTogetherTest, AGroupIsLeftWithTheOwner) {
+  (void)store_in("a", "g");
+  const uint64_t b = store_in("b", "g");
+  bool begun = false;
+  AttributeChange change;
+  change.uid = 4001;
+  ASSERT_TRUE(tree_->change(b, change, begun));
+  read();
+  EXPECT_EQ(evict(1).entries, 1u);
+  tidy();
+  EXPECT_EQ(left(), "b");
+}
+
+TEST_F(EvictorTogetherTest, AFreshEntryThatIsEvictedIsIndexed) {
+  supervise();
+  attach_disk();
+  const uint64_t e = create("e");
+  ASSERT_TRUE(tree_->set_xattr(e, "user.kv.group", "g", 0));
+  close_entry(e, {.writer = true});
+  make_clean(e);
+  read();
+  EXPECT_EQ(insight_->index().usage().entries, 0u) << "it has not been published";
+  (void)evict(1);
+  ASSERT_EQ(state(e).tier, Entry::Tier::kCold);
+  read();
+  EXPECT_EQ(insight_->index().usage().entries, 1u);
+}
+
 TEST_F(EvictorTogetherTest, AnOpenOfOneRefreshesAll) {
   const uint64_t a = store_in("a", "g");
   (void)store_in("b", "g");
@@ -137,19 +166,17 @@ TEST_F(EvictorTogetherTest, WithoutItTheOldestLeaves) {
   EXPECT_EQ(left(), "b");
 }
 
-TEST_F(EvictorTogetherTest, ALeafInUseKeepsWhatItNeeds) {
+// Who may read a leaf could keep all that comes before it.
+TEST_F(EvictorTogetherTest, ALeafThatIsOpenOrPinnedKeepsNothing) {
   evictor_->set_leaf_first(true);
   (void)store_after("a", "", 1);
-  const uint64_t b = store_after("b", "a", 2);
-  open_entry(b);
-  EXPECT_EQ(evict(2).entries, 0u);
-  EXPECT_EQ(left(), "ab");
-  close_entry(b);
-  (void)store("c");
+  open_entry(store_after("b", "a", 2));
+  (void)store_after("c", "", 3);
+  ASSERT_TRUE(entries_.pinned(entry(store_after("d", "c", 4)), kBlock, UINT64_MAX));
   EXPECT_TRUE(test::eventually([&] {
-    (void)evict(1);
-    return left().empty();
-  }));
+    (void)evict(2);
+    return left() == "bd";
+  })) << left();
 }
 
 TEST_F(EvictorTogetherTest, AnotherEntryWithTheSameTokensIsEnough) {
@@ -170,13 +197,9 @@ TEST_F(EvictorTogetherTest, OnTheDiskLeavesAreDiscardedFirst) {
   const uint64_t a = store_after("a", "", 1), b = store_after("b", "a", 2);
   make_cold(a);
   make_clean(b);
-  ASSERT_TRUE(entries_.pinned(entry(b), kBlock, UINT64_MAX));
   limits_.entries.set(2);
   EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}, 0, &limits_.entries), Waited::kWouldWait);
   const Room::Demand demand(limits_.entries.room(), Room::Whose::kWriter, 1);
-  tidy();
-  EXPECT_EQ(left(), "ab") << "a pinned leaf keeps it";
-  entries_.unpinned(entry(b));
   ASSERT_TRUE(work_until([&] {
     tidy();
     return !is_there("b");

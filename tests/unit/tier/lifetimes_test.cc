@@ -22,6 +22,9 @@ class LifetimesTest : public test::PoolPartsTest {
     return lifetimes_->lease(handle(name), now_ms_ + in_ms, holder);
   }
   void describe(const std::string& name, uint64_t kept_in_ms, uint64_t expires_in_ms) {
+    if (expires_in_ms > 0) {
+      ASSERT_TRUE(tree_->set_xattr(ino(name), "user.kv.expires", "1", 0));
+    }
     lifetimes_->describe(handle(name), kept_in_ms == 0 ? 0 : now_ms_ + kept_in_ms,
                          expires_in_ms == 0 ? 0 : now_ms_ + expires_in_ms);
   }
@@ -89,7 +92,8 @@ TEST_F(LifetimesTest, ItAndAUsersPinAreApart) {
 }
 
 TEST_F(LifetimesTest, TheyCountAgainstPinnedMax) {
-  const uint64_t a = store("a", std::string(kPoolBytes / 4, 'x')), b = store("b", std::string(kPoolBytes / 4, 'x'));
+  const uint64_t a = store("a", std::string(kPoolBytes / 4, 'x')),
+                 b = store("b", std::string(kPoolBytes / 4, 'x'));
   capacity_->limit().set_pinned_max(30);
   EXPECT_TRUE(lease("a", 10'000));
   EXPECT_FALSE(lease("b", 10'000));
@@ -144,6 +148,42 @@ TEST_F(LifetimesTest, AnEntryExpires) {
   step_at(60'000);
   tidy();
   EXPECT_TRUE(is_there("later"));
+}
+
+TEST_F(LifetimesTest, WhatWasGivenAnotherTimeMeanwhileStays) {
+  const uint64_t later = store("later"), never = store("never");
+  describe("later", 0, 1);
+  describe("never", 0, 1);
+  ASSERT_TRUE(tree_->set_xattr(later, "user.kv.expires", std::to_string(uint64_t{1} << 39), 0));
+  ASSERT_TRUE(tree_->remove_xattr(never, "user.kv.expires"));
+  step_at(1);
+  tidy();
+  EXPECT_TRUE(is_there("later") && is_there("never"));
+}
+
+TEST_F(LifetimesTest, WhatHasGoneIsForgotten) {
+  entries_.observe(insight_->index());
+  const uint64_t e = store("e"), f = store("f");
+  ASSERT_TRUE(tree_->set_xattr(e, "user.kv.expires", std::to_string(uint64_t{1} << 39), 0));
+  ASSERT_TRUE(tree_->set_xattr(f, "user.kv.ttl", "7d", 0));
+  while (insight_->index().step()) {
+  }
+  EXPECT_EQ(lifetimes_->entries(), 2u);
+  for (const char* name : {"e", "f"}) ASSERT_TRUE(tree_->remove(root(), name, false));
+  while (insight_->index().step()) {
+  }
+  EXPECT_EQ(lifetimes_->entries(), 0u);
+}
+
+TEST_F(LifetimesTest, AHolderHasSoManyLeases) {
+  for (size_t i = 0; i <= Lifetimes::kMostLeases; ++i) (void)store("e" + std::to_string(i), "");
+  for (size_t i = 0; i < Lifetimes::kMostLeases; ++i) ASSERT_TRUE(lease("e" + std::to_string(i), 1000, 7));
+  EXPECT_TRUE(lease("e0", 2000, 7)) << "it has it";
+  const std::string more = "e" + std::to_string(Lifetimes::kMostLeases);
+  EXPECT_FALSE(lease(more, 1000, 7));
+  EXPECT_TRUE(lease(more, 1000, 8));
+  lifetimes_->end_leases(7);
+  EXPECT_TRUE(lease(more, 1000, 7));
 }
 
 TEST_F(LifetimesTest, OneInUseExpiresAfterItsClose) {
