@@ -33,7 +33,8 @@ cp "$cache/fuse3.tar.xz" "$work/SOURCES"
 git -c safe.directory="$top" -C "$top" archive --prefix="kvcachefs-$version/" HEAD | xz >"$work/SOURCES/kvcachefs-$version.tar.xz"
 fuse_version=$(tar -xOf "$cache/fuse3.tar.xz" fuse3/debian/changelog | dpkg-parsechangelog -l - -S Version) || fuse_version=
 options=(${fuse_version:+--define "fuse_version ${fuse_version%-*}"})
-[ ! -e /etc/debian_version ] || options+=(--nodeps)
+# There rpm's script that compresses manuals is one for bash, and is run by a shell that it fails in without a word.
+[ ! -e /etc/debian_version ] || options+=(--nodeps --define '__brp_compress bash %{_rpmconfigdir}/brp-compress %{?_prefix}')
 SOURCE_DATE_EPOCH=$(git -c safe.directory="$top" -C "$top" log -1 --format=%ct) \
   rpmbuild -ba "${options[@]}" --define "_topdir $work" "$spec" >"$output/build.log" 2>&1 ||
   { tail -n 40 "$output/build.log" | cut -c 1-300 >&2; exit 1; }
