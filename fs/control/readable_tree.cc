@@ -51,7 +51,8 @@ std::string Rights::text() const {
 
 std::optional<int> ReadableTree::directory(std::string_view path) {
   if (path.empty()) {
-    // A tree is looked at for one query, which may ask for thousands of names here, and a look takes 1 to 2 us.
+    // A tree is looked at for one query, which may ask for thousands of names here, and a look takes 1 to 2
+    // us.
     if (!may_search_root_) {
       const auto root = sys::stat_of(root_.get());
       may_search_root_ = root && rights_.may_search(*root);
