@@ -46,7 +46,7 @@ TEST_F(LifetimesTest, AnAnswerIsLeased) {
 TEST_F(LifetimesTest, ALeaseEndsWithItsTime) {
   start();
   store_chain();
-  EXPECT_EQ(match(prompt(), "pin=1s").value("pinned"), "3");
+  EXPECT_EQ(match(prompt(), "pin=5s").value("pinned"), "3");
   EXPECT_GT(pinned_bytes(), 0);
   EXPECT_TRUE(eventually([&] { return pinned_bytes() == 0; }));
 }
@@ -139,7 +139,7 @@ TEST_F(LifetimesTest, ATtlKeepsAnEntryOverATakeoverAndARestart) {
 
 TEST_F(LifetimesTest, AnEntryExpires) {
   start();
-  store_with("e", {}, {{"expires", in_seconds(2)}});
+  store_with("e", {}, {{"expires", in_seconds(8)}});
   store_with("later", {}, {{"expires", in_seconds(3600)}});
   EXPECT_TRUE(exists(path("e")));
   EXPECT_TRUE(eventually([&] { return !exists(path("e")); }));
