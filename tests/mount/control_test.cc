@@ -21,11 +21,11 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-const std::vector<std::string> kWritable = {"size",        "policy",          "watermarks",      "entry_size",
-                                            "evict",       "pinned_max",      "spill",           "durability",
-                                            "admission",   "auto_prefetch",   "prefetch",        "scrub",
-                                            "max_entries", "max_directories", "max_xattr_bytes", "max_xattrs",
-                                            "user_share",  "reset",           "forget_agent",    "leaf_first"};
+const std::vector<std::string> kWritable = {
+    "size",       "policy",     "watermarks",  "entry_size",      "evict",
+    "pinned_max", "spill",      "durability",  "admission",       "auto_prefetch",
+    "prefetch",   "scrub",      "max_entries", "max_directories", "max_xattr_bytes",
+    "max_xattrs", "user_share", "reset",       "forget_agent",    "leaf_first"};
 const std::vector<std::string> kAnswering = {"match", "similar"};  // any user may ask
 const std::vector<std::string> kReadOnly = {"stats",    "stats.json", "numa",    "entries",
                                             "size_max", "users",      "settings"};

@@ -283,8 +283,8 @@ bool Evictor::keep_entry_limit() {
   const auto has_one = [&] { return limit.free() > (of_others > 0 ? 0 : kept); };
   const Discarded discarded =
       discard_entries({.room = limit.room(), .has_one = has_one, .has_enough = [&](bool even_over) {
-                         // An entry counts before its claim goes, so that both may count. Where nobody of those
-                         // who count waits, what is there counts alone: no entry leaves for a claim.
+                         // An entry counts before its claim goes, so that both may count. Where nobody of
+                         // those who count waits, what is there counts alone: no entry leaves for a claim.
                          const uint64_t wanted = even_over ? of_all : of_others;
                          return wanted > 0 ? limit.lack(wanted) == 0 : limit.excess() == 0;
                        }});

@@ -37,7 +37,8 @@ class EntryIndexTest : public test::PoolPartsTest {
   void SetUp() override {
     PoolPartsTest::SetUp();
     if (IsSkipped()) return;
-    index_.emplace(*arena_, entries_, [] {}, [](const auto&...) {});
+    index_.emplace(
+        *arena_, entries_, [] {}, [](const auto&...) {});
     entries_.observe(*index_);
   }
 
