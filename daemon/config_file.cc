@@ -275,8 +275,7 @@ Result<KeptPools> parse_kept_pools(const std::string& file, std::string_view tex
 std::string format_kept_pools(const KeptPools& pools) {
   std::string out =
       "# kvcachefsd wrote this, down to the last line: what was changed of its pools while it served, over "
-      "its "
-      "configuration.\n"
+      "its configuration.\n"
       "# `kvcachefs get` shows it, and `kvcachefs reset` takes it back.\n";
   for (const auto& [name, pool] : pools) {
     out += fmt::format("\n[pools.{}]\n", toml_string(name));

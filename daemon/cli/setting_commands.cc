@@ -34,9 +34,9 @@ void warn_of_what_is_lost(const MountTree& tree, const std::string& pool, std::o
   for (const Setting& its : settings_of(tree, pool).value_or(std::vector<Setting>()))
     if (its.origin == "set_not_kept") keys += " " + its.key;
   if (!keys.empty())
-    error
-        << "kvcachefs: could not be written down (the daemon's log says why), and is lost at its next start:"
-        << keys << '\n';
+    error << "kvcachefs: is not written down (the daemon's log, or state_dir, says why), and lost at its "
+             "next start:"
+          << keys << '\n';
 }
 
 }  // namespace

@@ -123,8 +123,10 @@ void EntryIndex::read(uint64_t ino) {
   const auto file = sys::stat_of(fd->get());
   if (!file) return;
   const Metadata metadata = read_metadata(fd->get());
-  tell_times_({ino, record.generation},
-              metadata.ttl_s == 0 ? 0 : coarse_ms_at(uint64_t(file->st_mtim.tv_sec) + metadata.ttl_s),
+  // Its owner sets this time to what he likes: one to come is as now.
+  const auto now_s = static_cast<int64_t>(wall_clock_ns() / 1'000'000'000);
+  const auto written_s = static_cast<uint64_t>(std::clamp<int64_t>(file->st_mtim.tv_sec, 0, now_s));
+  tell_times_({ino, record.generation}, metadata.ttl_s == 0 ? 0 : coarse_ms_at(written_s + metadata.ttl_s),
               metadata.expires_s == 0 ? 0 : coarse_ms_at(metadata.expires_s));
   if (metadata.empty() || !insert(ino, std::move(record), metadata, *name)) return;
   const std::string& group = metadata[Attribute::kGroup];

@@ -103,7 +103,7 @@ Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, Evi
 bool Evictor::has_expired(const Entry& entry) const {
   const auto file = entry.removed ? fail(ENOENT) : arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
   const uint64_t second = file ? expires_of(file->get()) : 0;
-  return second != 0 && second * 1'000'000'000 <= wall_clock_ns();
+  return second != 0 && second <= wall_clock_ns() / 1'000'000'000;
 }
 
 // One that is pinned expires too, because its writer has said both.

@@ -161,6 +161,15 @@ TEST_F(LifetimesTest, WhatWasGivenAnotherTimeMeanwhileStays) {
   EXPECT_TRUE(is_there("later") && is_there("never"));
 }
 
+TEST_F(LifetimesTest, ADateWhoseNanosecondsDoNotFitIsFarAway) {
+  const uint64_t e = store("e");
+  describe("e", 0, 1);
+  ASSERT_TRUE(tree_->set_xattr(e, "user.kv.expires", "18446744074", 0));
+  step_at(1);
+  tidy();
+  EXPECT_TRUE(is_there("e"));
+}
+
 TEST_F(LifetimesTest, WhatHasGoneIsForgotten) {
   entries_.observe(insight_->index());
   const uint64_t e = store("e"), f = store("f");
