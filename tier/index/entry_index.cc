@@ -40,13 +40,6 @@ std::vector<Checksum> keys_of(std::string_view name) {
   return keys;
 }
 
-// The daemon's clock at a second since 1970. Where the host's clock is set later, this stays as it is.
-uint64_t coarse_ms_at(uint64_t second) {
-  const uint64_t wall_ms = wall_clock_ns() / 1'000'000, at_ms = second * 1000, now_ms = now_coarse_ms();
-  return at_ms >= wall_ms ? now_ms + (at_ms - wall_ms)
-                          : std::max<uint64_t>(now_ms - std::min(now_ms, wall_ms - at_ms), 1);
-}
-
 std::string value_key(Attribute attribute, std::string_view value) {
   return std::string(1, static_cast<char>('a' + static_cast<char>(attribute))).append(value);
 }

@@ -103,7 +103,8 @@ class Evictor : DiskPart {
   std::optional<Attempt> evict_follower(Effort effort, EvictResult& result) EXCLUDES(followers_mutex_);
   bool evict_followers() EXCLUDES(followers_mutex_);  // true: there is more to do
   bool remove_expired();                              // the same
-  bool has_expired(const Entry& entry) const;
+  Attempt remove_if_expired(EntryTable::Shard& shard, Entry& entry, uint64_t& again_ms, EvictResult& result)
+      REQUIRES(shard.mutex);
   Attempt remove_with_another(uint64_t ino, EvictResult& result);
   Attempt remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
 

@@ -12,6 +12,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kFollowersTurnNs = 2'000'000;
+constexpr uint64_t kAgainMs = 1000;  // an expired entry that is in use is tried again after this
 
 }  // namespace
 
@@ -99,11 +100,20 @@ Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, Evi
                                                                                          : Attempt::kBusy;
 }
 
-// What the entry says now counts: it may have been given another time since it was read.
-bool Evictor::has_expired(const Entry& entry) const {
-  const auto file = entry.removed ? fail(ENOENT) : arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
-  const uint64_t second = file ? expires_of(file->get()) : 0;
-  return second != 0 && second <= wall_clock_ns() / 1'000'000'000;
+// What the entry says now counts: it may have been given another time since it was read. By the host's clock:
+// the daemon's is up to a tick behind it, so that the time told may be as much too early, and the host's may
+// have been set back. kNothing: it is to stay, and if `again_ms` is set, until then.
+Evictor::Attempt Evictor::remove_if_expired(EntryTable::Shard& shard, Entry& entry, uint64_t& again_ms,
+                                            EvictResult& result) {
+  const auto file = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
+  if (!file) return Attempt::kBusy;
+  const uint64_t second = expires_of(file->get());
+  if (second == 0) return Attempt::kNothing;
+  if (second > wall_clock_ns() / 1'000'000'000) {
+    again_ms = coarse_ms_at(second);
+    return Attempt::kNothing;
+  }
+  return entry.leased ? Attempt::kBusy : remove_now(shard, entry, result);
 }
 
 // One that is pinned expires too, because its writer has said both.
@@ -116,13 +126,15 @@ bool Evictor::remove_expired() {
     if (!expired) return false;
     const auto group = index_.groups().of(expired->ino);
     Attempt attempt = Attempt::kNothing;
+    uint64_t again_ms = 0;
     {
       EntryTable::Shard& shard = entries_.shard(expired->ino);
       const LockedEntry entry(shard, expired->ino);
-      if (entry != nullptr && entry->generation == expired->generation && has_expired(*entry))
-        attempt = entry->leased ? Attempt::kBusy : remove_now(shard, *entry, result);
+      if (entry != nullptr && entry->generation == expired->generation && !entry->removed)
+        attempt = remove_if_expired(shard, *entry, again_ms, result);
     }
-    if (attempt == Attempt::kBusy) lifetimes_.not_yet(*expired);
+    if (attempt == Attempt::kBusy) again_ms = now_coarse_ms() + kAgainMs;
+    if (again_ms != 0) lifetimes_.not_yet(*expired, again_ms);
     if (attempt != Attempt::kFreed) continue;
     count(counters_.expired);
     if (group != nullptr) others_follow(group, true);

@@ -8,11 +8,6 @@
 #include "base/log_limit.h"
 
 namespace kvcachefs {
-namespace {
-
-constexpr uint64_t kAgainMs = 1000;  // an expired entry that is in use is tried again after this
-
-}  // namespace
 
 Lifetimes::Times& Lifetimes::times_of(const sys::Handle& entry) {
   Times& times = times_[entry.ino];
@@ -139,10 +134,10 @@ size_t Lifetimes::entries() const {
   return times_.size();
 }
 
-void Lifetimes::not_yet(const sys::Handle& entry) {
+void Lifetimes::not_yet(const sys::Handle& entry, uint64_t again_ms) {
   MutexLock lock(mutex_);
   Times& times = times_of(entry);
-  if (times.expires_ms == 0) times.expires_ms = now_coarse_ms() + kAgainMs;
+  if (times.expires_ms == 0) times.expires_ms = again_ms;
   settle(entry.ino, [](const Lease&) { return false; });
 }
 

@@ -41,10 +41,9 @@ class Lifetimes : DiskPart {
   // Ends the leases whose time has come; the work of the evictor.
   void step() EXCLUDES(mutex_) { step(now_coarse_ms()); }
   void step(uint64_t now_ms) EXCLUDES(mutex_);
-  // The next entry that has expired. It is the caller's, who says if it is to be asked for again, a second
-  // later.
+  // The next entry that has expired. It is the caller's, who says if it is to be asked for again, and when.
   std::optional<sys::Handle> next_expired() EXCLUDES(mutex_);
-  void not_yet(const sys::Handle& entry) EXCLUDES(mutex_);
+  void not_yet(const sys::Handle& entry, uint64_t again_ms) EXCLUDES(mutex_);
   size_t entries() const EXCLUDES(mutex_);  // that it knows
 
  private:

@@ -161,6 +161,22 @@ TEST_F(LifetimesTest, WhatWasGivenAnotherTimeMeanwhileStays) {
   EXPECT_TRUE(is_there("later") && is_there("never"));
 }
 
+// The daemon's clock is up to a tick behind the host's, which may also be set back.
+TEST_F(LifetimesTest, OneWhoseTimeHasNotComeByTheHostsClockExpiresLater) {
+  const uint64_t e = store("e");
+  describe("e", 0, 1);
+  const uint64_t second = wall_clock_ns() / 1'000'000'000 + 2;
+  ASSERT_TRUE(tree_->set_xattr(e, "user.kv.expires", std::to_string(second), 0));
+  step_at(1);
+  tidy();
+  EXPECT_TRUE(is_there("e"));
+  EXPECT_TRUE(test::eventually([&] {
+    tidy();
+    return !is_there("e");
+  }));
+  EXPECT_GE(wall_clock_ns() / 1'000'000'000, second);
+}
+
 TEST_F(LifetimesTest, ADateWhoseNanosecondsDoNotFitIsFarAway) {
   const uint64_t e = store("e");
   describe("e", 0, 1);
