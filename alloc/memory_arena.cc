@@ -155,7 +155,11 @@ ArenaUsage MemoryArena::usage() const {
   auto usage = sys::statfs_of(mount_.get());
   if (!usage) return {};
   const auto block_bytes = static_cast<uint64_t>(usage->f_bsize);
-  return {usage->f_blocks * block_bytes, usage->f_bfree * block_bytes, usage->f_files, usage->f_ffree};
+  return {.size_bytes = usage->f_blocks * block_bytes,
+          .free_bytes = usage->f_bfree * block_bytes,
+          .inodes = usage->f_files,
+          .free_inodes = usage->f_ffree,
+          .index_bytes = *index_bytes_};
 }
 
 Result<void> MemoryArena::resize(uint64_t size_bytes) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -38,6 +39,7 @@ struct ArenaUsage {
   uint64_t free_bytes = 0;
   uint64_t inodes = 0;
   uint64_t free_inodes = 0;
+  uint64_t index_bytes = 0;
 
   uint64_t used_inodes() const { return inodes - free_inodes; }
   // Of the kernel and of the daemon, for what has a name. Half of the pool is counted at most, which may be
@@ -46,7 +48,9 @@ struct ArenaUsage {
     return std::min((used_inodes() - std::min(used_inodes(), kFreeInodes)) * kInodeBytes, size_bytes / 2);
   }
   uint64_t data_bytes() const { return size_bytes - free_bytes; }
-  uint64_t used_bytes() const { return data_bytes() + inode_bytes(); }
+  // What does not leave with data, and what counts for it.
+  uint64_t overhead_bytes() const { return std::min(inode_bytes() + index_bytes, size_bytes / 2); }
+  uint64_t used_bytes() const { return data_bytes() + overhead_bytes(); }
 };
 
 // What a kernel lacks of a pool's memory.
@@ -101,6 +105,8 @@ class MemoryArena {
   Result<void> drop_pages(int fd) const;
 
   ArenaUsage usage() const;
+  // The memory of the pool's index (tier/index/entry_index.h), which keeps the count.
+  std::atomic<uint64_t>& index_bytes() { return *index_bytes_; }
   Result<void> resize(uint64_t size_bytes);  // EINVAL when more is in use
   Result<void> remove_tree();                // ENOTEMPTY when the tree holds anything
 
@@ -111,6 +117,7 @@ class MemoryArena {
 
   std::string path_;
   std::unique_ptr<DeepNames> deep_names_ = std::make_unique<DeepNames>();
+  std::unique_ptr<std::atomic<uint64_t>> index_bytes_ = std::make_unique<std::atomic<uint64_t>>(0);
   bool removed_ = false;
   UniqueFd mount_;
   UniqueFd tree_;

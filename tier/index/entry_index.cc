@@ -92,7 +92,21 @@ bool EntryIndex::step() {
         entries_.candidates().opened(*entry);
   }
   MutexLock lock(mutex_);
-  return work(until_ns);
+  const bool more = work(until_ns);
+  return seek_refused() || more;
+}
+
+bool EntryIndex::seek_refused() {
+  if (has_refused_ && index_bytes_ < most_bytes() / 8 * 7) {
+    has_refused_ = false;
+    sought_shard_ = 0;
+  }
+  if (sought_shard_ == EntryTable::kShards) return false;
+  EntryTable::Shard& shard = entries_.shards()[sought_shard_++];
+  MutexLock lock(shard.mutex);
+  for (const auto& [ino, entry] : shard.entries)
+    if (!records_.contains(ino)) changed(entry);
+  return true;
 }
 
 void EntryIndex::read(uint64_t ino) {
@@ -132,6 +146,7 @@ void EntryIndex::read(uint64_t ino) {
 bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
   const uint64_t tokens_bytes = metadata.tokens.size() * sizeof(uint32_t);
   if (index_bytes_ + tokens_bytes > most_bytes()) {
+    has_refused_ = true;
     ++refused_;
     return false;
   }
@@ -364,7 +379,8 @@ void EntryIndex::count(Model& model) {
 }
 
 uint64_t EntryIndex::most_bytes() const {
-  return std::max(arena_.usage().size_bytes / kShareOfPool, kLeastBytes);
+  const uint64_t size_bytes = arena_.usage().size_bytes;
+  return std::max(size_bytes / kShareOfPool, std::min(size_bytes / 4, kLeastBytes));
 }
 
 }  // namespace kvcachefs

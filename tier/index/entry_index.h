@@ -5,7 +5,8 @@
 // is looked at before it is named. After a restart and a takeover the index is made anew from the xattrs.
 //
 // Any thread; queries and steps wait for one another, and hold the lock over system calls on the tmpfs.
-// Failure: an entry that would exceed the index's memory is not in it, and counted.
+// Failure: an entry that would exceed the index's memory is not in it, and counted; it comes to it when there
+// is room again. The memory counts as the pool's (ArenaUsage::index_bytes).
 #pragma once
 
 #include <array>
@@ -48,6 +49,7 @@ class EntryIndex final : public EntryObserver {
   EntryIndex(MemoryArena& arena, Entries& entries, std::function<void()> still_at_it, TellTimes tell_times)
       : arena_(arena),
         entries_(entries),
+        index_bytes_(arena.index_bytes()),
         still_at_it_(std::move(still_at_it)),
         tell_times_(std::move(tell_times)) {}
 
@@ -157,6 +159,7 @@ class EntryIndex final : public EntryObserver {
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);
   std::optional<uint64_t> next() EXCLUDES(queue_mutex_);
   void again(uint64_t ino) EXCLUDES(queue_mutex_);
+  bool seek_refused() REQUIRES(mutex_);           // true: there is more
   bool work(uint64_t until_ns) REQUIRES(mutex_);  // true: there is more
   void count(Model& model) REQUIRES(mutex_);      // it has changed
   void read(uint64_t ino) REQUIRES(mutex_);
@@ -176,6 +179,7 @@ class EntryIndex final : public EntryObserver {
 
   MemoryArena& arena_;
   Entries& entries_;
+  std::atomic<uint64_t>& index_bytes_;  // as it was after the last change
   const std::function<void()> still_at_it_;
   const TellTimes tell_times_;
   EntryGroups groups_;
@@ -184,7 +188,10 @@ class EntryIndex final : public EntryObserver {
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
   ByValue by_value_ GUARDED_BY(mutex_);
   OwnerNames owners_ GUARDED_BY(mutex_);
-  std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, index_bytes_{0}, refused_{0};
+  std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, refused_{0};
+  // What had no room is sought, shard after shard, once there is some.
+  bool has_refused_ GUARDED_BY(mutex_) = false;
+  size_t sought_shard_ GUARDED_BY(mutex_) = EntryTable::kShards;  // the next; kShards: there is none
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
   std::unordered_set<uint64_t> queued_

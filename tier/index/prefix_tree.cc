@@ -5,12 +5,13 @@
 #include <utility>
 
 #include "base/checksum.h"
+#include "tier/index/heap_bytes.h"
 
 namespace kvcachefs {
 namespace {
 
 template <class Slot>
-uint32_t take_slot(std::vector<Slot>& slots, std::vector<uint32_t>& free) {
+uint32_t take_slot(std::deque<Slot>& slots, std::vector<uint32_t>& free) {
   if (free.empty()) {
     slots.emplace_back();
     return static_cast<uint32_t>(slots.size() - 1);
@@ -230,9 +231,9 @@ uint64_t PrefixTree::memory_bytes() const {
   constexpr uint64_t kEdgeBytes = 56;   // a node of the map, its bucket, and what malloc adds
   constexpr uint64_t kMallocBytes = 8;  // for the tokens of a node
   const uint64_t nodes = nodes_.size() - free_nodes_.size();
-  return nodes_.capacity() * sizeof(Node) + members_.capacity() * sizeof(Membership) +
-         (free_nodes_.capacity() + free_members_.capacity()) * sizeof(uint32_t) +
-         nodes * (kEdgeBytes + kMallocBytes) + blocks_ * block_tokens_ * sizeof(uint32_t);
+  return deque_bytes(nodes_) + deque_bytes(members_) + vector_bytes(free_nodes_) +
+         vector_bytes(free_members_) + nodes * (kEdgeBytes + kMallocBytes) +
+         blocks_ * block_tokens_ * sizeof(uint32_t);
 }
 
 }  // namespace kvcachefs

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -103,9 +104,10 @@ class PrefixTree {
 
   const size_t block_tokens_;
   uint64_t blocks_ = 0;
-  std::vector<Node> nodes_;  // by Place; the first is the root
+  // A deque takes no more than it has, and never stops to move it all.
+  std::deque<Node> nodes_;  // by Place; the first is the root
   std::vector<Place> free_nodes_;
-  std::vector<Membership> members_;
+  std::deque<Membership> members_;
   std::vector<Member> free_members_;
   std::unordered_map<Edge, Place, EdgeHash> edges_;
 };

@@ -5,29 +5,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tier/index/heap_bytes.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr unsigned kMostBits = 16;
 constexpr unsigned kGrowthBits = 2;
-
-// What glibc's allocator takes for this many bytes: a word more, in multiples of two words, at least four.
-uint64_t allocated_bytes(uint64_t bytes) {
-  return bytes == 0 ? 0 : std::max<uint64_t>(32, (bytes + sizeof(size_t) + 15) & ~uint64_t{15});
-}
-
-template <class T>
-uint64_t vector_bytes(const std::vector<T>& vector) {
-  return allocated_bytes(vector.capacity() * sizeof(T));
-}
-
-// A deque of libstdc++ is pieces of 512 bytes and pointers to them.
-template <class T>
-uint64_t deque_bytes(const std::deque<T>& deque) {
-  const uint64_t pieces = deque.size() * sizeof(T) / 512 + 1;
-  return pieces * (allocated_bytes(512) + sizeof(T*));
-}
 
 template <class T>
 uint32_t take_place(std::deque<T>& places, std::vector<uint32_t>& free_places, const T& value) {

@@ -149,8 +149,8 @@ uint64_t Capacity::pressure_bytes(bool even_over) {
   // Because free space must be there before writers need it, room for a few entries is kept beyond the
   // watermarks.
   const uint64_t expected = expected_entry_bytes();
-  // Names do not leave with data: the marks are of what is beside them.
-  const uint64_t size = now.size_bytes - now.inode_bytes();
+  // Names do not leave with data: the marks are of what is beside them and the index.
+  const uint64_t size = now.size_bytes - now.overhead_bytes();
   const bool outgrows = size >= kSmallPoolBytes && !surroundings_.backing_store->needs_write_access();
   const uint64_t headroom = std::max(std::min(size / kHeadroomShare, 4 * expected) +
                                          std::min(size / kGrowthHeadroomShare, growth_bytes(even_over)),

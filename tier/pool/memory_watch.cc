@@ -30,8 +30,8 @@ constexpr uint64_t kApartShare = 8;
 uint64_t floor_of(Pool& pool, unsigned percent) {
   const uint64_t size = pool.capacity().size_bytes();
   const uint64_t least = std::max(kLeastBytes, 4 * pool.capacity().expected_entry_bytes());
-  // Names do not leave.
-  return pool.insight().inode_usage().inode_bytes() +
+  // Names do not leave, nor does the index.
+  return pool.insight().inode_usage().overhead_bytes() +
          std::max(percent_of(size, percent), std::min(size, least));
 }
 

@@ -138,6 +138,17 @@ TEST_F(EntryIndexTest, WhatHasNoRoomIsRefusedAndCounted) {
   }
   EXPECT_LT(stored, 100);
   EXPECT_LE(index_->usage().bytes, uint64_t{1} << 20) << "the least of a small pool";
+  EXPECT_EQ(arena_->usage().index_bytes, index_->usage().bytes) << "it counts as the pool's memory";
+  // It comes to the index when others have gone.
+  const std::string last = "e" + std::to_string(stored - 1);
+  Tokens tokens = many;
+  tokens[0] = static_cast<uint32_t>(stored - 1);
+  EXPECT_TRUE(match(tokens).empty());
+  for (int i = 0; i < stored / 2; ++i)
+    ASSERT_TRUE(tree_->remove(root(), ("e" + std::to_string(i)).c_str(), false));
+  while (index_->step()) {
+  }
+  EXPECT_EQ(match(tokens), std::vector<std::string>{last});
 }
 
 // What the index answers, from a map of all entries.
