@@ -192,6 +192,7 @@ void Workers::end_helpers() {
     pool->capacity().waiting().end();
     pool->names_to_come().lane().end();
     pool->settings().orders().end();
+    pool->settings().records().end();
   }
   std::list<Passing> helpers;
   {

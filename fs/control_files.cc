@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <optional>
 
-#include "base/key_value.h"
+#include "base/checksum.h"
 #include "fs/caller.h"
-#include "fs/control/access_log_reader.h"
 #include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 #include "fs/control_handles.h"
@@ -63,7 +61,24 @@ Rights rights_of(const Request& request) {
 const PoolFile* writable_file(NodeId id) {
   const PoolFile* file = pool_file(id);
   if (file == nullptr || (file->owner_only_reads && !id.is_administrators())) return nullptr;
-  return file->write == nullptr && file->answer == nullptr ? nullptr : file;
+  const bool is_writable = file->write != nullptr || file->answer != nullptr || file->records != nullptr;
+  return is_writable ? file : nullptr;
+}
+
+bool answers(NodeId id) {
+  const PoolFile* file = pool_file(id);
+  return file != nullptr && file->answer != nullptr;
+}
+
+bool takes_records(NodeId id) {
+  const PoolFile* file = pool_file(id);
+  return file != nullptr && file->records != nullptr;
+}
+
+// Who writes records: a program with more rights that was started with another's descriptor is not he.
+uint64_t opener_with(const Rights& rights) {
+  const std::string text = rights.text();
+  return checksum_of(std::as_bytes(std::span(text))).low >> (64 - Caller::kProcessBits);
 }
 
 }  // namespace
@@ -77,37 +92,6 @@ ControlFiles::ControlFiles(Pools& pools, Survivors& survivors, uint32_t generati
       control_group_(control_group),
       next_handle_((uint64_t{generation} << kGenerationShift) + 1) {
   describe({});
-}
-
-void ControlFiles::describe(const ServerInfo& info) {
-  auto described = std::make_shared<ControlledServer>();
-  described->info = info;
-  described->upgrades = [&survivors = survivors_] { return survivors.children().upgrades(); };
-  described->pool_count = [&pools = pools_] { return pools.list().size(); };
-  described->pool_reports = [&pools = pools_, io_mode = info.io_mode] {
-    return report_pools(pools, io_mode);
-  };
-  described->configure = [&pools = pools_, origins = origins_](std::string_view spec) -> Result<void> {
-    auto configured = parse_pool_spec(spec, pools.memory_bytes());
-    bool is_sized = false;
-    for (std::string_view pairs = spec.substr(std::min(spec.find(':') + 1, spec.size())); !pairs.empty();)
-      is_sized |= take_part(pairs, ',').starts_with("size=");
-    if (configured && !is_sized) configured->size_bytes = pools.default_size_bytes();
-    // What is configured of a pool that is there stays as it is.
-    if (configured && pools.find(configured->name) != nullptr) return fail(EEXIST);
-    auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
-    if (!wanted) return pass(wanted);
-    auto made = pools.create(*wanted);
-    return made ? Result<void>() : pass(made);
-  };
-  described->access_log = [&pools = pools_] { return AccessLogReader::open(pools); };
-  MutexLock lock(mutex_);
-  server_ = std::move(described);
-}
-
-std::shared_ptr<const ControlledServer> ControlFiles::server() const {
-  MutexLock lock(mutex_);
-  return server_;
 }
 
 std::vector<ControlFiles::Named> ControlFiles::list(NodeId directory) const {
@@ -207,17 +191,21 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
 }
 
 Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
-  std::optional<uint64_t> process;
+  std::optional<uint64_t> opener;
+  if (takes_records(id)) opener = opener_with(rights_of(request));
   if (id.is_administrators() || is_administrators_of_server(id)) {
     auto administrator = need_administrator(request);
     if (!administrator) return pass(administrator);
-    auto opener = administrator->process();
-    if (!opener) return fail(EPERM);
-    process = *opener;
+    auto process = administrator->process();
+    if (!process) return fail(EPERM);
+    opener = *process;
   }
   MutexLock lock(mutex_);
-  const uint64_t number = next_handle_++;
-  return process ? administrators_handle(*process, number) : number;
+  for (;;) {
+    const uint64_t number = next_handle_++;
+    const uint64_t handle = opener ? openers_handle(*opener, number) : number;
+    if (!open_files_.contains(handle)) return handle;
+  }
 }
 
 void ControlFiles::run(bool elsewhere, const Request& request, ControlReads::Job job) {
@@ -229,7 +217,8 @@ void ControlFiles::open(const Request& request, NodeId id, fuse_file_info* file)
   auto handle = handle_for(request, id);
   if (!handle) return reply_error(request, std::move(handle.error()));
   file->fh = *handle;
-  run(gathers(id), request, [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
+  run(gathers(id) && !answers(id), request,
+      [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
 }
 
 void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* file) {
@@ -290,6 +279,7 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
   if (!opened) return nullptr;
   if ((*opened)->reader != nullptr) (*opened)->reader->follows_another();
   (*opened)->query.follows_another();
+  (*opened)->records.follows_another();
   MutexLock lock(mutex_);
   return open_files_.try_emplace(file->fh, std::move(*opened)).first->second;
 }
@@ -297,10 +287,8 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
 void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
   const auto known = known_open(file);
-  const PoolFile* const of_pool = pool_file(id);
-  const bool answers = of_pool != nullptr && of_pool->answer != nullptr;
   const bool is_gathered =
-      !answers && known != nullptr && known->reader != nullptr && known->reader->is_gathered();
+      !answers(id) && known != nullptr && known->reader != nullptr && known->reader->is_gathered();
   run(!is_gathered && gathers(id), request, [this, request, id, size, offset, copy = *file] {
     const std::shared_ptr<OpenFile> open = find_open(id, &copy);
     if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
@@ -332,7 +320,7 @@ Result<void> ControlFiles::check_administrator(const Request& request, std::stri
 }
 
 Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
-                                 OpenFile& open) {
+                                 OpenFile& open, bool is_first) {
   if (is_writable_of_server(id)) {
     const ServerFile& file = *server_file(id);
     if (auto may = check_administrator(request, file.name, handle); !may) return may;
@@ -348,6 +336,13 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
   if (file->answer != nullptr) return open.query.add(rights_of(request).text(), text);
+  if (file->records != nullptr) {
+    const Rights rights = rights_of(request);
+    if (!is_opened_by(opener_with(rights), handle))
+      return fail(EACCES, fmt::format("{} is written with other rights than it was opened with", file->name));
+    return open.records.write(text, is_first,
+                              [&](auto records) { return file->records(*pool, rights, records); });
+  }
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
     if (!lines) return pass(lines);
@@ -360,22 +355,24 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   return done;
 }
 
-void ControlFiles::write(const Request& request, NodeId id, const char* bytes, size_t size, off_t,
+void ControlFiles::write(const Request& request, NodeId id, const char* bytes, size_t size, off_t offset,
                          const fuse_file_info* file) {
   // The file is checked first, because opening it anew for its content may cost much.
   if (writable_file(id) == nullptr && !is_writable_of_server(id)) return reply_error(request, {EACCES, {}});
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);
-  WaitingLane::Job job = [this, request, id, open, text = std::string(bytes, size), handle = file->fh] {
-    if (auto done = order(request, id, text, handle, *open); !done)
+  WaitingLane::Job job = [this, request, id, open, text = std::string(bytes, size), handle = file->fh,
+                          is_first = offset == 0] {
+    if (auto done = order(request, id, text, handle, *open, is_first); !done)
       return reply_error(request, std::move(done.error()));
+    about_to_answer(request);
     (void)fuse_reply_write(request, text.size());
   };
   const auto& start = server_of(request).start_helper;
-  if (open->pool == nullptr || !start) return job();
+  if (open->pool == nullptr || !start || answers(id)) return job();
   const std::shared_ptr<Pool>& pool = open->pool->pool;
-  WaitingLane& lane = pool->settings().orders();
+  WaitingLane& lane = takes_records(id) ? pool->settings().records() : pool->settings().orders();
   if (!lane.hand_over(job, [&] { return start(pool, lane); })) job();
 }
 
@@ -386,9 +383,12 @@ void ControlFiles::flush(const Request& request, NodeId id, const fuse_file_info
   const std::string line = is_its ? open->lines.finish() : std::string();
   if (!line.empty()) {
     takes_long(request);
-    auto done = order(request, id, line + '\n', file->fh, *open);
+    auto done = order(request, id, line + '\n', file->fh, *open, false);
     if (!done) return reply_error(request, std::move(done.error()));
   }
+  // It may go on in another process, so it stays; but none is taken for whole because its writer has ended.
+  if (is_its && open->records.is_unfinished())
+    return reply_error(request, {EINVAL, "the last record has no end"});
   (void)fuse_reply_err(request, 0);
 }
 

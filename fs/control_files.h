@@ -20,6 +20,7 @@
 
 #include "base/mutex.h"
 #include "fs/control/controlled_pool.h"
+#include "fs/control/index_records.h"
 #include "fs/control/line_buffer.h"
 #include "fs/control/queries.h"
 #include "fs/control/server_files.h"
@@ -70,7 +71,8 @@ class ControlFiles {
   static constexpr uid_t kUnknownUser = static_cast<uid_t>(-1);
   // An OpenFile keeps the target alive as long as the reader on it.
   struct OpenFile {
-    OpenFile(NodeId its_id, QueryBudget& budget, uid_t uid) : id(its_id), query(budget, uid) {}
+    OpenFile(NodeId its_id, QueryBudget& budget, uid_t uid)
+        : id(its_id), query(budget, uid), records(budget, uid) {}
     ~OpenFile() {
       if (pool != nullptr) pool->pool->insight().lifetimes().end_leases(pool->holder);
     }
@@ -82,6 +84,7 @@ class ControlFiles {
     std::unique_ptr<ControlReader> reader;
     LineBuffer lines;
     OpenQuery query;
+    OpenRecords records;
     std::optional<uid_t> user;  // for whom it counts; none: it was opened by a process that died
   };
 
@@ -98,7 +101,7 @@ class ControlFiles {
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
   static Result<std::string> read_some(const Request& request, OpenFile& open, uint64_t offset, size_t size);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
-                     OpenFile& open);
+                     OpenFile& open, bool is_first);
   // The caller is the administrator, and opened the file himself.
   Result<void> check_administrator(const Request& request, std::string_view name, uint64_t handle) const;
 

@@ -10,21 +10,22 @@ namespace kvcachefs {
 
 inline constexpr int kGenerationShift = 32;  // where the daemon's generation stands in a handle
 
-// The handle of an administrator's file: bit 63, the process that opened it, and a number that tells it from
-// the process's other handles. A successor can thus tell the process from the handle.
-inline constexpr uint64_t kAdministratorsHandle = uint64_t{1} << 63;
+// The handle of a file that is written with its opener's rights alone: bit 63, the opener (the process, or a
+// hash of its rights), and a number that tells it from the opener's other handles. A successor can thus tell
+// the opener from the handle.
+inline constexpr uint64_t kOpenersHandle = uint64_t{1} << 63;
 inline constexpr int kNumberBits = 63 - Caller::kProcessBits;
 inline constexpr int kGenerationBits = 5;
 
-inline uint64_t administrators_handle(uint64_t process, uint64_t next_handle) {
+inline uint64_t openers_handle(uint64_t opener, uint64_t next_handle) {
   constexpr int kCountBits = kNumberBits - kGenerationBits;
   const uint64_t generation = (next_handle >> kGenerationShift) & ((1 << kGenerationBits) - 1);
   const uint64_t count = next_handle & ((1 << kCountBits) - 1);
-  return kAdministratorsHandle | process << kNumberBits | generation << kCountBits | count;
+  return kOpenersHandle | opener << kNumberBits | generation << kCountBits | count;
 }
 
-inline bool is_opened_by(uint64_t process, uint64_t handle) {
-  return handle >> kNumberBits == (kAdministratorsHandle >> kNumberBits | process);
+inline bool is_opened_by(uint64_t opener, uint64_t handle) {
+  return handle >> kNumberBits == (kOpenersHandle >> kNumberBits | opener);
 }
 
 }  // namespace kvcachefs

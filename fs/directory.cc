@@ -7,22 +7,13 @@
 #include <cstring>
 #include <vector>
 
+#include "base/directory_records.h"
 #include "fs/control_files.h"
 #include "fs/operations.h"
 #include "fs/server.h"
 
 namespace kvcachefs::operations {
 namespace {
-
-// The layout is linux_dirent64 of getdents64(2).
-struct RawEntry {
-  uint64_t ino;
-  int64_t next_offset;
-  uint16_t record_bytes;
-  uint8_t type;
-  char name[1];
-};
-constexpr size_t kNameAt = offsetof(RawEntry, name);
 
 // A Listing is a reply under construction.
 class Listing {
@@ -105,21 +96,21 @@ void read_pool_directory(const Request& request, const Node& node, size_t size, 
     if (auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), SEEK_SET); !at)
       return reply_error(request, std::move(at.error()));
   Listing listing(request, size);
-  alignas(RawEntry) std::array<char, 32768> records;
+  std::array<char, 32768> buffer;
   for (;;) {
-    auto bytes = sys::read_directory(fd->get(), records);
+    auto bytes = sys::read_directory(fd->get(), buffer);
     if (!bytes) return reply_error(request, std::move(bytes.error()));
     if (*bytes == 0) return listing.reply();
-    for (size_t at = 0; at < *bytes;) {
-      RawEntry raw;
-      std::memcpy(&raw, records.data() + at, kNameAt);
-      const char* name = records.data() + at + kNameAt;
-      at += raw.record_bytes;
+    DirectoryRecords records({buffer.data(), *bytes});
+    while (const auto record = records.next()) {
+      const char* const name = record->name;
       const bool parent_of_root = node.ino == pool.root_ino() && std::strcmp(name, "..") == 0;
-      const uint64_t nodeid = parent_of_root ? NodeId::kRoot : NodeId::of_inode(pool.number(), raw.ino).value;
-      const bool fits = plus && !is_dots(name)
-                            ? add_known(listing, pool, fd->get(), name, raw.next_offset)
-                            : add_plain(listing, plus, name, nodeid, DTTOIF(raw.type), raw.next_offset);
+      const uint64_t nodeid =
+          parent_of_root ? NodeId::kRoot : NodeId::of_inode(pool.number(), record->ino).value;
+      const bool fits =
+          plus && !is_dots(name)
+              ? add_known(listing, pool, fd->get(), name, record->next_offset)
+              : add_plain(listing, plus, name, nodeid, DTTOIF(record->type), record->next_offset);
       if (!fits) return listing.reply();
     }
   }

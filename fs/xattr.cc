@@ -13,19 +13,13 @@
 #include "fs/caller.h"
 #include "fs/operations.h"
 #include "fs/server.h"
+#include "fs/stored_xattrs.h"
 #include "fs/virtual_xattrs.h"
-#include "tier/index/metadata.h"
 
 namespace kvcachefs::operations {
 namespace {
 
 constexpr std::string_view kPinned = "user.kvcachefs.pinned";
-constexpr std::string_view kPriority = "user.kv.priority";
-constexpr int kMostPriority = 1000;
-
-// Beyond XATTR_LIST_MAX (64 KiB) of names the kernel lists none of them any more, and the daemon's own marks
-// come on top.
-constexpr uint64_t kMostXattrNamesBytes = 32 << 10;
 
 // A trusted.* attribute is for root alone, which the kernel has checked. Attributes that grant rights are
 // refused.
@@ -61,29 +55,6 @@ Result<void> set_virtual(const Node& node, std::string_view name, std::string_vi
   return fact(*facts, name.substr(kVirtualPrefix.size())) == value ? Result<void>() : fail(EPERM);
 }
 
-// The error is ENOSPC. What takes no more than before may be set also beyond a limit that was lowered.
-Result<void> check_room(const NameLimits& limits, int fd, const char* its_name, size_t size) {
-  const auto before = sys::get_xattr(fd, its_name, {});
-  if (before && size <= *before) return {};
-  const std::string_view wanted = its_name;
-  // The list is not asked for its length first, because the spiller may add an attribute of the daemon's
-  // before the second call.
-  std::vector<char> names(XATTR_LIST_MAX);
-  auto length = sys::list_xattr(fd, names);
-  if (!length) return pass(length);
-  uint64_t bytes = wanted.size() + size, names_bytes = wanted.size() + 1;
-  size_t count = 1;
-  for (size_t at = 0; at < *length; at += std::strlen(&names[at]) + 1) {
-    const std::string_view name(&names[at]);
-    if (name == wanted || name.starts_with(kOwnXattrs)) continue;
-    bytes += name.size() + sys::get_xattr(fd, &names[at], {}).value_or(0);
-    names_bytes += name.size() + 1;
-    ++count;
-  }
-  const bool has_too_many = !before && (names_bytes > kMostXattrNamesBytes || count > limits.xattrs);
-  return has_too_many || bytes > limits.xattr_bytes ? fail(ENOSPC) : Result<void>();
-}
-
 // These move or remove entries, which the mode of one file is no leave for: its owner sets them.
 Result<void> check_owner(const Request& request, int fd, std::string_view name) {
   if (!belongs_to_owner(name)) return {};
@@ -102,16 +73,14 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
   }
   if (std::string_view(name).starts_with(kVirtualPrefix)) return set_virtual(node, name, value);
   if (!is_storable(name)) return fail(EOPNOTSUPP);
-  const auto priority = name == kPriority ? number_in<int>(value) : std::nullopt;
-  if (name == kPriority && (!priority || *priority > kMostPriority || *priority < -kMostPriority))
-    return fail(EINVAL);
-  if (auto right = check_metadata(name, value); !right) return right;
+  if (auto right = check_xattr(name, value); !right) return right;
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
   if (auto may = check_owner(request, fd->get(), name); !may) return may;
   if ((flags & XATTR_REPLACE) != 0)
     if (const auto there = sys::get_xattr(fd->get(), name, {}); !there) return fail(there.error().code);
-  if (auto room = check_room(node.pool->limits(), fd->get(), name, value.size()); !room) return room;
+  const XattrChange change{name, value};
+  if (auto room = check_room(node.pool->limits(), fd->get(), {&change, 1}); !room) return room;
   if ((flags & XATTR_CREATE) != 0) {
     if (request.attempted)
       flags = 0;
@@ -120,7 +89,7 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
     server_of(request).survivors.requests().attempt(request.unique);
   }
   if (auto done = node.pool->tree().set_xattr(node.ino, name, value, flags); !done) return done;
-  if (priority) node.pool->tree().set_priority(node.ino, *priority);
+  if (name == kPriorityXattr) node.pool->tree().set_priority(node.ino, *number_in<int>(value));
   return {};
 }
 
@@ -133,7 +102,7 @@ Result<void> drop(const Request& request, const Node& node, const char* name) {
   if (sys::get_xattr(fd->get(), name, {})) server_of(request).survivors.requests().attempt(request.unique);
   auto done = node.pool->tree().remove_xattr(node.ino, name);
   if (!done && !(done.error().code == ENODATA && request.attempted)) return done;
-  if (name == kPriority) node.pool->tree().set_priority(node.ino, 0);
+  if (name == kPriorityXattr) node.pool->tree().set_priority(node.ino, 0);
   return {};
 }
 

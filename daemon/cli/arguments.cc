@@ -274,6 +274,7 @@ std::vector<CompletedCommand> completed_commands(const CLI::App& app) {
   using Argument = CompletedCommand::Argument;
   static const std::map<std::string_view, Argument> kArguments{{"POOL", Argument::kPool},
                                                                {"PATH", Argument::kFile},
+                                                               {"FILE", Argument::kFile},
                                                                {"KEY", Argument::kKey},
                                                                {"SETTING", Argument::kSetting}};
   std::vector<CompletedCommand> commands;

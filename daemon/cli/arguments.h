@@ -45,8 +45,9 @@ struct CliArguments {
   unsigned distance = 8;                     // of similar, as the two that follow
   std::string not_agent;
   size_t most = 100;
-  std::string agent;  // of forget-agent
-  std::string help;   // the text that `help` prints
+  std::string agent;               // of forget-agent
+  std::string records_file = "-";  // of index
+  std::string help;                // the text that `help` prints
 };
 
 Result<CliArguments> parse_cli_arguments(int argc, const char* const* argv);

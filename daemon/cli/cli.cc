@@ -211,23 +211,12 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
       {"pin", pin},       {"policies", show_policies}, {"prefix-hash", prefix_hash},
       {"report", report}, {"stat", show_entries},      {"stop", stop_daemon},
       {"unpin", pin},     {"version", show_version}};
-  static const std::map<std::string_view, OnMount> on_mount{{"create", create},
-                                                            {"delete", remove},
-                                                            {"evict", evict},
-                                                            {"forget-agent", forget_agent},
-                                                            {"get", get},
-                                                            {"list", list},
-                                                            {"match", match},
-                                                            {"prefetch", prefetch},
-                                                            {"remove", remove_entries},
-                                                            {"reset", reset},
-                                                            {"scrub", scrub},
-                                                            {"set", set},
-                                                            {"similar", similar},
-                                                            {"stats", stats},
-                                                            {"status", status},
-                                                            {"top", top},
-                                                            {"upgrade", upgrade}};
+  static const std::map<std::string_view, OnMount> on_mount{
+      {"create", create},     {"delete", remove},         {"evict", evict}, {"forget-agent", forget_agent},
+      {"get", get},           {"index", index_records},   {"list", list},   {"match", match},
+      {"prefetch", prefetch}, {"remove", remove_entries}, {"reset", reset}, {"scrub", scrub},
+      {"set", set},           {"similar", similar},       {"stats", stats}, {"status", status},
+      {"top", top},           {"upgrade", upgrade}};
   if (const auto command = alone.find(arguments.command); command != alone.end())
     return command->second(arguments, environment);
   CliResult<MountTree> tree = find_tree(arguments, environment);

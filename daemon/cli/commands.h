@@ -75,6 +75,10 @@ CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const 
 CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);
 
+// `index` says of entries what they hold, by records.
+CliResult<void> index_records(const MountTree& tree, const CliArguments& arguments,
+                              const CliEnvironment& environment);
+
 // `match` shows which entries hold a prefix, or are there; `similar` blocks that are nearly those of a
 // prompt; `list` which entries have some attributes. `forget-agent` takes one attribute from all that have
 // it; `remove` removes all that have some.

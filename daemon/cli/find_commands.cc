@@ -18,6 +18,7 @@
 #include "daemon/cli/commands.h"
 #include "daemon/cli/declare.h"
 #include "daemon/cli/table.h"
+#include "fs/control/index_records.h"
 #include "fs/control/orders.h"
 #include "tier/index/entry_index.h"
 
@@ -152,6 +153,9 @@ void declare_find_commands(CLI::App& app, CliArguments& arguments) {
                      "Entries of this user.kv.model alone; default: those without")
         ->type_name("NAME");
   };
+  on_pool(app, arguments, "index", "Say what entries hold, by records", "POOL")
+      ->add_option("FILE", arguments.records_file,
+                   "Records, such as: index NAME tokens=1,2,3 model=NAME; default: the input");
   CLI::App* match =
       on_pool(app, arguments, "match", "Show which entries hold the longest prefix of tokens", "POOL");
   take_tokens(match)
@@ -192,6 +196,30 @@ void declare_find_commands(CLI::App& app, CliArguments& arguments) {
       ->add_option("AGENT", arguments.agent, "The value of user.kv.agent")
       ->required();
   take_tokens(app.add_subcommand("prefix-hash", "Print the hash of the first block of tokens, for a router"));
+}
+
+// They are looked at first, because the daemon says in its log alone what is wrong with one.
+CliResult<void> index_records(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
+  const auto text = text_of(arguments.records_file);
+  if (!text) return std::unexpected(text.error());
+  constexpr size_t kPartBytes = 512 << 10;  // less than the kernel gives the daemon at once
+  std::vector<std::string_view> parts;
+  std::string_view left = *text, part = left;
+  for (size_t index = 0; !left.empty(); ++index) {
+    const std::string_view before = left;
+    const auto record = take_record(left);
+    if (!record) return stop(kFailure, in_record(index, {}, record.error()).message);
+    if (!*record && !left.empty()) return stop(kFailure, fmt::format("record {} has no end", index + 1));
+    const auto taken = static_cast<size_t>(before.data() - part.data());
+    if (part.size() - left.size() <= kPartBytes || taken == 0) continue;
+    parts.push_back(part.substr(0, taken));
+    part = before;
+  }
+  parts.push_back(part);
+  for (const std::string_view each : parts)
+    if (auto written = tree.write_records(arguments.pool, each); !written)
+      return stop(kFailure, written.error().message + "; the daemon's log says of which record");
+  return {};
 }
 
 CliResult<void> match(const MountTree& tree, const CliArguments& arguments,

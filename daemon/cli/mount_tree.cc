@@ -126,6 +126,12 @@ Result<std::string> MountTree::ask(std::string_view pool, std::string_view file,
   }
 }
 
+Result<void> MountTree::write_records(std::string_view pool, std::string_view records) const {
+  if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));
+  const std::filesystem::path path = pool_path(pool) / ".pool" / "index";
+  return write_file(path, open_to_write(path), records);
+}
+
 Result<void> MountTree::write_control(std::string_view pool, std::string_view file,
                                       std::string_view value) const {
   if (!has_pool(pool)) return fail(ENOENT, fmt::format("there is no pool '{}'", pool));

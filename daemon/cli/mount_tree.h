@@ -56,6 +56,8 @@ class MountTree {
   Result<void> write_control(std::string_view pool, std::string_view file, std::string_view value) const;
   // Writes a query to a control file that answers queries, and reads the answer.
   Result<std::string> ask(std::string_view pool, std::string_view file, std::string_view query) const;
+  // Writes whole records (fs/control/index_records.h), in one write.
+  Result<void> write_records(std::string_view pool, std::string_view records) const;
   Result<StatsReading> daemon_stats(std::string_view file = "stats") const;
   Result<StatsReading> pool_stats(std::string_view pool, std::string_view file = "stats") const;
   // The value of a setting that a control file shows, in the form that the key takes; `none` and the like

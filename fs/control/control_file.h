@@ -46,6 +46,7 @@ class TextReader final : public ControlReader {
 };
 
 class Rights;
+struct IndexRecord;
 
 template <class Target>
 struct ControlFile {
@@ -64,6 +65,8 @@ struct ControlFile {
   // What was written in an open is a query, which a read in the same open answers. Any user may ask; the
   // other members that show or write are not there.
   Result<std::string> (*answer)(Target&, const Rights&, std::string_view query) = nullptr;
+  // What is written are records, which may be cut anywhere. Any user may write, with his own rights.
+  Result<void> (*records)(Target&, const Rights&, std::span<const IndexRecord>) = nullptr;
   // The file of a pool is also in .kvcachefs/pools/NAME; a write there acts for the administrator.
   bool of_administrator = false;
   bool owner_only_reads = false;  // only the administrator writes it, in .kvcachefs
@@ -71,7 +74,7 @@ struct ControlFile {
   bool gathers = false;           // to show it takes a look at entries
 
   mode_t mode(Authority authority = Authority::kOwner) const {
-    if (answer != nullptr) return 0666;
+    if (answer != nullptr || records != nullptr) return 0666;
     if (authority == Authority::kAdministrator) return write != nullptr ? 0600 : 0400;
     if (only_owner_reads) return 0400;
     return write != nullptr && !owner_only_reads ? 0644 : 0444;

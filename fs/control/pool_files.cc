@@ -12,6 +12,7 @@
 #include "base/fstab.h"
 #include "base/size.h"
 #include "fs/control/entries_reader.h"
+#include "fs/control/index_file.h"
 #include "fs/control/orders.h"
 #include "fs/control/queries.h"
 
@@ -44,6 +45,10 @@ Result<std::string> show(ControlledPool& target) {
 
 Result<std::string> show_forget_agent(ControlledPool&) {
   return "An agent's name is written: his entries stay, and are nobody's from then on.\n";
+}
+
+Result<std::string> show_index(ControlledPool&) {
+  return "Records are written, which say what entries hold: index NAME tokens=1,2,3 model=NAME\n";
 }
 
 // The attribute goes from each of his entries, so that it lasts over a restart.
@@ -296,6 +301,7 @@ constexpr std::array kFiles = {
     PoolFile{.name = "match", .number = 26, .answer = answer_match, .gathers = true},
     PoolFile{.name = "similar", .number = 27, .answer = answer_similar, .gathers = true},
     PoolFile{.name = "forget_agent", .number = 28, .text = show_forget_agent, .write = write_forget_agent},
+    PoolFile{.name = "index", .number = 29, .text = show_index, .records = index_entries},
     PoolFile{.name = "leaf_first", .number = 30, .text = show<"leaf_first">, .write = write<"leaf_first">},
 };
 static_assert(has_own_numbers(kFiles));

@@ -27,7 +27,8 @@ Result<std::string> answer_match(ControlledPool& target, const Rights& rights, s
 Result<std::string> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query);
 
 // An OpenQuery is one open of such a file: the writes make up the query, and the first read after them has it
-// answered. A write after that begins the next query. It is one transaction, so calls wait for one another.
+// answered. A write after that begins the next query. Because it is one transaction, another call while the
+// answer is being made is EBUSY.
 class OpenQuery {
  public:
   OpenQuery(QueryBudget& budget, uid_t user) : memory_(budget, user) {}
@@ -37,7 +38,7 @@ class OpenQuery {
   void follows_another() EXCLUDES(mutex_);
   // `asker` is the text of the caller's rights (Rights::text()). A descriptor is no authority: what was asked
   // with other rights is EACCES, to go on with and to read. EDQUOT: with this, and what is open, the user
-  // would take more than his share.
+  // would take more than his share. EBUSY: a read is having the query answered; no call waits for that.
   Result<void> add(const std::string& asker, std::string_view text) EXCLUDES(mutex_);
   // The part of the answer at the offset. A client that reads on where it has written to gets the answer from
   // its beginning too.
@@ -46,12 +47,15 @@ class OpenQuery {
       EXCLUDES(mutex_);
 
  private:
+  Result<std::string> part(uint64_t offset, size_t size) REQUIRES(mutex_);  // of the answer
+
   Mutex mutex_;
   std::string asker_ GUARDED_BY(mutex_);
   std::string query_ GUARDED_BY(mutex_);
   bool is_lost_ GUARDED_BY(mutex_) = false;
   int error_ GUARDED_BY(mutex_) = 0;  // of the query, until the next begins
-  bool answered_ GUARDED_BY(mutex_) = false;
+  bool is_being_answered_ GUARDED_BY(mutex_) = false;
+  bool answered_ GUARDED_BY(mutex_) = false;  // or about to be
   std::string answer_ GUARDED_BY(mutex_);
   QueryBudget::Part memory_ GUARDED_BY(mutex_);
   uint64_t begin_ GUARDED_BY(mutex_) = 0;  // the offset of the answer

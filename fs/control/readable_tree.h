@@ -10,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/result.h"
 #include "base/unique_fd.h"
 #include "fs/caller.h"
 
@@ -23,7 +24,9 @@ class Rights {
   bool may_read(const struct stat& file) const { return may(file, S_IROTH); }
   bool may_write(const struct stat& file) const { return may(file, S_IWOTH); }
   bool may_search(const struct stat& directory) const { return may(directory, S_IXOTH); }
-  // Two callers with the same text may read the same.
+  // Whether it is his to say what moves or removes the file (belongs_to_owner(), tier/index/metadata.h).
+  bool owns(const struct stat& file) const { return owns_all_ || file.st_uid == uid_; }
+  // Two callers with the same text may do the same.
   std::string text() const;
 
  private:
@@ -34,24 +37,40 @@ class Rights {
   const gid_t gid_;
   const bool reads_all_;   // CAP_DAC_READ_SEARCH
   const bool passes_all_;  // CAP_DAC_OVERRIDE
+  const bool owns_all_;    // CAP_FOWNER
 };
 
 class ReadableTree {
  public:
   ReadableTree(UniqueFd root, const Rights& rights) : root_(std::move(root)), rights_(rights) {}
 
-  // The directory's descriptor, for the next call on this tree at the latest, if each directory of the path
-  // lets the caller search it. The path is below the pool, and empty for its root. Links are not followed.
-  std::optional<int> directory(std::string_view path);
+  // Whether the caller may read a file that has this name.
   bool may_read(std::string_view name, const struct stat& file);
+  // What the caller's stat(2) of the name would tell: ENOENT, or EACCES where a directory above it keeps him
+  // out. EINVAL: no call of his can name it so.
+  Result<struct stat> look_up(std::string_view name);
+  // The inode of a file that the caller may look up; none: there is none. For queries of many names: of a
+  // directory that is asked for a good part of its names it is not more than they were at one moment.
+  std::optional<uint64_t> file_at(std::string_view name);
   const Rights& rights() const { return rights_; }
 
  private:
+  struct Directory {
+    Result<UniqueFd> fd;
+    uint64_t names = 0;  // so many it had when it was opened
+    uint64_t asked = 0;  // of files that were sought in it
+    bool is_listed = false;
+    std::unordered_map<std::string, uint64_t> files = {};  // their inodes, once it is listed
+  };
+
+  Directory open(std::string_view path);
+  Directory& open_directory(std::string_view path);
+  void list(Directory& directory);
+
   UniqueFd root_;
   const Rights& rights_;
-  std::optional<bool> may_search_root_;
-  std::unordered_map<std::string, UniqueFd> directories_;  // an empty one: it may not be searched
-  const std::pair<const std::string, UniqueFd>* last_ = nullptr;
+  std::unordered_map<std::string, Directory> directories_;
+  uint64_t listed_ = 0;  // names of all that are listed
 };
 
 // The directory of a name, without the slash, and the rest of it.

@@ -173,6 +173,8 @@ constexpr Line kLines[] = {
      kEACCES, kEACCES, kENOENT, kENOENT, kEPERM, kEACCES, kOk},
     {"read an entry of another's", reads<"/others">,
      kEACCES, kEACCES, kEACCES, kOk, kEACCES, kEACCES, kOk},
+    {"say what an entry of another's holds", orders<"/.pool/index", "index others agent=x\n">,
+     kEACCES, kEACCES, kEACCES, kOk, kEACCES, kEACCES, kOk},
     {"take an entry of another's", takes,
      kEPERM, kEPERM, kEPERM, kOk, kEPERM, kEPERM, kOk},
     {"mark an entry as the daemon does", marks,

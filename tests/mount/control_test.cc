@@ -26,7 +26,7 @@ const std::vector<std::string> kWritable = {
     "pinned_max", "spill",      "durability",  "admission",       "auto_prefetch",
     "prefetch",   "scrub",      "max_entries", "max_directories", "max_xattr_bytes",
     "max_xattrs", "user_share", "reset",       "forget_agent",    "leaf_first"};
-const std::vector<std::string> kAnswering = {"match", "similar"};  // any user may ask
+const std::vector<std::string> kAnswering = {"match", "similar", "index"};  // of any user
 const std::vector<std::string> kReadOnly = {"stats",    "stats.json", "numa",    "entries",
                                             "size_max", "users",      "settings"};
 

@@ -76,6 +76,22 @@ TEST_F(LifetimesTest, PinsAreRefusedInAnotherForm) {
   }
 }
 
+TEST_F(LifetimesTest, ABinaryQueryPinsToo) {
+  start();
+  store_with("a", sequence(0, kBlock), {{"model", "m"}});
+  const auto binary = [](uint32_t seconds, uint32_t until_close) {
+    return "KVQ1" + bytes_of(Tokens{2, 1, kBlock, seconds, until_close}) + "m" +
+           bytes_of(sequence(0, kBlock));
+  };
+  EXPECT_EQ(query(binary(60, 1)).value("pinned"), "1");
+  EXPECT_TRUE(eventually([&] { return pinned_bytes() == 0; })) << "its open is closed";
+  EXPECT_EQ(query(binary(60, 0)).value("pinned"), "1");
+  EXPECT_EQ(pinned_bytes(), 4096);
+  std::string answer;
+  for (const auto& [seconds, until_close] : {std::pair(0u, 0u), std::pair(601u, 0u), std::pair(60u, 2u)})
+    EXPECT_EQ(error_name(ask(mount().control("match"), binary(seconds, until_close), &answer)), "EINVAL");
+}
+
 TEST_F(LifetimesTest, AUserLeasesWhatHeMayReadAlone) {
   start();
   store_with("mine", {}, {}, 0600);

@@ -180,6 +180,38 @@ TEST_F(MatchTest, SeveralQueriesInOneOpen) {
   }
 }
 
+// A directory that is asked for many of its names is listed, which must not be seen in an answer.
+TEST_F(MatchTest, ARunOfManyNamesIsThatOfAFew) {
+  start();
+  make_directory(path("d"));
+  make_directory(path("d/directory"));
+  ASSERT_EQ(::symlink("0", path("d/link").c_str()), 0);
+  constexpr size_t kEntries = 200;
+  std::string all = "names\n";
+  for (size_t i = 0; i < kEntries; ++i) {
+    ASSERT_EQ(store(path("d/" + std::to_string(i)), "x"), 0);
+    all += "d/" + std::to_string(i) + "\n";
+  }
+  const auto present_before = [&](const std::string& name) {
+    return query(all + name + "\n").value("present");
+  };
+  EXPECT_EQ(present_before("d/0"), "201");
+  for (const char* name : {"d/missing", "d/directory", "d/link", "d/", "d/.", "d/.."})
+    EXPECT_EQ(present_before(name), "200") << name;
+  {
+    const File writer(path("d/199"), O_WRONLY);
+    EXPECT_EQ(present_before("d/0"), "199") << "it is being written";
+  }
+  ASSERT_EQ(::chmod(path("d").c_str(), 0700), 0);
+  EXPECT_EQ(as_user(65534, 65534,
+                    [&] {
+                      std::string answer;
+                      if (ask(mount().control("match"), all, &answer) != 0) return 1;
+                      return parse(answer).value("present") == "0" ? 0 : 2;
+                    }),
+            0);
+}
+
 TEST_F(MatchTest, AUserIsToldOfNothingThatModesKeepFromHim) {
   start();
   make_directory(path("closed"), 0700);

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -21,7 +22,6 @@ static_assert(std::endian::native == std::endian::little, "token ids are little-
 
 constexpr size_t kMostTextBytes = 255;
 constexpr uint64_t kMostDate = uint64_t{1} << 40;  // the daemon counts milliseconds
-constexpr size_t kMostTokenBytes = 64 << 10;       // XATTR_SIZE_MAX
 
 bool is_text(std::string_view value) {
   return !value.empty() && value.size() <= kMostTextBytes && std::ranges::none_of(value, is_control);
@@ -78,10 +78,39 @@ constexpr std::array<Known, 15> kKnown = {{
     {"expires", is_date, "seconds since 1970"},
 }};
 
+const Known* known_as(std::string_view key) {
+  const auto found = std::ranges::find(kKnown, key, &Known::name);
+  return found == kKnown.end() ? nullptr : found;
+}
+
 const Known* known_of(std::string_view xattr) {
   if (!is_metadata(xattr)) return nullptr;
-  const auto found = std::ranges::find(kKnown, xattr.substr(kMetadataPrefix.size()), &Known::name);
-  return found == kKnown.end() ? nullptr : found;
+  return known_as(is_tokens_xattr(xattr) ? "tokens" : xattr.substr(kMetadataPrefix.size()));
+}
+
+// Empty: it is no list of such numbers.
+template <class Number>
+std::string bytes_of_numbers(std::string_view text) {
+  std::string bytes;
+  for (bool more = true; more;) {
+    more = text.contains(',');
+    const std::string_view word = take_part(text, ',');
+    Number number{};
+    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (code != std::errc() || end != word.data() + word.size()) return {};
+    bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  return bytes;
+}
+
+std::vector<uint32_t> read_tokens(int fd, std::span<char> part) {
+  std::string bytes;
+  for (size_t i = 0; bytes.size() == i * kMostTokenBytes; ++i) {
+    const auto length = sys::get_xattr(fd, tokens_xattr(i).c_str(), part);
+    if (!length || !is_tokens({part.data(), *length})) break;
+    bytes.append(part.data(), *length);
+  }
+  return tokens_in(bytes).value_or(std::vector<uint32_t>());
 }
 
 std::vector<std::string> xattrs_of(int fd) {
@@ -95,8 +124,8 @@ std::vector<std::string> xattrs_of(int fd) {
 }  // namespace
 
 std::optional<Attribute> attribute_named(std::string_view name) {
-  const auto found = std::ranges::find(kKnown, name, &Known::name);
-  return found == kKnown.end() ? std::nullopt : found->attribute;
+  const Known* const known = known_as(name);
+  return known == nullptr ? std::nullopt : known->attribute;
 }
 
 std::string_view name_of(Attribute attribute) {
@@ -108,6 +137,28 @@ Result<void> check_metadata(std::string_view xattr, std::string_view value) {
   if (known == nullptr || known->is_right(value)) return {};
   return fail(EINVAL, fmt::format("{} is {}; {} bytes that are not were to be set", xattr, known->form,
                                   value.size()));
+}
+
+std::string tokens_xattr(size_t part) {
+  return part == 0 ? "user.kv.tokens" : fmt::format("user.kv.tokens.{}", part);
+}
+
+bool is_tokens_xattr(std::string_view xattr) {
+  constexpr std::string_view kTokens = "user.kv.tokens";
+  if (!xattr.starts_with(kTokens)) return false;
+  xattr.remove_prefix(kTokens.size());
+  if (xattr.empty()) return true;
+  return xattr.starts_with('.') && !xattr.starts_with(".0") && number_in<uint16_t>(xattr.substr(1));
+}
+
+Result<std::string> metadata_value(std::string_view key, std::string_view text) {
+  const Known* const known = known_as(key);
+  if (known == nullptr) return fail(EINVAL, fmt::format("'{}' is no key of metadata", key.substr(0, 64)));
+  std::string value = known->is_right == is_tokens   ? bytes_of_numbers<uint32_t>(text)
+                      : known->is_right == is_vector ? bytes_of_numbers<float>(text)
+                                                     : std::string(text);
+  if (known->is_right(value)) return value;
+  return fail(EINVAL, fmt::format("{} is {}, not '{}'", key, known->form, text.substr(0, 64)));
 }
 
 Result<std::vector<uint32_t>> tokens_in(std::string_view bytes) {
@@ -138,7 +189,7 @@ Metadata read_metadata(int fd) {
     const std::string_view text(value.data(), *bytes);
     if (!known->is_right(text)) continue;
     if (known->attribute) result.attributes[static_cast<size_t>(*known->attribute)] = text;
-    if (known->name == "tokens") result.tokens = *tokens_in(text);
+    if (name == tokens_xattr(0)) result.tokens = read_tokens(fd, value);
     if (known->name == "parent") result.parent = text;
     if (known->name == "ttl") result.ttl_s = *seconds_in(text);
     if (known->name == "expires") result.expires_s = *number_in<uint64_t>(text);

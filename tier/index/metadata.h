@@ -43,8 +43,17 @@ struct Metadata {
   bool empty() const { return *this == Metadata{}; }
 };
 
+// Tokens that do not fit into one xattr: user.kv.tokens has as many as it takes, user.kv.tokens.1 the next,
+// and so on. Each counts only if all before it are full, so that a shorter list is not continued by an old
+// one.
+inline constexpr size_t kMostTokenBytes = 64 << 10;  // XATTR_SIZE_MAX
+std::string tokens_xattr(size_t part);
+bool is_tokens_xattr(std::string_view xattr);
+
 // Whether a client may set the xattr to this value. Names that are not known take any value.
 Result<void> check_metadata(std::string_view xattr, std::string_view value);
+// The value of user.kv.KEY whose text this is: numbers with commas for a list of them, else the text itself.
+Result<std::string> metadata_value(std::string_view key, std::string_view text);
 // Whether only the owner of a file may set it or take it back.
 constexpr bool belongs_to_owner(std::string_view xattr) {
   return xattr == "user.kv.expires" || xattr == "user.kv.group" || xattr == "user.kv.ttl";

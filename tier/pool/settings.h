@@ -30,6 +30,8 @@ class Settings : DiskPart {
   // The orders to the pool: a change of a setting, and what else is written to its control files. They may
   // take half a minute, and are carried out one after the other.
   WaitingLane& orders() { return orders_; }
+  // What any user may write there, which keeps no order waiting.
+  WaitingLane& records() { return records_; }
   PoolOptions options() const EXCLUDES(mutex_);
   // A smaller size evicts the excess. EBUSY: too much cannot be evicted, or names are still to come back, and
   // the size stays as it was.
@@ -61,7 +63,7 @@ class Settings : DiskPart {
   Prefetcher& prefetcher_;
   DiskRequests& disk_requests_;
   Evictor& evictor_;
-  WaitingLane orders_{1};
+  WaitingLane orders_{1}, records_{1};
   mutable Mutex mutex_;
   PoolOptions options_ GUARDED_BY(mutex_);
 };

@@ -96,6 +96,7 @@ TEST_F(ControlFilesTest, AFileKeepsItsNodeid) {
                                                    {"match", 26},
                                                    {"similar", 27},
                                                    {"forget_agent", 28},
+                                                   {"index", 29},
                                                    {"leaf_first", 30}};
   const std::map<std::string, uint64_t> of_server = {{"version", 1},   {"stats", 2},   {"stats.json", 3},
                                                      {"upgrades", 4},  {"metrics", 5}, {"configure", 6},

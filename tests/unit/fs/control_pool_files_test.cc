@@ -85,6 +85,7 @@ TEST_F(PoolFiles, AreThoseOfTheContract) {
                                                   {"match", 0666},
                                                   {"similar", 0666},
                                                   {"forget_agent", 0644},
+                                                  {"index", 0666},
                                                   {"leaf_first", 0644}};
   EXPECT_EQ(modes, expected);
   modes.clear();

@@ -31,6 +31,19 @@ TEST(OpenQuery, AFailureStaysUntilTheNextQuery) {
   EXPECT_EQ(query.read("u", 4, 10, echo).value_or(""), "next");
 }
 
+TEST(OpenQuery, NoCallWaitsForAnAnswer) {
+  QueryBudget budget;
+  OpenQuery query(budget, 1);
+  ASSERT_EQ(code_of(query.add("u", "what")), 0);
+  const auto slow = [&](std::string_view) -> Result<std::string> {
+    EXPECT_EQ(code_of(query.add("u", "more")), EBUSY);
+    EXPECT_EQ(code_of(query.read("u", 0, 10, echo)), EBUSY);
+    return "answer";
+  };
+  EXPECT_EQ(query.read("u", 0, 10, slow).value_or(""), "answer");
+  EXPECT_EQ(query.read("u", 3, 10, refuse).value_or(""), "wer");
+}
+
 TEST(OpenQuery, APartThatIsLostSpoilsTheQuery) {
   QueryBudget budget;
   OpenQuery query(budget, 1);

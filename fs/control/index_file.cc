@@ -1,0 +1,102 @@
+#include "fs/control/index_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <memory>
+#include <semaphore>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/sys.h"
+#include "fs/stored_xattrs.h"
+#include "tier/index/metadata.h"
+
+namespace kvcachefs {
+namespace {
+
+// The inode of a file that the caller may write; no link is followed.
+Result<uint64_t> entry_of(const ControlledPool& target, ReadableTree& tree, const IndexRecord& record) {
+  const bool restoring = target.pool->disk().restoring();
+  const auto file = tree.look_up(record.name);
+  if (!file && file.error().code == ENOENT && restoring)
+    return fail(EBUSY, "there is no such entry, but names are still being brought back");
+  if (!file) return fail(file.error().code, "there is no such entry that the caller may look up");
+  if (!S_ISREG(file->st_mode)) return fail(EINVAL, "this is no entry");
+  if (!tree.rights().may_write(*file)) return fail(EACCES, "the caller may not write this entry");
+  for (const auto& [key, value] : record.values)
+    if (belongs_to_owner(std::string(kMetadataPrefix) + key) && !tree.rights().owns(*file))
+      return fail(EPERM, fmt::format("{} is the owner's to set", key));
+  return file->st_ino;
+}
+
+// A change of xattrs takes the catalog's memory (fs/operations.h, when_catalog_takes_more()). One wait is
+// enough: it is for all that is there, and this thread adds one record at a time.
+void wait_for_catalog(Pool& pool) {
+  const DiskTier* const tier = pool.disk().tier();
+  if (tier == nullptr || !tier->store->log().is_full()) return;
+  const auto done = std::make_shared<std::binary_semaphore>(0);
+  pool.disk_requests().when_committed([done](const Result<void>&) { done->release(); });
+  done->acquire();
+}
+
+// The tokens go first and come last, because with other metadata, or half of them, they would be found where
+// they are not.
+std::vector<XattrChange> changes_of(const IndexRecord& record, int fd) {
+  std::vector<XattrChange> changes;
+  std::string_view tokens;
+  for (const auto& [key, value] : record.values)
+    if (key == "tokens") tokens = value;
+  for (size_t part = 0; !tokens.empty() && sys::get_xattr(fd, tokens_xattr(part).c_str(), {}); ++part)
+    changes.push_back({tokens_xattr(part), std::nullopt});
+  for (const auto& [key, value] : record.values)
+    if (key != "tokens") changes.push_back({std::string(kMetadataPrefix) + key, value});
+  const size_t parts = (tokens.size() + kMostTokenBytes - 1) / kMostTokenBytes;
+  for (size_t part = parts; part-- > 0;)
+    changes.push_back({tokens_xattr(part), tokens.substr(part * kMostTokenBytes, kMostTokenBytes)});
+  return changes;
+}
+
+Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record) {
+  const auto fd = pool.inodes().open_inode(ino, O_PATH | O_NOFOLLOW);
+  if (!fd) return fail(ENOENT, "the entry has just gone");
+  const auto changes = changes_of(record, fd->get());
+  if (auto room = check_room(pool.limits(), fd->get(), changes); !room) return room;
+  for (const XattrChange& change : changes) {
+    const char* const name = change.name.c_str();
+    auto done = change.value ? pool.tree().set_xattr(ino, name, *change.value, 0)
+                             : pool.tree().remove_xattr(ino, name);
+    if (!done && done.error().code != ENODATA)
+      return fail(done.error().code == ESTALE ? ENOENT : done.error().code,
+                  fmt::format("{} cannot be set", change.name));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> index_entries(ControlledPool& target, const Rights& rights,
+                           std::span<const IndexRecord> records) {
+  auto root = target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
+  if (!root) return pass(root);
+  ReadableTree tree(std::move(*root), rights);
+  const auto failed = [&](size_t index, const Error& why) {
+    return std::unexpected(in_record(index, records[index].name, why));
+  };
+  std::vector<uint64_t> inodes;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const auto ino = entry_of(target, tree, records[i]);
+    if (!ino) return failed(i, ino.error());
+    inodes.push_back(*ino);
+  }
+  for (size_t i = 0; i < records.size(); ++i) {
+    wait_for_catalog(*target.pool);
+    if (auto done = describe(*target.pool, inodes[i], records[i]); !done) return failed(i, done.error());
+  }
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,45 @@
+// What ControlFiles know of the daemon, which the files in .kvcachefs show.
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/key_value.h"
+#include "fs/control/access_log_reader.h"
+#include "fs/control_files.h"
+
+namespace kvcachefs {
+
+void ControlFiles::describe(const ServerInfo& info) {
+  auto described = std::make_shared<ControlledServer>();
+  described->info = info;
+  described->upgrades = [&survivors = survivors_] { return survivors.children().upgrades(); };
+  described->pool_count = [&pools = pools_] { return pools.list().size(); };
+  described->pool_reports = [&pools = pools_, io_mode = info.io_mode] {
+    return report_pools(pools, io_mode);
+  };
+  described->configure = [&pools = pools_, origins = origins_](std::string_view spec) -> Result<void> {
+    auto configured = parse_pool_spec(spec, pools.memory_bytes());
+    bool is_sized = false;
+    for (std::string_view pairs = spec.substr(std::min(spec.find(':') + 1, spec.size())); !pairs.empty();)
+      is_sized |= take_part(pairs, ',').starts_with("size=");
+    if (configured && !is_sized) configured->size_bytes = pools.default_size_bytes();
+    // What is configured of a pool that is there stays as it is.
+    if (configured && pools.find(configured->name) != nullptr) return fail(EEXIST);
+    auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
+    if (!wanted) return pass(wanted);
+    auto made = pools.create(*wanted);
+    return made ? Result<void>() : pass(made);
+  };
+  described->access_log = [&pools = pools_] { return AccessLogReader::open(pools); };
+  MutexLock lock(mutex_);
+  server_ = std::move(described);
+}
+
+std::shared_ptr<const ControlledServer> ControlFiles::server() const {
+  MutexLock lock(mutex_);
+  return server_;
+}
+
+}  // namespace kvcachefs
