@@ -3,8 +3,22 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <optional>
+
+#include "base/key_value.h"
 
 namespace kvcachefs {
+namespace {
+
+// The character that `xHH` stands for; empty if it is no control character.
+std::optional<char> control_of(std::string_view text) {
+  if (text.size() < 3 || text[0] != 'x') return std::nullopt;
+  const auto value = number_in<unsigned char>(text.substr(1, 2), 16);
+  if (!value || *value == 0 || !is_control(static_cast<char>(*value))) return std::nullopt;
+  return static_cast<char>(*value);
+}
+
+}  // namespace
 
 std::string escaped(std::string_view text, std::string_view further) {
   std::string result;
@@ -20,6 +34,22 @@ std::string escaped(std::string_view text, std::string_view further) {
       result += {'\\', character};
     else
       result += character;
+  }
+  return result;
+}
+
+std::string unescaped(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (const auto control = text[at] == '\\' ? control_of(text.substr(at + 1)) : std::nullopt) {
+      result += *control;
+      at += 3;
+      continue;
+    }
+    const char next = text[at] == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
+    const bool escape = next == 'n' || next == 't' || next == '\\';
+    result += !escape ? text[at] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    if (escape) ++at;
   }
   return result;
 }

@@ -49,6 +49,14 @@ inline std::optional<uint64_t> seconds_in(std::string_view text) {
   return number && *number <= kMost / factor ? std::optional(*number * factor) : std::nullopt;
 }
 
+// Without the blanks at its ends.
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
 // The next word of a line of words between blanks; it leaves the text. Empty: there is none.
 inline std::string_view take_word(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\n"), text.size()));

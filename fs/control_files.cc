@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "base/checksum.h"
+#include "base/key_value.h"
 #include "fs/caller.h"
-#include "fs/control/orders.h"
 #include "fs/control/pool_files.h"
 #include "fs/control_handles.h"
 #include "fs/server.h"

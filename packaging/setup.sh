@@ -7,7 +7,7 @@ set -eu
 usage() {
   cat <<'TEXT'
 usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd] [--package]
-  --clang  install clang 19 as well (the `clang` preset)
+  --clang  install clang 19 and its sanitizers as well (the `clang` and `fuzz` presets)
   --guest  install what tests/external/numa_guest.sh boots a guest with
   --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run
   --systemd  install what tests/external/systemd.sh and systemd_fstab.sh start
@@ -49,7 +49,7 @@ packages='attr acl ca-certificates ccache cmake debian-archive-keyring dpkg-dev 
   procps python3 rsync zlib1g-dev'
 # A newer Debian has no clang-format 14: there the style check of the sources is left to the one that has it.
 optional_packages='clang-format-14'
-[ "$with_clang" = no ] || packages="$packages clang-19"
+[ "$with_clang" = no ] || packages="$packages clang-19 libclang-rt-19-dev"
 [ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
 [ "$with_suites" = no ] || packages="$packages dbench stress-ng"
 [ "$with_systemd" = no ] || packages="$packages systemd attr lsof psmisc"

@@ -5,10 +5,11 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--preset P] [--target T]... [--no-setup] [-- CTEST-ARGUMENTS...]
+usage: tests/run.sh [--preset P] [--target T]... [--no-setup] [--build-only] [-- CTEST-ARGUMENTS...]
   --preset P   dev (default), release, asan, tsan or clang
   --target T   build only this target (may be repeated); default: everything
   --no-setup   do not run packaging/setup.sh first
+  --build-only  run no test
 KVCACHEFS_UNITY=ON: eight source files are compiled as one, for a build from nothing.
 A capability that the machine lacks is listed as skipped with its reason; KVCACHEFS_REQUIRE=all (CI=... means the
 same) makes it a failure.
@@ -17,12 +18,14 @@ TEXT
 
 preset=dev
 setup=yes
+tests=yes
 targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=${2:?--preset needs a name}; shift 2 ;;
     --target) targets+=(--target "${2:?--target needs a name}"); shift 2 ;;
     --no-setup) setup=no; shift ;;
+    --build-only) tests=no; shift ;;
     --) shift; break ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
@@ -115,6 +118,7 @@ trap 'restore_uring; rm -f "$log"' EXIT
 trap 'exit 1' INT TERM
 phase configure configure
 phase build cmake --build "$build" -j"$(nproc)" "${targets[@]}"
+[ "$tests" = yes ] || exit 0
 enable_uring
 before=$(leftovers)
 status=0

@@ -11,6 +11,7 @@
 #include <ostream>
 #include <vector>
 
+#include "base/escape.h"
 #include "base/key_value.h"
 #include "base/sys.h"
 #include "base/sys_beneath.h"
@@ -19,7 +20,6 @@
 #include "daemon/cli/declare.h"
 #include "daemon/cli/table.h"
 #include "fs/control/index_records.h"
-#include "fs/control/orders.h"
 #include "tier/index/entry_index.h"
 
 namespace kvcachefs {

@@ -11,7 +11,6 @@
 
 #include "base/escape.h"
 #include "base/key_value.h"
-#include "fs/control/orders.h"
 #include "tier/index/metadata.h"
 
 namespace kvcachefs {

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <optional>
 
 #include "base/escape.h"
 #include "base/key_value.h"
@@ -14,34 +13,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
-
-// The character that `xHH` stands for; empty if it is no control character.
-std::optional<char> control_of(std::string_view text) {
-  if (text.size() < 3 || text[0] != 'x') return std::nullopt;
-  const auto value = number_in<unsigned char>(text.substr(1, 2), 16);
-  if (!value || *value == 0 || !is_control(static_cast<char>(*value))) return std::nullopt;
-  return static_cast<char>(*value);
-}
-
-}  // namespace
-
-std::string unescaped(std::string_view text) {
-  std::string result;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (const auto control = text[at] == '\\' ? control_of(text.substr(at + 1)) : std::nullopt) {
-      result += *control;
-      at += 3;
-      continue;
-    }
-    const char next = text[at] == '\\' && at + 1 < text.size() ? text[at + 1] : '\0';
-    const bool escape = next == 'n' || next == 't' || next == '\\';
-    result += !escape ? text[at] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
-    if (escape) ++at;
-  }
-  return result;
-}
-
-namespace {
 
 Result<PrefetchOrder> parse_prefetch_line(std::string_view line) {
   PrefetchOrder order;
@@ -67,12 +38,6 @@ Result<PrefetchOrder> parse_prefetch_line(std::string_view line) {
 }
 
 }  // namespace
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 Result<EvictOrder> parse_evict_order(std::string_view text) {
   const std::string_view order = trimmed(text);

@@ -12,11 +12,6 @@
 
 namespace kvcachefs {
 
-std::string_view trimmed(std::string_view text);
-// A name with what escaped() has put for control characters and backslashes. A backslash that begins no
-// escape stays as it is, because most names with a backslash were never escaped.
-std::string unescaped(std::string_view text);
-
 // An order is `25%` (of what is evictable), `10G`, `1000 entries` or `1000`.
 Result<EvictOrder> parse_evict_order(std::string_view text);
 

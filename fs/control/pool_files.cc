@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/fstab.h"
+#include "base/key_value.h"
 #include "base/size.h"
 #include "fs/control/entries_reader.h"
 #include "fs/control/index_file.h"

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/sys.h"
-#include "fs/control/orders.h"
 #include "fs/control/query_forms.h"
 #include "tier/index/entry_index.h"
 

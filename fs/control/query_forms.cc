@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/key_value.h"
-#include "fs/control/orders.h"
 
 namespace kvcachefs {
 namespace {
@@ -103,7 +103,7 @@ Result<MatchQuery> binary_query(std::string_view text) {
   }
   query.model = text.substr(0, head.model_bytes);
   query.tokens.resize(head.tokens);
-  std::memcpy(query.tokens.data(), text.data() + head.model_bytes, query.tokens.size() * sizeof(uint32_t));
+  std::ranges::copy(text.substr(head.model_bytes), reinterpret_cast<char*>(query.tokens.data()));
   return query;
 }
 
