@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 
@@ -52,6 +53,20 @@ std::string unescaped(std::string_view text) {
     if (escape) ++at;
   }
   return result;
+}
+
+std::string take_field(std::string_view& line) {
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  std::string field;
+  while (!line.empty() && line[0] != ' ' && line[0] != '\t') {
+    const bool is_pair = line[0] == '\\' && line.size() > 1;
+    if (is_pair && line[1] == ' ')
+      field += ' ';
+    else
+      field += line.substr(0, is_pair ? 2 : 1);
+    line.remove_prefix(is_pair ? 2 : 1);
+  }
+  return unescaped(field);
 }
 
 }  // namespace kvcachefs

@@ -15,5 +15,8 @@ std::string escaped(std::string_view text, std::string_view further = {});
 // A text with what escaped() has put for control characters and backslashes. A backslash that begins no
 // escape stays as it is, because most names with a backslash were never escaped.
 std::string unescaped(std::string_view text);
+// The next field of a line, which leaves it, unescaped. A blank within a field has a backslash before it.
+// Empty: there is none.
+std::string take_field(std::string_view& line);
 
 }  // namespace kvcachefs

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <optional>
 
-#include "base/checksum.h"
 #include "base/key_value.h"
 #include "fs/caller.h"
 #include "fs/control/pool_files.h"
@@ -73,12 +72,6 @@ bool answers(NodeId id) {
 bool takes_records(NodeId id) {
   const PoolFile* file = pool_file(id);
   return file != nullptr && file->records != nullptr;
-}
-
-// Who writes records: a program with more rights that was started with another's descriptor is not he.
-uint64_t opener_with(const Rights& rights) {
-  const std::string text = rights.text();
-  return checksum_of(std::as_bytes(std::span(text))).low >> (64 - Caller::kProcessBits);
 }
 
 }  // namespace
@@ -295,7 +288,7 @@ void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t of
     const bool is_endless = open->reader->is_endless(), may_wait = (copy.flags & O_NONBLOCK) == 0;
     if (is_endless && !over_io_uring_) return logs_.run(request, {open, open->reader.get()}, size, may_wait);
     auto text = read_some(request, *open, static_cast<uint64_t>(offset), size);
-    if (!text) return reply_error(request, std::move(text.error()));
+    if (!text) return reply_io_error(request, std::move(text.error()));
     if (text->empty() && is_endless && !may_wait) return reply_error(request, {EAGAIN, {}});
     (void)fuse_reply_buf(request, text->data(), text->size());
   });
@@ -320,7 +313,7 @@ Result<void> ControlFiles::check_administrator(const Request& request, std::stri
 }
 
 Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
-                                 OpenFile& open, bool is_first) {
+                                 OpenFile& open) {
   if (is_writable_of_server(id)) {
     const ServerFile& file = *server_file(id);
     if (auto may = check_administrator(request, file.name, handle); !may) return may;
@@ -336,13 +329,6 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
   if (file->answer != nullptr) return open.query.add(rights_of(request).text(), text);
-  if (file->records != nullptr) {
-    const Rights rights = rights_of(request);
-    if (!is_opened_by(opener_with(rights), handle))
-      return fail(EACCES, fmt::format("{} is written with other rights than it was opened with", file->name));
-    return open.records.write(text, is_first,
-                              [&](auto records) { return file->records(*pool, rights, records); });
-  }
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
     if (!lines) return pass(lines);
@@ -355,6 +341,16 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   return done;
 }
 
+Result<size_t> ControlFiles::record(const Request& request, NodeId id, std::string_view text, uint64_t handle,
+                                    OpenFile& open, bool is_first) {
+  const PoolFile& file = *pool_file(id);
+  const Rights rights = rights_of(request);
+  if (!is_opened_by(opener_with(rights), handle))
+    return fail(EACCES, fmt::format("{} is written with other rights than it was opened with", file.name));
+  return open.records.write(text, is_first,
+                            [&](auto records) { return file.records(*open.pool, rights, records); });
+}
+
 void ControlFiles::write(const Request& request, NodeId id, const char* bytes, size_t size, off_t offset,
                          const fuse_file_info* file) {
   // The file is checked first, because opening it anew for its content may cost much.
@@ -364,10 +360,14 @@ void ControlFiles::write(const Request& request, NodeId id, const char* bytes, s
   takes_long(request);
   WaitingLane::Job job = [this, request, id, open, text = std::string(bytes, size), handle = file->fh,
                           is_first = offset == 0] {
-    if (auto done = order(request, id, text, handle, *open, is_first); !done)
-      return reply_error(request, std::move(done.error()));
+    Result<size_t> taken = text.size();
+    if (takes_records(id))
+      taken = record(request, id, text, handle, *open, is_first);
+    else if (auto done = order(request, id, text, handle, *open); !done)
+      taken = pass(done);
+    if (!taken) return reply_io_error(request, std::move(taken.error()));
     about_to_answer(request);
-    (void)fuse_reply_write(request, text.size());
+    (void)fuse_reply_write(request, *taken);
   };
   const auto& start = server_of(request).start_helper;
   if (open->pool == nullptr || !start || answers(id)) return job();
@@ -383,7 +383,7 @@ void ControlFiles::flush(const Request& request, NodeId id, const fuse_file_info
   const std::string line = is_its ? open->lines.finish() : std::string();
   if (!line.empty()) {
     takes_long(request);
-    auto done = order(request, id, line + '\n', file->fh, *open, false);
+    auto done = order(request, id, line + '\n', file->fh, *open);
     if (!done) return reply_error(request, std::move(done.error()));
   }
   // It may go on in another process, so it stays; but none is taken for whole because its writer has ended.

@@ -101,7 +101,10 @@ class ControlFiles {
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
   static Result<std::string> read_some(const Request& request, OpenFile& open, uint64_t offset, size_t size);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
-                     OpenFile& open, bool is_first);
+                     OpenFile& open);
+  // How many of the bytes are taken.
+  static Result<size_t> record(const Request& request, NodeId id, std::string_view text, uint64_t handle,
+                               OpenFile& open, bool is_first);
   // The caller is the administrator, and opened the file himself.
   Result<void> check_administrator(const Request& request, std::string_view name, uint64_t handle) const;
 

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 
+#include "base/checksum.h"
 #include "fs/caller.h"
+#include "fs/control/readable_tree.h"
 
 namespace kvcachefs {
 
@@ -26,6 +30,12 @@ inline uint64_t openers_handle(uint64_t opener, uint64_t next_handle) {
 
 inline bool is_opened_by(uint64_t opener, uint64_t handle) {
   return handle >> kNumberBits == (kOpenersHandle >> kNumberBits | opener);
+}
+
+// Who writes records: a program with more rights that was started with another's descriptor is not he.
+inline uint64_t opener_with(const Rights& rights) {
+  const std::string text = rights.text();
+  return checksum_of(std::as_bytes(std::span(text))).low >> (64 - Caller::kProcessBits);
 }
 
 }  // namespace kvcachefs

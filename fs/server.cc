@@ -77,6 +77,13 @@ void reply_error(const Request& request, Error error) {
   (void)fuse_reply_err(request, code);
 }
 
+void reply_io_error(const Request& request, Error error) {
+  if (error.code != ESTALE) return reply_error(request, std::move(error));
+  if (!error.message.empty()) log_refusal(*fuse_req_ctx(request), error.message);
+  about_to_answer(request);
+  (void)fuse_reply_err(request, ESTALE);
+}
+
 Result<Caller> need_administrator(const Request& request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   auto caller = Caller::of(context->pid);

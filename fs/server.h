@@ -80,6 +80,9 @@ inline Error in_effect(Error why) {
   return {EINTR, why.message};
 }
 void reply_error(const Request& request, Error error);
+// The same for a read or a write of an open file, which the kernel does not try again: it may be ESTALE more
+// than once.
+void reply_io_error(const Request& request, Error error);
 // The same for a handler that may wait for room (fs/waiting.h).
 inline Tried refuse(const Request& request, Error error) {
   reply_error(request, std::move(error));

@@ -81,6 +81,11 @@ CliResult<std::string> ids_given(const CliArguments& arguments) {
   return ids_of(std::move(*text));
 }
 
+// For take_field().
+std::string as_field(std::string_view value) {
+  return escaped(value, "\\ ");
+}
+
 CliResult<std::string> query_of(const CliArguments& arguments, std::string options = {}) {
   if (!arguments.pin.empty()) options += " pin=" + arguments.pin;
   if (!arguments.names_file.empty()) {
@@ -90,7 +95,7 @@ CliResult<std::string> query_of(const CliArguments& arguments, std::string optio
   }
   auto ids = ids_given(arguments);
   if (!ids) return ids;
-  const std::string model = arguments.model.empty() ? "" : " model=" + arguments.model;
+  const std::string model = arguments.model.empty() ? "" : " model=" + as_field(arguments.model);
   return fmt::format("tokens{}{}\n{}", model, options, *ids);
 }
 
@@ -244,7 +249,8 @@ CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
 
 CliResult<void> similar(const MountTree& tree, const CliArguments& arguments,
                         const CliEnvironment& environment) {
-  const std::string excluded = arguments.not_agent.empty() ? "" : " not_agent=" + arguments.not_agent;
+  const std::string excluded =
+      arguments.not_agent.empty() ? "" : " not_agent=" + as_field(arguments.not_agent);
   auto query = query_of(arguments,
                         fmt::format(" distance={} most={}{}", arguments.distance, arguments.most, excluded));
   if (!query) return std::unexpected(query.error());
@@ -296,8 +302,17 @@ CliResult<Answer> ask_where(const MountTree& tree, const CliArguments& arguments
   return ask(tree, arguments.pool, "match", query);
 }
 
-// No link is followed, which a name may have become since it was answered.
-Result<void> remove_beneath(int pool, const std::string& name) {
+// Another may have the name since it was answered: no link is followed, and the attributes are looked at
+// again.
+Result<void> remove_beneath(int pool, const std::string& name, std::span<const std::string> where) {
+  auto file = sys::open_beneath(pool, name.c_str(), O_PATH | O_NOFOLLOW);
+  if (!file) return pass(file);
+  for (const std::string& filter : where) {
+    const KeyValue pair = split_key_value(filter);
+    char value[256];
+    const auto bytes = sys::get_xattr(file->get(), fmt::format("user.kv.{}", pair.key).c_str(), value);
+    if (!bytes || std::string_view(value, *bytes) != pair.value) return fail(ENOENT);
+  }
   const size_t slash = name.rfind('/');
   if (slash == std::string::npos) return sys::unlink_at(pool, name.c_str(), 0);
   auto directory = sys::open_beneath(pool, name.substr(0, slash).c_str(), O_PATH | O_DIRECTORY);
@@ -323,7 +338,7 @@ CliResult<void> remove_entries(const MountTree& tree, const CliArguments& argume
     for (const auto& row : answer->rows) {
       if (row.size() < 5) continue;
       const std::string name = unescaped(row[4]);
-      const auto gone = remove_beneath(pool->get(), name);
+      const auto gone = remove_beneath(pool->get(), name, arguments.where);
       if (gone)
         ++now;
       else if (gone.error().code != ENOENT)

@@ -5,12 +5,15 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <map>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/fault_point.h"
 #include "base/sys.h"
 #include "fs/stored_xattrs.h"
 #include "tier/index/metadata.h"
@@ -50,8 +53,8 @@ std::vector<XattrChange> changes_of(const IndexRecord& record, int fd) {
   std::string_view tokens;
   for (const auto& [key, value] : record.values)
     if (key == "tokens") tokens = value;
-  for (size_t part = 0; !tokens.empty() && sys::get_xattr(fd, tokens_xattr(part).c_str(), {}); ++part)
-    changes.push_back({tokens_xattr(part), std::nullopt});
+  for (const std::string& name : tokens.empty() ? std::vector<std::string>() : xattrs_of(fd))
+    if (is_tokens_xattr(name)) changes.push_back({name, std::nullopt});
   for (const auto& [key, value] : record.values)
     if (key != "tokens") changes.push_back({std::string(kMetadataPrefix) + key, value});
   const size_t parts = (tokens.size() + kMostTokenBytes - 1) / kMostTokenBytes;
@@ -60,18 +63,55 @@ std::vector<XattrChange> changes_of(const IndexRecord& record, int fd) {
   return changes;
 }
 
+Result<void> carry_out(Pool& pool, uint64_t ino, const XattrChange& change) {
+  const char* const name = change.name.c_str();
+  if (const int injected = injected_error("set of a record")) return fail(injected);
+  auto done =
+      change.value ? pool.tree().set_xattr(ino, name, *change.value, 0) : pool.tree().remove_xattr(ino, name);
+  if (done || done.error().code == ENODATA) return {};
+  return fail(done.error().code == ESTALE ? ENOENT : done.error().code,
+              fmt::format("{} cannot be set", change.name));
+}
+
+// What an inode had before its changes, so that a record is carried out whole or not at all.
+class Before {
+ public:
+  Before(int fd, std::span<const XattrChange> changes) {
+    std::vector<char> value(kMostTokenBytes);
+    for (const XattrChange& change : changes) {
+      const auto bytes = sys::get_xattr(fd, change.name.c_str(), value);
+      values_.try_emplace(change.name,
+                          bytes ? std::optional(std::string(value.data(), *bytes)) : std::nullopt);
+    }
+  }
+  // Of the changes these were carried out. If there is no room for what was there before either, the entry
+  // has no tokens afterwards, because half of them, or others' model, would have it found where it is not.
+  void restore(Pool& pool, uint64_t ino, std::span<const XattrChange> done) const {
+    bool is_whole = true;
+    for (const bool has_value : {false, true})  // what is removed makes room
+      for (const XattrChange& change : done)
+        if (const auto& value = values_.at(change.name); value.has_value() == has_value)
+          is_whole &= carry_out(pool, ino, {change.name, value}).has_value();
+    if (is_whole) return;
+    for (const auto& [name, value] : values_)
+      if (is_tokens_xattr(name)) (void)carry_out(pool, ino, {name, std::nullopt});
+  }
+
+ private:
+  std::map<std::string, std::optional<std::string>> values_;
+};
+
 Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record) {
   const auto fd = pool.inodes().open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return fail(ENOENT, "the entry has just gone");
   const auto changes = changes_of(record, fd->get());
   if (auto room = check_room(pool.limits(), fd->get(), changes); !room) return room;
-  for (const XattrChange& change : changes) {
-    const char* const name = change.name.c_str();
-    auto done = change.value ? pool.tree().set_xattr(ino, name, *change.value, 0)
-                             : pool.tree().remove_xattr(ino, name);
-    if (!done && done.error().code != ENODATA)
-      return fail(done.error().code == ESTALE ? ENOENT : done.error().code,
-                  fmt::format("{} cannot be set", change.name));
+  const Before before(fd->get(), changes);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    auto done = carry_out(pool, ino, changes[i]);
+    if (done) continue;
+    before.restore(pool, ino, std::span(changes).first(i));
+    return done;
   }
   return {};
 }

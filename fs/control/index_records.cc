@@ -24,21 +24,6 @@ struct RecordHead {
   uint32_t name_bytes, model_bytes, parent_bytes, agent_bytes, tokens;
 };
 
-// The next field of a line, in which a blank within a field has a backslash before it.
-std::string take_field(std::string_view& line) {
-  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
-  std::string field;
-  while (!line.empty() && line[0] != ' ' && line[0] != '\t') {
-    const bool is_pair = line[0] == '\\' && line.size() > 1;
-    if (is_pair && line[1] == ' ')
-      field += ' ';
-    else
-      field += line.substr(0, is_pair ? 2 : 1);
-    line.remove_prefix(is_pair ? 2 : 1);
-  }
-  return unescaped(field);
-}
-
 Result<IndexRecord> checked(IndexRecord record) {
   const auto& name = record.name;
   // No call can name what is longer.
@@ -124,7 +109,7 @@ void OpenRecords::follows_another() {
   is_lost_ = true;
 }
 
-Result<void> OpenRecords::write(std::string_view piece, bool is_first, const Apply& apply) {
+Result<size_t> OpenRecords::write(std::string_view piece, bool is_first, const Apply& apply) {
   std::string text;
   {
     MutexLock lock(mutex_);
@@ -136,25 +121,30 @@ Result<void> OpenRecords::write(std::string_view piece, bool is_first, const App
   std::string_view left = text;
   std::vector<IndexRecord> records;
   Result<void> outcome;
-  for (size_t index = 0;; ++index) {
+  bool ends = false;
+  for (size_t index = 0; !ends && index < kMostAtOnce; ++index) {
     const size_t before = left.size();
     auto record = take_record(left);
-    if (record && !*record) break;
-    if (record)
+    if (record && *record)
       records.push_back(std::move(**record));
-    else if (outcome)
+    else if (!record && outcome)
       outcome = std::unexpected(in_record(index, {}, record.error()));
-    if (left.size() == before) break;
+    ends = (record && !*record) || left.size() == before;
   }
+  // What is not looked at the client writes again.
+  const size_t taken = ends || !outcome ? piece.size() : piece.size() - left.size();
+  if (ends && outcome && !set_rest_bytes(left.size())) outcome = fail(EDQUOT);
   if (outcome) outcome = apply(records);
   MutexLock lock(mutex_);
-  if (outcome && !memory_.set(left.size())) outcome = fail(EDQUOT);
-  if (outcome)
-    rest_ = left;
-  else
-    (void)memory_.set(0);
+  if (!outcome || !ends) (void)memory_.set(0);
+  if (outcome && ends) rest_ = left;
   is_lost_ = !outcome && !left.empty();
-  return outcome;
+  return outcome ? Result<size_t>(taken) : pass(outcome);
+}
+
+bool OpenRecords::set_rest_bytes(size_t bytes) {
+  MutexLock lock(mutex_);
+  return memory_.set(bytes);
 }
 
 bool OpenRecords::is_unfinished() {

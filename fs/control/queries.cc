@@ -103,9 +103,13 @@ Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std
     // No call can name what is longer, and its directories are opened one below the other.
     const bool is_name = name.size() < PATH_MAX && !name.starts_with('/') && !name.contains('\0');
     const auto file = is_name ? tree.file_at(name) : std::nullopt;
-    const auto here = file ? index_of(target).stored(*file) : std::nullopt;
+    auto here = file ? index_of(target).stored(*file) : std::nullopt;
+    // It may have been replaced since the directory was listed.
+    if (const auto now = is_name && !here ? tree.look_up(name) : fail(ENOENT); now && S_ISREG(now->st_mode))
+      here = index_of(target).stored(now->st_ino);
     const auto tier = here ? std::optional(here->second) : std::nullopt;
-    if (here && pins.seconds > 0 && may_read(tree, name, *file)) pinned += pin(target, pins, here->first);
+    if (here && pins.seconds > 0 && may_read(tree, name, here->first.ino))
+      pinned += pin(target, pins, here->first);
     end_run(tier);
     ended = !tier.has_value();
     if (!ended) ++present;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/escape.h"
 #include "base/key_value.h"
 
 namespace kvcachefs {
@@ -42,7 +43,7 @@ std::unexpected<Error> wrong_option(std::string_view word, std::string_view verb
 
 Result<MatchQuery> tokens_query(std::string_view words, std::string_view ids) {
   TokensQuery query;
-  for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
+  for (auto word = take_field(words); !word.empty(); word = take_field(words)) {
     const KeyValue option = split_key_value(word);
     const auto pin = pin_in(option);
     if (!pin && (option.key != "model" || !option.value)) return wrong_option(word, "tokens", "model=NAME, ");
@@ -166,7 +167,7 @@ Result<EntryIndex::SimilarQuery> parse_similar_query(std::string_view text) {
   std::string_view words = take_part(text, '\n');
   if (take_word(words) != "tokens") return fail(EINVAL, "a query is `tokens [model=NAME]` and token ids");
   EntryIndex::SimilarQuery query;
-  for (auto word = take_word(words); !word.empty(); word = take_word(words))
+  for (auto word = take_field(words); !word.empty(); word = take_field(words))
     if (auto set = set_option(query, word); !set) return pass(set);
   auto tokens = tokens_of(text);
   if (!tokens) return pass(tokens);

@@ -43,7 +43,8 @@ Taken take(std::string_view text, size_t piece) {
   while (!text.empty() && taken.error == 0) {
     const auto done = open.write(text.substr(0, piece), false, keep);
     taken.error = done ? 0 : done.error().code;
-    text.remove_prefix(std::min(piece, text.size()));
+    if (done && (*done == 0 || *done > piece)) std::abort();
+    text.remove_prefix(done ? *done : std::min(piece, text.size()));
   }
   taken.is_unfinished = open.is_unfinished();
   return taken;

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/match_test.h"
@@ -180,6 +183,17 @@ TEST_F(MatchTest, SeveralQueriesInOneOpen) {
   }
 }
 
+TEST_F(MatchTest, TheToolTakesAnyModel) {
+  start();
+  const std::string model = "llama 70b\\tp4 n\\x";
+  store_with("e", sequence(0, kBlock), {{"model", model}});
+  write_file(disk() / "tokens", tokens_query(sequence(0, kBlock)).substr(8));
+  const Outcome found = run({"kvcachefs", "--mount", mount().root(), "match", "p", "--model", model,
+                             "--tokens", disk() / "tokens"});
+  EXPECT_EQ(found.exit_code, 0) << found.error;
+  EXPECT_NE(found.out.find("matched_tokens=16"), std::string::npos) << found.out;
+}
+
 // A directory that is asked for many of its names is listed, which must not be seen in an answer.
 TEST_F(MatchTest, ARunOfManyNamesIsThatOfAFew) {
   start();
@@ -201,6 +215,18 @@ TEST_F(MatchTest, ARunOfManyNamesIsThatOfAFew) {
   {
     const File writer(path("d/199"), O_WRONLY);
     EXPECT_EQ(present_before("d/0"), "199") << "it is being written";
+  }
+  {
+    // What is replaced is always there.
+    std::atomic<bool> ends = false;
+    std::thread replacer([&] {
+      const auto name = [&](size_t i) { return path("d/" + std::to_string(i % kEntries)); };
+      for (size_t i = 0; !ends; i += 7)
+        EXPECT_EQ(::renameat2(AT_FDCWD, name(i).c_str(), AT_FDCWD, name(i + 1).c_str(), RENAME_EXCHANGE), 0);
+    });
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(present_before("d/0"), "201");
+    ends = true;
+    replacer.join();
   }
   ASSERT_EQ(::chmod(path("d").c_str(), 0700), 0);
   EXPECT_EQ(as_user(65534, 65534,

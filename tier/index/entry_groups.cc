@@ -69,4 +69,8 @@ std::vector<uint64_t> EntryGroups::members(const Group& group) const {
   return {group.members.begin(), group.members.end()};
 }
 
+std::string_view EntryGroups::name_of(const Group& group) {
+  return group.key.second;
+}
+
 }  // namespace kvcachefs

@@ -40,6 +40,7 @@ class EntryGroups {
   struct Group;
   std::shared_ptr<const Group> of(uint64_t ino) const EXCLUDES(mutex_);
   std::vector<uint64_t> members(const Group& group) const EXCLUDES(mutex_);
+  static std::string_view name_of(const Group& group);
 
  private:
   mutable Mutex mutex_;

@@ -17,6 +17,8 @@ constexpr uint64_t kShareOfPool = 32;
 constexpr uint64_t kLeastBytes = 1 << 20;
 // With what the allocator adds: a record with three keys, and with values that others have too.
 constexpr uint64_t kRecordBytes = 480;
+// What tokens take, with the SimilarIndex, for what they are.
+constexpr uint64_t kSimilarShare = 4;
 constexpr uint64_t kModelBytes = 1024;  // with a name of 255 bytes, which is there twice
 // Of a key or value that no other entry has: its place in the map, and the set of one.
 constexpr uint64_t kKeyBytes = 96, kValueBytes = 192;
@@ -97,8 +99,9 @@ bool EntryIndex::step() {
 }
 
 bool EntryIndex::seek_refused() {
-  if (has_refused_ && index_bytes_ < most_bytes() / 8 * 7) {
-    has_refused_ = false;
+  // An eighth is left free, so that one that leaves does not have all looked at for one that comes.
+  if (least_refused_bytes_ != UINT64_MAX && index_bytes_ + least_refused_bytes_ < most_bytes() / 8 * 7) {
+    least_refused_bytes_ = UINT64_MAX;
     sought_shard_ = 0;
   }
   if (sought_shard_ == EntryTable::kShards) return false;
@@ -144,9 +147,11 @@ void EntryIndex::read(uint64_t ino) {
 }
 
 bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
-  const uint64_t tokens_bytes = metadata.tokens.size() * sizeof(uint32_t);
-  if (index_bytes_ + tokens_bytes > most_bytes()) {
-    has_refused_ = true;
+  const uint64_t tokens_bytes =
+      metadata.tokens.size() * sizeof(uint32_t) * (metadata.pre_rope ? kSimilarShare : 1);
+  const uint64_t needed_bytes = kRecordBytes + tokens_bytes;
+  if (index_bytes_ + needed_bytes > most_bytes()) {
+    least_refused_bytes_ = std::min(least_refused_bytes_, needed_bytes);
     ++refused_;
     return false;
   }

@@ -189,8 +189,8 @@ class EntryIndex final : public EntryObserver {
   ByValue by_value_ GUARDED_BY(mutex_);
   OwnerNames owners_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, refused_{0};
-  // What had no room is sought, shard after shard, once there is some.
-  bool has_refused_ GUARDED_BY(mutex_) = false;
+  // What had no room is sought, shard after shard, once there is some for the least of it.
+  uint64_t least_refused_bytes_ GUARDED_BY(mutex_) = UINT64_MAX;
   size_t sought_shard_ GUARDED_BY(mutex_) = EntryTable::kShards;  // the next; kShards: there is none
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);

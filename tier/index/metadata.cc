@@ -113,14 +113,6 @@ std::vector<uint32_t> read_tokens(int fd, std::span<char> part) {
   return tokens_in(bytes).value_or(std::vector<uint32_t>());
 }
 
-std::vector<std::string> xattrs_of(int fd) {
-  std::vector<char> names(XATTR_LIST_MAX);
-  const size_t length = sys::list_xattr(fd, names).value_or(0);
-  std::vector<std::string> result;
-  for (size_t at = 0; at < length; at += result.back().size() + 1) result.emplace_back(&names[at]);
-  return result;
-}
-
 }  // namespace
 
 std::optional<Attribute> attribute_named(std::string_view name) {
@@ -170,6 +162,20 @@ Result<std::vector<uint32_t>> tokens_in(std::string_view bytes) {
 
 bool has_metadata(int fd) {
   return std::ranges::any_of(xattrs_of(fd), [](const std::string& name) { return is_metadata(name); });
+}
+
+std::vector<std::string> xattrs_of(int fd) {
+  std::vector<char> names(XATTR_LIST_MAX);
+  const size_t length = sys::list_xattr(fd, names).value_or(0);
+  std::vector<std::string> result;
+  for (size_t at = 0; at < length; at += result.back().size() + 1) result.emplace_back(&names[at]);
+  return result;
+}
+
+std::string group_of(int fd) {
+  char value[256];
+  const auto bytes = sys::get_xattr(fd, "user.kv.group", value);
+  return bytes ? std::string(value, *bytes) : std::string();
 }
 
 uint64_t expires_of(int fd) {

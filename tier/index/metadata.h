@@ -60,6 +60,8 @@ constexpr bool belongs_to_owner(std::string_view xattr) {
 }
 Metadata read_metadata(int fd);
 uint64_t expires_of(int fd);  // Metadata::expires_s alone
+std::string group_of(int fd);
+std::vector<std::string> xattrs_of(int fd);  // the names of all; empty also where they cannot be had
 bool has_metadata(int fd);
 // The same of pairs of a name and a value.
 bool has_metadata(const auto& xattrs) {

@@ -116,7 +116,7 @@ class SimilarIndex {
   void unlink(uint32_t claim);
   void grow();
 
-  unsigned bits_ = 8;  // of each chunk
+  unsigned bits_ = 4;  // of each chunk; it grows
   std::vector<ChunkTable> tables_;
   std::deque<Block> blocks_;  // a deque takes no more than it has, and never stops to move it all
   std::deque<Claim> claims_;

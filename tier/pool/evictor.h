@@ -105,7 +105,8 @@ class Evictor : DiskPart {
   bool remove_expired();                              // the same
   Attempt remove_if_expired(EntryTable::Shard& shard, Entry& entry, uint64_t& again_ms, EvictResult& result)
       REQUIRES(shard.mutex);
-  Attempt remove_with_another(uint64_t ino, EvictResult& result);
+  // Of a group only one that has not left it.
+  Attempt remove_with_another(uint64_t ino, EvictResult& result, const EntryGroups::Group* group = nullptr);
   Attempt remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
 
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.

@@ -51,6 +51,7 @@ void Evictor::others_follow(std::shared_ptr<const EntryGroups::Group> group, boo
 std::optional<Evictor::Attempt> Evictor::evict_follower(Effort effort, EvictResult& result) {
   uint64_t ino = 0;
   bool removes = false;
+  std::shared_ptr<const EntryGroups::Group> group;
   {
     MutexLock lock(followers_mutex_);
     while (!followers_.empty() && followers_.front().left.empty()) {
@@ -60,9 +61,11 @@ std::optional<Evictor::Attempt> Evictor::evict_follower(Effort effort, EvictResu
     if (followers_.empty()) return std::nullopt;
     ino = followers_.front().left.back();
     removes = followers_.front().removes;
+    group = followers_.front().group;
     followers_.front().left.pop_back();
   }
-  if (removes) return remove_with_another(ino, result);
+  if (index_.groups().of(ino) != group) return Attempt::kBusy;
+  if (removes) return remove_with_another(ino, result, group.get());
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
   if (entry == nullptr || !entry->evictable() || entry->stage != Entry::Stage::kCandidate)
@@ -83,10 +86,16 @@ bool Evictor::evict_followers() {
 
 // For its own sake it would stay: what the disk is to have and does not have yet, and what is in use or
 // pinned.
-Evictor::Attempt Evictor::remove_with_another(uint64_t ino, EvictResult& result) {
+Evictor::Attempt Evictor::remove_with_another(uint64_t ino, EvictResult& result,
+                                              const EntryGroups::Group* group) {
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
   if (entry == nullptr || entry->is_kept()) return Attempt::kBusy;
+  if (group != nullptr) {
+    // The index hears of it later.
+    const auto file = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW);
+    if (!file || group_of(file->get()) != EntryGroups::name_of(*group)) return Attempt::kBusy;
+  }
   const bool is_promised = disk_.durability() != Durability::kNone && entry->tier == Entry::Tier::kDirty;
   return is_promised ? Attempt::kBusy : remove_now(shard, *entry, result);
 }

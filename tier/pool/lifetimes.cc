@@ -113,11 +113,15 @@ void Lifetimes::step(uint64_t now_ms) {
   while (!due_.empty() && due_.begin()->first <= now_ms) {
     const uint64_t ino = due_.begin()->second;
     Times& times = times_.at(ino);
-    if (times.expires_ms != 0 && times.expires_ms <= now_ms) {
+    const bool expires = times.expires_ms != 0 && times.expires_ms <= now_ms;
+    if (expires) {
       times.expires_ms = 0;
       expired_.push_back({ino, times.generation});
     }
-    settle(ino, [now_ms](const Lease& lease) { return lease.until_ms <= now_ms; });
+    // Who says of an entry both when it ends and that it is kept longer means the end.
+    settle(ino, [now_ms, expires](const Lease& lease) {
+      return lease.until_ms <= now_ms || (expires && lease.holder == kItself);
+    });
   }
 }
 

@@ -151,6 +151,26 @@ TEST_F(EntryIndexTest, WhatHasNoRoomIsRefusedAndCounted) {
   EXPECT_EQ(match(tokens), std::vector<std::string>{last});
 }
 
+TEST_F(EntryIndexTest, WhatNeverHasRoomIsNotSoughtForEver) {
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = "e" + std::to_string(i);
+    store(name);
+    set(name, "tokens", bytes_of(Tokens(16'000, static_cast<uint32_t>(i))));
+  }
+  store("large");
+  const std::string part = bytes_of(Tokens(16'384, 99));
+  for (const char* key : {"tokens.5", "tokens.4", "tokens.3", "tokens.2", "tokens.1", "tokens"})
+    set("large", key, part);
+  int steps = 0;
+  while (index_->step() && ++steps < 10'000) {
+  }
+  EXPECT_LT(steps, 10'000);
+  const uint64_t refused = index_->usage().refused;
+  EXPECT_GT(refused, 0u);
+  for (int i = 0; i < 1000; ++i) (void)index_->step();
+  EXPECT_EQ(index_->usage().refused, refused);
+}
+
 // What the index answers, from a map of all entries.
 struct Known {
   std::string parent;

@@ -144,6 +144,19 @@ TEST_F(EvictorTogetherTest, AGroupExpiresWithItsFirst) {
   EXPECT_EQ(counters_.expired, 1u);
 }
 
+TEST_F(EvictorTogetherTest, OneThatHasLeftTheGroupStays) {
+  (void)store_in("a", "g");
+  const uint64_t b = store_in("b", "g"), c = store_in("c", "g"), d = store_in("d", "g");
+  ASSERT_TRUE(tree_->set_xattr(d, "user.kv.expires", "1", 0));
+  read();
+  tidy();
+  ASSERT_EQ(left(), "abc") << "the others are about to follow";
+  ASSERT_TRUE(tree_->remove_xattr(b, "user.kv.group"));
+  ASSERT_TRUE(tree_->set_xattr(c, "user.kv.group", "h", 0));
+  tidy();
+  EXPECT_EQ(left(), "bc") << "the index has not heard of it";
+}
+
 TEST_F(EvictorTogetherTest, WithLeafFirstWhatIsOfNoUseAloneLeavesFirst) {
   evictor_->set_leaf_first(true);
   (void)store_after("a", "", 1);

@@ -240,6 +240,16 @@ TEST_F(LifetimesTest, APinnedOneExpiresAndALeasedOneAfterItsLease) {
   EXPECT_FALSE(is_there("leased"));
 }
 
+TEST_F(LifetimesTest, AnEntrysOwnTtlDoesNotOutlastItsExpiry) {
+  (void)store("e");
+  describe("e", 60'000, 1);
+  EXPECT_GT(pinned_bytes(), 0u);
+  step_at(1);
+  tidy();
+  EXPECT_FALSE(is_there("e"));
+  EXPECT_EQ(pinned_bytes(), 0u);
+}
+
 TEST_F(LifetimesTest, AColdEntryExpiresAndALeaseBringsItBack) {
   supervise();
   attach_disk();
