@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <semaphore>
 #include <string>
 #include <utility>
@@ -84,17 +85,21 @@ class Before {
                           bytes ? std::optional(std::string(value.data(), *bytes)) : std::nullopt);
     }
   }
-  // Of the changes these were carried out. If there is no room for what was there before either, the entry
-  // has no tokens afterwards, because half of them, or others' model, would have it found where it is not.
-  void restore(Pool& pool, uint64_t ino, std::span<const XattrChange> done) const {
+  // The tokens go first and come last here too. If there is no room for what was there before either, the
+  // entry has none afterwards.
+  void restore(Pool& pool, uint64_t ino, int fd) const {
     bool is_whole = true;
-    for (const bool has_value : {false, true})  // what is removed makes room
-      for (const XattrChange& change : done)
-        if (const auto& value = values_.at(change.name); value.has_value() == has_value)
-          is_whole &= carry_out(pool, ino, {change.name, value}).has_value();
-    if (is_whole) return;
+    const auto put = [&](const std::string& name, const std::optional<std::string>& value) {
+      is_whole &= carry_out(pool, ino, {name, value}).has_value();
+    };
     for (const auto& [name, value] : values_)
-      if (is_tokens_xattr(name)) (void)carry_out(pool, ino, {name, std::nullopt});
+      if (is_tokens_xattr(name) || !value) put(name, std::nullopt);
+    for (const auto& [name, value] : values_)
+      if (!is_tokens_xattr(name) && value) put(name, value);
+    for (const auto& [name, value] : values_ | std::views::reverse)
+      if (is_tokens_xattr(name) && value && is_whole) put(name, value);
+    for (const std::string& name : is_whole ? std::vector<std::string>() : xattrs_of(fd))
+      if (is_tokens_xattr(name)) put(name, std::nullopt);
   }
 
  private:
@@ -107,10 +112,10 @@ Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record) {
   const auto changes = changes_of(record, fd->get());
   if (auto room = check_room(pool.limits(), fd->get(), changes); !room) return room;
   const Before before(fd->get(), changes);
-  for (size_t i = 0; i < changes.size(); ++i) {
-    auto done = carry_out(pool, ino, changes[i]);
+  for (const XattrChange& change : changes) {
+    auto done = carry_out(pool, ino, change);
     if (done) continue;
-    before.restore(pool, ino, std::span(changes).first(i));
+    before.restore(pool, ino, fd->get());
     return done;
   }
   return {};
