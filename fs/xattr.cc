@@ -1,6 +1,5 @@
 // Extended attributes: user.* are stored in the tmpfs; user.kvcachefs.* are what the daemon knows
 // (fs/virtual_xattrs.h); user.kv.priority is both.
-#include <linux/capability.h>
 #include <sys/xattr.h>
 
 #include <cerrno>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "base/key_value.h"
-#include "fs/caller.h"
+#include "fs/control/readable_tree.h"
 #include "fs/operations.h"
 #include "fs/server.h"
 #include "fs/stored_xattrs.h"
@@ -60,9 +59,8 @@ Result<void> check_owner(const Request& request, int fd, std::string_view name) 
   if (!belongs_to_owner(name)) return {};
   auto file = sys::stat_of(fd);
   if (!file) return pass(file);
-  if (file->st_uid == user_of(request)) return {};
-  const auto caller = Caller::of(fuse_req_ctx(request)->pid);
-  return caller && caller->may(CAP_FOWNER) ? Result<void>() : fail(EPERM);
+  const fuse_ctx& caller = *fuse_req_ctx(request);
+  return Rights(caller.uid, caller.gid, caller.pid).owns(*file) ? Result<void>() : fail(EPERM);
 }
 
 Result<void> set(const Request& request, const Node& node, const char* name, std::string_view value,

@@ -39,11 +39,16 @@ Result<UniqueFd> open_to_write(const std::filesystem::path& path) {
   return file;
 }
 
-// A value is written with one write(2), because a control file takes each write as one order.
+// A value is written with one write(2), because a control file takes each write as one order. Where a file
+// takes less, as of many records, and then fails, only a further write tells why.
 Result<void> write_file(const std::filesystem::path& path, Result<UniqueFd> file, std::string_view value) {
   if (!file) return pass(file);
-  Result<size_t> written = sys::write_at(file->get(), std::span(value.data(), value.size()), 0);
-  if (!written) return failed(written.error().code, path.native());
+  for (size_t at = 0; at < value.size();) {
+    const std::string_view left = value.substr(at);
+    Result<size_t> written = sys::write_at(file->get(), std::span(left.data(), left.size()), at);
+    if (!written || *written == 0) return failed(written ? EIO : written.error().code, path.native());
+    at += *written;
+  }
   return {};
 }
 

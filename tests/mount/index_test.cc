@@ -309,6 +309,11 @@ TEST_F(IndexTest, TheTool) {
   };
   EXPECT_EQ(run_index("index e agent=x\n" + binary("e", "m", sequence(0, 20'000))).exit_code, 0);
   EXPECT_EQ(match(sequence(0, 20'000), "model=m").value("matched_tokens"), "20000");
+  std::string many;
+  for (int i = 0; i < 5000; ++i) many += "index e group=" + std::to_string(i) + "\n";
+  EXPECT_EQ(run_index(many).exit_code, 0);
+  EXPECT_EQ(xattr(path("e"), "user.kv.group"), "4999") << "one call does not take them all";
+  EXPECT_EQ(run_index(many + "index none group=x\n").exit_code, 1) << "an error of a later call";
   const Outcome wrong = run_index("index e agent=y\nindex e colour=red\n");
   EXPECT_EQ(wrong.exit_code, 1);
   EXPECT_NE(wrong.error.find("record 2: 'colour' is no key of metadata"), std::string::npos) << wrong.error;
