@@ -6,10 +6,11 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: packaging/quickstart.sh [--mount DIR] [--size SIZE] [--no-setup]
+usage: packaging/quickstart.sh [--mount DIR] [--size SIZE] [--no-setup] [--build-only]
   --mount DIR   where to mount (default /mnt/kvcachefs-demo)
   --size SIZE   of the pool `demo` (default 1G, or a quarter of memory where that is less)
   --no-setup    do not run packaging/setup.sh first
+  --build-only  mount nothing
 TEXT
 }
 
@@ -21,11 +22,13 @@ fail() {
 mount_point=/mnt/kvcachefs-demo
 size=
 setup=yes
+mounts=yes
 while [ $# -gt 0 ]; do
   case $1 in
     --mount) mount_point=${2:?--mount needs a directory}; shift 2 ;;
     --size) size=${2:?--size needs a size}; shift 2 ;;
     --no-setup) setup=no; shift ;;
+    --build-only) mounts=no; shift ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -135,6 +138,7 @@ compare_speed() {
 }
 
 build
+[ "$mounts" = yes ] || exit 0
 pool=$mount_point/demo
 work=$(mktemp -d /dev/shm/kvcachefs-quickstart.XXXXXX)
 trap 'rm -rf "$work"' EXIT
