@@ -65,7 +65,7 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolUsage::indexed_blocks, "indexed_blocks", "Blocks of tokens in the index."},
     {&PoolUsage::index_bytes, "index_bytes", "Memory of the index, at most a 32nd of the pool's size."},
     {&PoolUsage::index_refused, "index_refused",
-     "Entries since the daemon's start that the index had no room for."},
+     "How often since the daemon's start the index had no room for an entry."},
     {&PoolReading::policy, "policy", {}},
     {&PoolCounters::opens_hit, "opens_hit", "Opens of an entry that was there."},
     {&PoolCounters::lookups_missed, "lookups_missed",

@@ -58,6 +58,7 @@ class Shares {
 
   void set_share(unsigned percent) { percent_ = percent; }  // 0: nobody is ever over
   bool has_shares() const { return percent_ != 0; }
+  uint64_t share_of(uint64_t whole) const;  // UINT64_MAX if nobody is ever over
   uint64_t share_bytes() const { return has_shares() ? share_of(memory_bytes_) : 0; }
   void set_memory(const ArenaUsage& whole);
   void set_disk(uint64_t units, uint64_t unit_bytes);
@@ -102,7 +103,6 @@ class Shares {
   void add(uint8_t owner, const Taken& taken) REQUIRES(mutex_);
   void subtract(uint8_t owner, const Taken& taken) REQUIRES(mutex_);
   void check(uint64_t ino, const Taken& before, const Taken& after) REQUIRES(mutex_);
-  uint64_t share_of(uint64_t whole) const;
 
   std::atomic<unsigned> percent_{0};
   std::atomic<uint64_t> memory_bytes_{0};

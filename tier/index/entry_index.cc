@@ -9,12 +9,9 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kTurnNs = 5'000'000;
+constexpr uint64_t kStepNs = 5'000'000;
 // A query reads first what has been published before it: 10,000 entries in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
-// A pool of 2 MiB entries of 256 tokens needs a 1,600th of its size.
-constexpr uint64_t kShareOfPool = 32;
-constexpr uint64_t kLeastBytes = 1 << 20;
 // With what the allocator adds: a record with three keys, and with values that others have too.
 constexpr uint64_t kRecordBytes = 480;
 // What tokens take, with the SimilarIndex, for what they are.
@@ -85,7 +82,7 @@ bool EntryIndex::work(uint64_t until_ns) {
 }
 
 bool EntryIndex::step() {
-  const uint64_t until_ns = now_ns() + kTurnNs;
+  const uint64_t until_ns = now_ns() + kStepNs;
   while (now_ns() < until_ns) {
     const auto used = groups_.next_used();
     if (!used) break;
@@ -99,11 +96,7 @@ bool EntryIndex::step() {
 }
 
 bool EntryIndex::seek_refused() {
-  // An eighth is left free, so that one that leaves does not have all looked at for one that comes.
-  if (least_refused_bytes_ != UINT64_MAX && index_bytes_ + least_refused_bytes_ < most_bytes() / 8 * 7) {
-    least_refused_bytes_ = UINT64_MAX;
-    sought_shard_ = 0;
-  }
+  if (room_.has_room_for_refused()) sought_shard_ = 0;
   if (sought_shard_ == EntryTable::kShards) return false;
   EntryTable::Shard& shard = entries_.shards()[sought_shard_++];
   MutexLock lock(shard.mutex);
@@ -132,6 +125,7 @@ void EntryIndex::read(uint64_t ino) {
   if (!name) return;
   const auto file = sys::stat_of(fd->get());
   if (!file) return;
+  record.uid = file->st_uid;
   const Metadata metadata = read_metadata(fd->get());
   // Its owner sets this time to what he likes: one to come is as now.
   const auto now_s = static_cast<int64_t>(wall_clock_ns() / 1'000'000'000);
@@ -149,9 +143,8 @@ void EntryIndex::read(uint64_t ino) {
 bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
   const uint64_t tokens_bytes =
       metadata.tokens.size() * sizeof(uint32_t) * (metadata.pre_rope ? kSimilarShare : 1);
-  const uint64_t needed_bytes = kRecordBytes + tokens_bytes;
-  if (index_bytes_ + needed_bytes > most_bytes()) {
-    least_refused_bytes_ = std::min(least_refused_bytes_, needed_bytes);
+  record.room_bytes = kRecordBytes + tokens_bytes;
+  if (!room_.take(record.uid, record.room_bytes)) {
     ++refused_;
     return false;
   }
@@ -257,6 +250,7 @@ void EntryIndex::drop(uint64_t ino) {
   }
   --indexed_entries_;
   index_bytes_ -= kRecordBytes;
+  room_.give_back(record.uid, record.room_bytes);
   records_.erase(found);
 }
 
@@ -350,7 +344,7 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {
   MutexLock lock(mutex_);
-  (void)work(now_ns() + kTurnNs);  // the last leaf has just gone
+  (void)work(now_ns() + kStepNs);  // the last leaf has just gone
   for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {
     const auto follower = record->second.model->tree.follower_of(*record->second.member);
     if (!follower) break;
@@ -381,11 +375,6 @@ void EntryIndex::count(Model& model) {
   index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
   indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
   if (ends) models_.erase(models_.find(model.name));
-}
-
-uint64_t EntryIndex::most_bytes() const {
-  const uint64_t size_bytes = arena_.usage().size_bytes;
-  return std::max(size_bytes / kShareOfPool, std::min(size_bytes / 4, kLeastBytes));
 }
 
 }  // namespace kvcachefs

@@ -30,6 +30,7 @@
 #include "base/mutex.h"
 #include "tier/entries/entries.h"
 #include "tier/index/entry_groups.h"
+#include "tier/index/index_room.h"
 #include "tier/index/metadata.h"
 #include "tier/index/owner_names.h"
 #include "tier/index/prefix_tree.h"
@@ -51,7 +52,8 @@ class EntryIndex final : public EntryObserver {
         entries_(entries),
         index_bytes_(arena.index_bytes()),
         still_at_it_(std::move(still_at_it)),
-        tell_times_(std::move(tell_times)) {}
+        tell_times_(std::move(tell_times)),
+        room_(arena, entries.shares()) {}
 
   // --- EntryObserver ---
   void opened(const Entry& entry, bool, uint64_t) override {
@@ -147,6 +149,8 @@ class EntryIndex final : public EntryObserver {
   struct Record {
     uint32_t content_epoch = 0;
     uint32_t generation = 0;
+    uid_t uid = 0;
+    uint64_t room_bytes = 0;
     Model* model = nullptr;  // none: it has no tokens
     std::optional<PrefixTree::Member> member = std::nullopt;
     std::optional<OwnerNumber> owner = std::nullopt;  // it is in the model's SimilarIndex, as this owner's
@@ -175,7 +179,6 @@ class EntryIndex final : public EntryObserver {
   void drop(uint64_t ino) REQUIRES(mutex_);
   std::optional<Found> look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd = nullptr)
       REQUIRES(mutex_);
-  uint64_t most_bytes() const;
 
   MemoryArena& arena_;
   Entries& entries_;
@@ -190,7 +193,7 @@ class EntryIndex final : public EntryObserver {
   OwnerNames owners_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, refused_{0};
   // What had no room is sought, shard after shard, once there is some for the least of it.
-  uint64_t least_refused_bytes_ GUARDED_BY(mutex_) = UINT64_MAX;
+  IndexRoom room_ GUARDED_BY(mutex_);
   size_t sought_shard_ GUARDED_BY(mutex_) = EntryTable::kShards;  // the next; kShards: there is none
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);

@@ -1,6 +1,8 @@
 #include "tier/index/entry_index.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -169,6 +171,47 @@ TEST_F(EntryIndexTest, WhatNeverHasRoomIsNotSoughtForEver) {
   EXPECT_GT(refused, 0u);
   for (int i = 0; i < 1000; ++i) (void)index_->step();
   EXPECT_EQ(index_->usage().refused, refused);
+}
+
+TEST_F(EntryIndexTest, AUserWithHisShareOfItLeavesOthersTheirs) {
+  constexpr uid_t kGreedy = 1000;
+  entries_.shares().set_share(25);
+  const auto store_of = [&](uid_t uid, const std::string& name, uint32_t first) {
+    store(name);
+    ASSERT_EQ(::fchownat(root(), name.c_str(), uid, 0, 0), 0);
+    Tokens tokens(4'000, 7);
+    tokens[0] = first;
+    set(name, "pre_rope", "0");
+    set(name, "tokens", bytes_of(tokens));
+    while (index_->step()) {
+    }
+  };
+  for (uint32_t i = 0; i < 60; ++i) store_of(kGreedy, "greedy" + std::to_string(i), i);
+  const auto full = index_->usage();
+  EXPECT_GT(full.refused, 0u);
+  EXPECT_GT(full.entries, 10u);
+  EXPECT_LE(full.bytes, (uint64_t{1} << 20) / 3) << "of a small pool the index has 1 MiB";
+  for (int i = 0; i < 1000; ++i) (void)index_->step();
+  EXPECT_EQ(index_->usage().refused, full.refused) << "what has no room is not sought for ever";
+  store_of(1001, "modest", 1'000'000);
+  EXPECT_EQ(index_->usage().entries, full.entries + 1);
+  // What was refused comes when some of his have gone, or when his share has grown.
+  const auto at = [&](uint32_t i) {
+    Tokens tokens(16, 7);
+    tokens[0] = i;
+    return match(tokens);
+  };
+  EXPECT_TRUE(at(59).empty());
+  for (uint32_t i = 0; i < 10; ++i)
+    ASSERT_TRUE(tree_->remove(root(), ("greedy" + std::to_string(i)).c_str(), false));
+  while (index_->step()) {
+  }
+  EXPECT_GE(index_->usage().entries, full.entries - 4);
+  entries_.shares().set_share(0);
+  while (index_->step()) {
+  }
+  EXPECT_EQ(index_->usage().entries, 51u);
+  EXPECT_EQ(at(59), std::vector<std::string>{"greedy59"});
 }
 
 // What the index answers, from a map of all entries.
