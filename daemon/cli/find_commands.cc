@@ -8,6 +8,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "daemon/cli/declare.h"
 #include "daemon/cli/table.h"
 #include "fs/control/index_records.h"
+#include "fs/control/query_forms.h"
 #include "tier/index/entry_index.h"
 
 namespace kvcachefs {
@@ -38,13 +40,24 @@ struct Answer {
   }
 };
 
+// The daemon says it in its log alone.
+std::optional<std::string> what_is_wrong(std::string_view file, std::string_view query) {
+  if (file == "similar") {
+    const auto parsed = parse_similar_query(query);
+    return parsed ? std::nullopt : std::optional(parsed.error().message);
+  }
+  const auto parsed = parse_match_query(query);
+  return parsed ? std::nullopt : std::optional(parsed.error().message);
+}
+
 CliResult<Answer> ask(const MountTree& tree, const std::string& pool, std::string_view file,
                       std::string_view query) {
   auto text = tree.ask(pool, file, query);
   if (!text) {
-    if (text.error().code == EINVAL)
-      return stop(kFailure, fmt::format("pool {} takes no such query; its daemon's log says why", pool));
-    return pass(text);
+    if (text.error().code != EINVAL) return pass(text);
+    return stop(kFailure,
+                what_is_wrong(file, query)
+                    .value_or(fmt::format("pool {} takes no such query; its daemon's log says why", pool)));
   }
   Answer answer;
   std::string_view lines = *text;

@@ -109,7 +109,17 @@ TEST_F(MatchTest, TheTool) {
   EXPECT_EQ(run_tool({"remove", "p", "--where", "group=a group"}).out, "removed 2\n");
   EXPECT_FALSE(exists(path(odd)) || exists(path("in-group")));
   EXPECT_EQ(run_tool({"remove", "p", "--where", "group=a group"}).out, "removed 0\n");
-  EXPECT_EQ(run_tool({"match", "p", "--ids", "1,x"}).exit_code, 1);
+  // What is wrong is said, and not only in the daemon's log.
+  for (const std::string command : {"match", "similar"}) {
+    const Outcome no_id = run_tool({command, "p", "--ids", "1,x"});
+    EXPECT_EQ(no_id.exit_code, 1);
+    EXPECT_NE(no_id.error.find("'x' is no token id"), std::string::npos) << no_id.error;
+  }
+  for (const std::string command : {"list", "remove"}) {
+    const Outcome no_filter = run_tool({command, "p", "--where", "colour=red"});
+    EXPECT_EQ(no_filter.exit_code, 1);
+    EXPECT_NE(no_filter.error.find("'colour=red' is no filter"), std::string::npos) << no_filter.error;
+  }
   EXPECT_EQ(run_tool({"match", "p"}).exit_code, 2);
   EXPECT_EQ(run_tool({"match", "nothing", "--ids", "1"}).exit_code, 1);
 }
