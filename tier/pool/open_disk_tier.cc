@@ -22,7 +22,7 @@ namespace {
 // All clients of all pools wait for a takeover. A pool without its disk after this time is served without it
 // at first (tier/disk/away_disk.h).
 constexpr std::chrono::milliseconds kAdoptedPatience{500};
-constexpr std::chrono::milliseconds kBetweenTries{10};
+constexpr std::chrono::milliseconds kBetweenCatalogTries{10};
 
 Result<std::unique_ptr<Catalog>> open_catalog(const std::string& path) {
   const std::string::size_type slash = path.rfind('/');
@@ -44,7 +44,7 @@ Result<std::unique_ptr<Catalog>> open_present_catalog(const std::string& path,
     auto catalog = Catalog::open(path, {.create = false});
     if (catalog || catalog.error().code != EBUSY || std::chrono::steady_clock::now() >= deadline)
       return catalog;
-    std::this_thread::sleep_for(kBetweenTries);
+    std::this_thread::sleep_for(kBetweenCatalogTries);
   }
 }
 
@@ -141,10 +141,16 @@ Result<void> open_disk_tier(Pool& pool, const PoolOptions& options, Attaching ho
                                                   : &Recovery::attach_disk;
   auto attached =
       (pool.recovery().*attach)(std::move(target->device), std::move(*catalog), target->unit_bytes, options);
-  if (attached)
-    log_info("pool {}: spills to {} ({}), catalog {}, durability {}", pool.name(), options.spill_path,
-             format_size(size_bytes), catalog_path, durability_name(durability_of(options)));
-  return attached;
+  if (!attached) return attached;
+  const Durability durability = durability_of(options);
+  log_info("pool {}: spills to {} ({}), catalog {}, durability {}", pool.name(), options.spill_path,
+           format_size(size_bytes), catalog_path, durability_name(durability));
+  if (durability != Durability::kNone && size_bytes < options.size_bytes)
+    log_warning(
+        "pool {}: its disk tier ({}) is smaller than its memory ({}): under durability {} all entries go to "
+        "the disk, so the pool keeps no more than the disk takes; durability=none uses both",
+        pool.name(), format_size(size_bytes), format_size(options.size_bytes), durability_name(durability));
+  return {};
 }
 
 Result<void> probe_disk_tier(const PoolOptions& options) {

@@ -88,6 +88,23 @@ class OpenDiskTierTest : public test::PoolsTest {
   std::optional<Pools> next_;
 };
 
+TEST_F(OpenDiskTierTest, ADiskThatBoundsThePoolIsSaid) {
+  const auto logged = [this](PoolOptions options) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(open(options), 0) << message_;
+    std::string text = testing::internal::GetCapturedStderr();
+    end();
+    return text;
+  };
+  PoolOptions its = spilling("p");
+  its.spill_size_bytes = its.size_bytes - kMiB;
+  EXPECT_NE(logged(its).find("smaller than its memory"), std::string::npos);
+  its.durability = Durability::kNone;
+  EXPECT_EQ(logged(its).find("smaller than its memory"), std::string::npos);
+  its.durability = Durability::kSync;
+  EXPECT_NE(logged(its).find("under durability sync"), std::string::npos);
+}
+
 TEST_F(OpenDiskTierTest, ANewDiskIsMadeWithACatalogBesideIt) {
   ASSERT_EQ(open(spilling("p")), 0) << message_;
   EXPECT_NE(pool().disk().tier(), nullptr);
