@@ -28,20 +28,20 @@ constexpr const char* kNotifierName = "(invalidator)";  // daemon/workers.cc
 constexpr int kStateField = 3;                          // of stat, proc(5)
 constexpr int kThreadsField = 20;
 
-struct Stat {
+struct ProcessStat {
   std::string name;  // in parentheses
   char state = 0;
   uint64_t threads = 0;  // of the whole process
 };
 
-std::optional<Stat> stat_of(const std::string& directory) {
+std::optional<ProcessStat> stat_of(const std::string& directory) {
   const auto text = sys::read_text((directory + "/stat").c_str());
   const size_t name_begin = text ? text->find('(') : std::string::npos;
   if (name_begin == std::string::npos) return std::nullopt;
   const std::string_view state = stat_field(*text, kStateField);
   const auto threads = number_in<uint64_t>(stat_field(*text, kThreadsField));
   if (state.empty() || !threads) return std::nullopt;
-  return Stat{text->substr(name_begin, text->rfind(')') + 1 - name_begin), state.front(), *threads};
+  return ProcessStat{text->substr(name_begin, text->rfind(')') + 1 - name_begin), state.front(), *threads};
 }
 
 // True if SIGKILL is pending for the thread: what the thread does in the kernel now is the last thing that it

@@ -19,7 +19,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr auto kLockPatience = std::chrono::seconds(1);
+constexpr auto kDirectoryLockPatience = std::chrono::seconds(1);
 
 Result<void> unmount_below(const std::string& directory, const std::vector<std::string>& kept = {}) {
   auto mounts = read_mounts();
@@ -83,7 +83,7 @@ Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::
   auto lock = sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return pass(lock);
   // A daemon that was killed a moment ago holds the lock until its last thread is gone.
-  if (!sys::lock_whole(lock->get(), kLockPatience))
+  if (!sys::lock_whole(lock->get(), kDirectoryLockPatience))
     return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
   if (auto cleaned = unmount_below(directory); !cleaned) return pass(cleaned);
   return RuntimeDir(directory, std::move(*lock));

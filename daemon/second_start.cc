@@ -20,13 +20,13 @@
 namespace kvcachefs {
 namespace {
 
-constexpr auto kLockPatience = std::chrono::seconds(10);
+constexpr auto kStartLockPatience = std::chrono::seconds(10);
 
 // Starts take turns: two at a time would mount the file system twice.
 Result<UniqueFd> take_turn(const std::string& runtime_dir) {
   auto lock = sys::open_at(AT_FDCWD, runtime_dir.c_str(), O_RDONLY | O_DIRECTORY);
   if (!lock) return lock;
-  if (auto locked = sys::lock_whole(lock->get(), kLockPatience); !locked) return pass(locked);
+  if (auto locked = sys::lock_whole(lock->get(), kStartLockPatience); !locked) return pass(locked);
   return lock;
 }
 

@@ -33,7 +33,7 @@ bool prune(int device, const std::vector<uint64_t>& nodes) {
   std::memcpy(message.data(), &header, sizeof header);
   std::memcpy(message.data() + sizeof header, &prune, sizeof prune);
   std::memcpy(message.data() + sizeof header + sizeof prune, nodes.data(), nodes_bytes);
-  return write(device, message.data(), message.size()) == static_cast<ssize_t>(message.size());
+  return ::write(device, message.data(), message.size()) == static_cast<ssize_t>(message.size());
 }
 
 // A negative offset invalidates the attributes alone, because the kernel's cached pages are still right.

@@ -14,7 +14,7 @@ namespace kvcachefs {
 namespace {
 
 // An event waits so long for a reader that waits: events wake nobody.
-constexpr auto kLook = std::chrono::milliseconds(20);
+constexpr auto kLookAgain = std::chrono::milliseconds(20);
 constexpr unsigned kLooksForASignal = 5;  // a look at proc(5) takes 20 us
 constexpr int kLooksAtTheEnd = 50;
 // The caller sleeps uninterruptibly, and the kernel warns of a process that does so for 120 s
@@ -60,7 +60,7 @@ void LogReads::step(Survivors& survivors, std::chrono::milliseconds at_most) {
   std::vector<Waiting> reads;
   {
     MutexLock lock(mutex_);
-    if (!has_new_ && !ended_) condition_.wait_for(mutex_, waiting_.empty() ? at_most : kLook);
+    if (!has_new_ && !ended_) condition_.wait_for(mutex_, waiting_.empty() ? at_most : kLookAgain);
     has_new_ = false;
     if (waiting_.empty()) return;
     in_hand_ = true;
@@ -81,7 +81,7 @@ void LogReads::end() {
   {
     MutexLock lock(mutex_);
     ended_ = true;
-    for (int looks = 0; in_hand_ && looks < kLooksAtTheEnd; ++looks) condition_.wait_for(mutex_, kLook);
+    for (int looks = 0; in_hand_ && looks < kLooksAtTheEnd; ++looks) condition_.wait_for(mutex_, kLookAgain);
     left.swap(waiting_);
   }
   condition_.notify_all();

@@ -54,7 +54,7 @@ build() {
   [ "$setup" = no ] || packaging/setup.sh
   if [ ! -f build/release/build.ninja ]; then
     if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}; fi
-    cmake --preset release -DCMAKE_UNITY_BUILD=ON >/dev/null  # eight files as one: from nothing, in half of the time
+    cmake --preset release -DCMAKE_UNITY_BUILD=ON >/dev/null  # many files as one: from nothing, in half of the time
   fi
   cmake --build build/release -j"$(nproc)" --target kvcachefsd --target kvcachefs --target mount.kvcachefs
 }

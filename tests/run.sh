@@ -10,7 +10,7 @@ usage: tests/run.sh [--preset P] [--target T]... [--no-setup] [--build-only] [--
   --target T   build only this target (may be repeated); default: everything
   --no-setup   do not run packaging/setup.sh first
   --build-only  run no test
-KVCACHEFS_UNITY=ON: eight source files are compiled as one, for a build from nothing.
+KVCACHEFS_UNITY=ON: many source files are compiled as one, for a build from nothing.
 A capability that the machine lacks is listed as skipped with its reason; KVCACHEFS_REQUIRE=all (CI=... means the
 same) makes it a failure.
 TEXT

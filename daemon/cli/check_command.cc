@@ -59,7 +59,7 @@ struct Disk {
   uint64_t superblock_bytes() const { return superblock.size_units * superblock.unit_bytes; }
 };
 
-CliResult<Disk> look_at_disk(const std::string& path) {
+CliResult<Disk> opened_disk(const std::string& path) {
   const auto refuse = [&](const Error& error) {
     return stop(kFailure, fmt::format("{}: {}", path, sys::error_text(error.code)));
   };
@@ -127,7 +127,7 @@ void show_report(const CheckReport& report, const SpillTarget& target, bool data
 CliResult<void> check(const CliArguments& arguments, const CliEnvironment& environment) {
   CliResult<PoolOptions> pool = described_pool(arguments);
   if (!pool) return std::unexpected(pool.error());
-  CliResult<Disk> disk = look_at_disk(pool->spill_path);
+  CliResult<Disk> disk = opened_disk(pool->spill_path);
   if (!disk) return std::unexpected(disk.error());
   CliResult<std::unique_ptr<Catalog>> catalog = open_catalog(*pool, *disk);
   if (!catalog) return std::unexpected(catalog.error());

@@ -17,7 +17,7 @@ namespace {
 
 // Options of mount(8) and fstab that are passed over: those that mount(8) handles, those that the daemon's
 // mount has in any case (nosuid, nodev), and those that a cache decides itself (times, locks, sync).
-constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
+constexpr std::array kIgnoredMountOptions = std::to_array<std::string_view>(
     {"allow_other", "async",      "atime",  "auto",     "_netdev",    "defaults",      "dev",
      "diratime",    "dirsync",    "exec",   "group",    "iversion",   "lazytime",      "loud",
      "mand",        "noatime",    "noauto", "nodev",    "nodiratime", "nofail",        "nogroup",
@@ -26,7 +26,7 @@ constexpr std::array kIgnoredOptions = std::to_array<std::string_view>(
      "suid",        "symfollow",  "sync",   "user",     "users"});
 
 bool is_ignored(std::string_view option, std::string_view key) {
-  return std::ranges::find(kIgnoredOptions, option) != kIgnoredOptions.end() || key == "comment" ||
+  return std::ranges::find(kIgnoredMountOptions, option) != kIgnoredMountOptions.end() || key == "comment" ||
          key.starts_with("x-") || key.starts_with("X-") ||
          key == "user";  // user=NAME: who mounts what fstab lets users mount
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kOomScoreAdj = -900;  // as packaging/systemd/kvcachefs.service has it
 
-enum ExitCode { kOk = 0, kUsage = 1, kSystem = 2, kMountFailed = 32 };
+enum ExitCode { kMounted = 0, kWrongUsage = 1, kSystem = 2, kMountFailed = 32 };
 
 void say(std::string_view message) {
   fmt::print(stderr, "mount.kvcachefs: {}\n", message);
@@ -221,13 +221,14 @@ int run_mount_helper(int argc, const char* const* argv) {
     say(error.message);
     return exit_code;
   };
-  if (!arguments) return failed(arguments.error(), arguments.error().code == EINVAL ? kUsage : kMountFailed);
-  if (arguments->fake) return kOk;
+  if (!arguments)
+    return failed(arguments.error(), arguments.error().code == EINVAL ? kWrongUsage : kMountFailed);
+  if (arguments->fake) return kMounted;
   Result<UniqueFd> lock = take_lock(*arguments);
   if (!lock) return failed(lock.error(), kSystem);
   Result<void> done = provide_pool(*arguments, memory_bytes);
   if (done) done = bind_pool(*arguments);
-  return done ? static_cast<int>(kOk) : failed(done.error(), kMountFailed);
+  return done ? static_cast<int>(kMounted) : failed(done.error(), kMountFailed);
 }
 
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kColumns = 100;
+constexpr size_t kLineColumns = 100;
 constexpr size_t kWhatColumns = 24;
 constexpr size_t kStateColumns = 9;
 constexpr size_t kIndent = kWhatColumns + kStateColumns;
@@ -31,7 +31,7 @@ std::string_view name_of(SystemRow::State state) {
 void append_wrapped(std::string& out, std::string_view text, size_t indent) {
   size_t column = indent;
   for (std::string_view word = take_word(text); !word.empty(); word = take_word(text)) {
-    if (column > indent && column + 1 + word.size() > kColumns) {
+    if (column > indent && column + 1 + word.size() > kLineColumns) {
       out += '\n' + std::string(indent, ' ');
       column = indent;
     } else if (column > indent) {

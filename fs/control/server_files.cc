@@ -45,7 +45,7 @@ Result<std::unique_ptr<ControlReader>> stream_access_log(const ControlledServer&
   return server.access_log();
 }
 
-constexpr std::array kFiles = {
+constexpr std::array kServerFiles = {
     ServerFile{.name = "version", .number = 1, .text = show_version},
     ServerFile{.name = "stats", .number = 2, .text = show_stats},
     ServerFile{.name = "stats.json", .number = 3, .text = show_stats_json, .gathers = true},
@@ -58,12 +58,12 @@ constexpr std::array kFiles = {
                .of_administrator = true},
     ServerFile{.name = "access_log", .number = 7, .stream = stream_access_log, .of_administrator = true},
 };
-static_assert(has_own_numbers(kFiles));
+static_assert(has_own_numbers(kServerFiles));
 
 }  // namespace
 
 std::span<const ServerFile> server_files() {
-  return kFiles;
+  return kServerFiles;
 }
 
 }  // namespace kvcachefs

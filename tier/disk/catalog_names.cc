@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kXattrListBytes = 64 << 10;  // XATTR_LIST_MAX and XATTR_SIZE_MAX, linux/limits.h
 constexpr size_t kUsualListBytes = 256;
 
-Result<std::vector<std::pair<std::string, std::string>>> xattrs_of(int fd) {
+Result<std::vector<std::pair<std::string, std::string>>> stored_xattrs_of(int fd) {
   std::vector<std::pair<std::string, std::string>> result;
   // Because most files have only the daemon's own xattrs and a takeover lists the xattrs of every file of a
   // pool, the buffer is small at first: to zero a large one takes longer than the calls.
@@ -67,7 +67,7 @@ Result<CatalogNode> describe_inode(int fd, const struct stat& shown, uint64_t id
         (after->st_atim.tv_sec != node.accessed.tv_sec || after->st_atim.tv_nsec != node.accessed.tv_nsec))
       (void)sys::change_times(fd, {node.accessed, timespec{0, UTIME_OMIT}});
   }
-  auto xattrs = xattrs_of(fd);
+  auto xattrs = stored_xattrs_of(fd);
   if (!xattrs) return pass(xattrs);
   node.xattrs = std::move(*xattrs);
   return node;
@@ -203,7 +203,7 @@ bool CatalogNames::can_describe(int fd) const {
   const auto found = find_name(arena_, fd);
   const bool has_place = found ? !found->is_deep || known_directory(found->parent.get()) != 0
                                : found.error().code != ENAMETOOLONG;
-  return has_place && xattrs_of(fd).has_value();
+  return has_place && stored_xattrs_of(fd).has_value();
 }
 
 Result<std::vector<CatalogChange>> CatalogNames::introduce(Entry& entry, int fd) {

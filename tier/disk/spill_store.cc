@@ -5,8 +5,8 @@
 
 namespace kvcachefs {
 
-constexpr Extent kSuperblock{0, 1};
-constexpr uint64_t kMostBytes = INT64_MAX;  // the kernel's limit of a file's size
+constexpr Extent kUnitOfSuperblock{0, 1};
+constexpr uint64_t kMostFileBytes = INT64_MAX;  // the kernel's limit of a file's size
 
 SpillStore::SpillStore(std::unique_ptr<BlockDevice> device, std::unique_ptr<Catalog> catalog,
                        uint64_t unit_bytes, PoolCounters& counters)
@@ -16,7 +16,7 @@ SpillStore::SpillStore(std::unique_ptr<BlockDevice> device, std::unique_ptr<Cata
       allocator_(device_->size_bytes() / unit_bytes),
       next_id_(catalog_->highest_id()),
       log_(*device_, *catalog_, counters, [this](std::span<const Extent> extents) { release(extents); }) {
-  KVCACHEFS_CHECK(allocator_.claim(kSuperblock));
+  KVCACHEFS_CHECK(allocator_.claim(kUnitOfSuperblock));
 }
 
 std::optional<std::vector<Extent>> SpillStore::allocate(uint64_t bytes) {
@@ -30,7 +30,7 @@ void SpillStore::give_back(std::span<const Extent> extents) {
 }
 
 bool SpillStore::claim(const CatalogContent& content) {
-  if (content.size_bytes > kMostBytes) return false;
+  if (content.size_bytes > kMostFileBytes) return false;
   uint64_t left = units_for(content.size_bytes);
   size_t claimed = 0;
   for (const Extent& extent : content.extents) {

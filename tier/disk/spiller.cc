@@ -20,7 +20,7 @@ constexpr size_t kCopies = 64;
 constexpr uint64_t kCopyingBytes = uint64_t{128} << 20;
 // The most pieces sent before their checksums are made: the disk has 32 requests, so it does not run dry
 // meanwhile.
-constexpr size_t kPiecesARound = 8;
+constexpr size_t kWritesARound = 8;
 
 constexpr uint64_t kFullPauseMs = 2;  // a transaction gives back dropped space
 constexpr uint64_t kFullPatienceMs = 10'000;
@@ -270,8 +270,8 @@ bool Spiller::send_piece(Copy& copy) {
 bool Spiller::feed() {
   bool stuck = false;
   for (Copy& copy : copies_)
-    while (!stuck && !copy.is_over() && sending_.size() < kPiecesARound) stuck = !send_piece(copy);
-  const bool more = std::exchange(passed_holes_, false) || (sending_.size() == kPiecesARound && !stuck);
+    while (!stuck && !copy.is_over() && sending_.size() < kWritesARound) stuck = !send_piece(copy);
+  const bool more = std::exchange(passed_holes_, false) || (sending_.size() == kWritesARound && !stuck);
   channel_->submit(sending_);
   for (const Piece& piece : hashing_) {
     Copy& copy = *piece.copy;

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/mixed.h"
 
 namespace kvcachefs {
 namespace {
@@ -11,14 +12,6 @@ namespace {
 constexpr uint64_t kCounterMaximum = 15;
 // The store and one more use.
 constexpr uint32_t kUsesToAdmit = 2;
-
-// The last steps of splitmix64, because the hashes may be inode numbers.
-uint64_t mixed(uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
 
 }  // namespace
 
@@ -33,7 +26,7 @@ std::array<UseSketch::Place, UseSketch::kRows> UseSketch::places_of(uint64_t key
   const uint64_t row_counters = window_ * kCountersPerUse;
   std::array<Place, kRows> places;
   // The two halves of one good hash give a hash for every row.
-  uint64_t hash = mixed(key_hash);
+  uint64_t hash = mixed(key_hash);  // which may be an inode number
   const uint64_t step = std::rotl(hash, 32) | 1;
   for (unsigned row = 0; row < kRows; ++row, hash += step) {
     const uint64_t counter = row * row_counters + (hash & (row_counters - 1));

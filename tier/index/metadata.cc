@@ -60,7 +60,7 @@ struct Known {
 };
 constexpr std::string_view kText = "text of 1 to 255 bytes without control characters";
 constexpr std::string_view kNumber = "a decimal number below 2^32";
-constexpr std::array<Known, 15> kKnown = {{
+constexpr std::array<Known, 15> kKnownKeys = {{
     {"tokens", is_tokens, "token ids as little-endian 32-bit integers"},
     {"parent", is_text, kText},
     {"token_length", is_number, kNumber},
@@ -79,8 +79,8 @@ constexpr std::array<Known, 15> kKnown = {{
 }};
 
 const Known* known_as(std::string_view key) {
-  const auto found = std::ranges::find(kKnown, key, &Known::name);
-  return found == kKnown.end() ? nullptr : found;
+  const auto found = std::ranges::find(kKnownKeys, key, &Known::name);
+  return found == kKnownKeys.end() ? nullptr : found;
 }
 
 const Known* known_of(std::string_view xattr) {
@@ -121,7 +121,7 @@ std::optional<Attribute> attribute_named(std::string_view name) {
 }
 
 std::string_view name_of(Attribute attribute) {
-  return std::ranges::find(kKnown, std::optional(attribute), &Known::attribute)->name;
+  return std::ranges::find(kKnownKeys, std::optional(attribute), &Known::attribute)->name;
 }
 
 Result<void> check_metadata(std::string_view xattr, std::string_view value) {

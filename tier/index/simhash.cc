@@ -5,19 +5,12 @@
 #include <array>
 
 #include "base/checksum.h"
+#include "base/mixed.h"
 
 namespace kvcachefs {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-
-// A bijection whose every output bit depends on every input bit: the output function of SplitMix64.
-uint64_t mixed(uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
 
 // 64 counters of votes at once: plane i has bit i of each.
 class Votes {

@@ -39,7 +39,7 @@ constexpr uint64_t kInVainMs = 50;
 // Dropping a directory's name waits for its parent, which a request that waits for an inode there holds. A
 // drop takes microseconds; one that takes longer is done once the request has failed.
 constexpr uint64_t kDropWaitMs = 100;
-constexpr auto kPatience = std::chrono::milliseconds(50);
+constexpr auto kNamePatience = std::chrono::milliseconds(50);
 // So many entries more than requests wait for leave at a limit of entries, and this share of it at most.
 constexpr uint64_t kMostPlaces = 1024;
 constexpr uint64_t kPlacesShare = 64;
@@ -365,7 +365,7 @@ Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* limit) {
     surroundings_.still_at_it();
     const Room::Demand demand(room, whose, limit != nullptr || lacks_inode ? 1 : kLinkBytes);
     surroundings_.evictor->wake();
-    const Room::Answer answer = room.wait(whose, ticket, kPatience);
+    const Room::Answer answer = room.wait(whose, ticket, kNamePatience);
     const bool is_over_no_more = whose == Room::Whose::kOver && !entries_.shares().is_user_over(uid);
     if (answer == Room::Answer::kTryAgain || is_over_no_more) return Waited::kRoom;
   }

@@ -12,7 +12,7 @@
 namespace kvcachefs {
 
 constexpr uint64_t kResizeWaitNs = 10'000'000'000;
-constexpr auto kTellingTime = std::chrono::milliseconds(50);
+constexpr auto kShrinkTellingTime = std::chrono::milliseconds(50);
 
 PoolOptions Settings::options() const {
   MutexLock lock(mutex_);
@@ -47,7 +47,7 @@ Result<void> Settings::set_size(uint64_t size_bytes) {
     }
   }
   entries_.shares().set_memory(arena_.usage());
-  surroundings_.listener->wait_until_told(kTellingTime);
+  surroundings_.listener->wait_until_told(kShrinkTellingTime);
   MutexLock lock(mutex_);
   options_.size_bytes = size_bytes;
   return {};

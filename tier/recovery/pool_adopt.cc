@@ -31,19 +31,19 @@ std::string xattr_of(int fd, const char* name) {
   return size ? std::string(value.data(), *size) : std::string();
 }
 
-int64_t in_ns(const timespec& time) {
+int64_t epoch_ns(const timespec& time) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 int64_t real_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  return in_ns(now);
+  return epoch_ns(now);
 }
 
 // 0 for a time in the future.
-uint64_t age_ms(const timespec& time) {
-  return static_cast<uint64_t>(std::max<int64_t>(real_ns() - in_ns(time), 0)) / 1'000'000;
+uint64_t ms_since(const timespec& time) {
+  return static_cast<uint64_t>(std::max<int64_t>(real_ns() - epoch_ns(time), 0)) / 1'000'000;
 }
 
 // The one place that says whether a file's own pages are its content: where they are not, nothing may take
@@ -247,7 +247,7 @@ class Recovery::Adopter : DiskPart {
       entry.disk.node_id = 0;  // set again from the mark
     }
     const uint64_t now_ms = now_coarse_ms();
-    facts.stored_ms = now_ms - std::min(now_ms, age_ms(attributes.st_mtim));
+    facts.stored_ms = now_ms - std::min(now_ms, ms_since(attributes.st_mtim));
     const uint64_t whole = rounded_up(size);
     if (surroundings_.topology->node_count() > 1)
       entry.memory.node = static_cast<int8_t>(surroundings_.topology->node_of_file(fd));
@@ -273,7 +273,7 @@ class Recovery::Adopter : DiskPart {
     if (nameless || facts.writer_count > 0) return {};
     if (size > 0 && (cold ? !has_holes(mark->content.extents) : allocated >= size)) capacity_.stored(size);
     MutexLock closed(mutex_);
-    closed_.push_back({std::max(in_ns(attributes.st_atim), in_ns(attributes.st_mtim)), handle.ino});
+    closed_.push_back({std::max(epoch_ns(attributes.st_atim), epoch_ns(attributes.st_mtim)), handle.ino});
     return {};
   }
 

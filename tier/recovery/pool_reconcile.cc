@@ -20,13 +20,6 @@
 namespace kvcachefs {
 namespace {
 
-// A node that the catalog has and the tree does not have.
-struct Stray {
-  uint64_t id = 0;
-  std::vector<CatalogNames::Place> names;
-  CatalogContent content;
-};
-
 CatalogNames::Place place_of(const CatalogName& name) {
   return {name.parent, std::string(name.name)};
 }
@@ -139,6 +132,13 @@ class Recovery::Reconciler final : public CatalogVisitor, DiskPart {
   void lost(CatalogLoss, uint64_t, std::string_view) override {}
 
  private:
+  // A node that the catalog has and the tree does not have.
+  struct Stray {
+    uint64_t id = 0;
+    std::vector<CatalogNames::Place> names;
+    CatalogContent content;
+  };
+
   bool is_to_come(uint64_t id) const { return up_to_ && id > *up_to_ && !changed_.contains(id); }
 
   // The time of a directory in which the restore still makes names is no client's.

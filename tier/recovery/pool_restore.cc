@@ -20,17 +20,10 @@
 namespace kvcachefs {
 namespace {
 
-constexpr unsigned kMostNamed = 10;  // warnings a minute in the log
+constexpr unsigned kMostWarned = 10;  // warnings a minute in the log
 // A mark is a system call of a microsecond or two; what came back since the last one cannot be removed.
 constexpr unsigned kFilesAMark = 256;
 constexpr auto kLookAgain = std::chrono::milliseconds(5);
-
-// A stored entry to publish: in the order of `modified`, as if it were stored just now, so the latest leave
-// last.
-struct Stored {
-  timespec modified{};
-  uint64_t ino = 0;
-};
 
 bool is_for_want_of_room(int code) {
   return code == ENOSPC || code == ENOMEM || code == EMFILE || code == ENFILE;
@@ -115,6 +108,13 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
   }
 
  private:
+  // A stored entry to publish: in the order of `modified`, as if it were stored just now, so the latest leave
+  // last.
+  struct Stored {
+    timespec modified{};
+    uint64_t ino = 0;
+  };
+
   Result<void> load() {
     Catalog& catalog = tier_.store->catalog();
     auto done = catalog.load(*this);
@@ -177,7 +177,7 @@ class Recovery::Restorer final : public CatalogVisitor, DiskPart {
       if (!lacks_) lacks_ = std::move(error);
       return;
     }
-    static LogLimit limit(kMostNamed);
+    static LogLimit limit(kMostWarned);
     limit.warning("pool {}: {} cannot be restored: errno {}", name_, std::string(names.front().name),
                   error.code);
     drop(id, names);
