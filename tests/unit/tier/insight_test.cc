@@ -180,4 +180,16 @@ TEST_F(InsightTest, ASampleStandsForAllOfThePoolsMemory) {
   EXPECT_EQ(bytes(kEntries), 0u) << "the daemon ends";
 }
 
+// One glance among 200 cold entries would find none of those that have memory.
+TEST_F(InsightTest, ASampleIsOfEntriesWithMemory) {
+  attach_disk(Durability::kNone, 1024);
+  for (int i = 0; i < 200; ++i) make_cold(store("cold" + std::to_string(i)));
+  for (int i = 0; i < 4; ++i) (void)store("warm" + std::to_string(i), std::string(3 * kBlock, 'x'));
+  for (int look = 0; look < 10; ++look) {
+    uint64_t bytes = 0;
+    for (const NodeUsage& node : insight_->numa_usage(NumaSurvey::kGlance)) bytes += node.bytes;
+    EXPECT_EQ(bytes, 12 * kBlock) << look;
+  }
+}
+
 }  // namespace kvcachefs::insight_test
