@@ -54,7 +54,7 @@ Result<std::string> show_index(ControlledPool&) {
 
 // The attribute goes from each of his entries, so that it lasts over a restart.
 Result<void> write_forget_agent(ControlledPool& target, std::string_view text) {
-  const std::string_view agent = trimmed(text);
+  const std::string_view agent = text.substr(0, text.size() - (text.ends_with('\n') ? 1 : 0));
   if (agent.empty()) return wrong_text(target, "forget_agent: there is no name");
   const EntryIndex::Filter his(Attribute::kAgent, std::string(agent));
   for (size_t left = SIZE_MAX;;) {

@@ -121,29 +121,44 @@ void EntryIndex::read(uint64_t ino) {
   if (has_gone) return tell_times_({ino, 0}, 0, 0);
   const auto fd = arena_.open({ino, record.generation}, O_PATH | O_NOFOLLOW);
   if (!fd) return;
-  const auto name = arena_.name_of(fd->get());
-  if (!name) return;
   const auto file = sys::stat_of(fd->get());
   if (!file) return;
   record.uid = file->st_uid;
+  const uint32_t generation = record.generation;
   const Metadata metadata = read_metadata(fd->get());
-  // Its owner sets this time to what he likes: one to come is as now.
+  // A path of more than PATH_MAX is no name that an answer could have.
+  if (const auto name = arena_.name_of(fd->get()); name && !metadata.empty())
+    if (insert(ino, std::move(record), metadata, *name)) join_group(ino, *file, metadata);
+  // After that, because one that has expired is to be known with its group. Its owner sets the time of
+  // writing to what he likes: one to come is as now.
   const auto now_s = static_cast<int64_t>(wall_clock_ns() / 1'000'000'000);
   const auto written_s = static_cast<uint64_t>(std::clamp<int64_t>(file->st_mtim.tv_sec, 0, now_s));
-  tell_times_({ino, record.generation}, metadata.ttl_s == 0 ? 0 : coarse_ms_at(written_s + metadata.ttl_s),
+  tell_times_({ino, generation}, metadata.ttl_s == 0 ? 0 : coarse_ms_at(written_s + metadata.ttl_s),
               metadata.expires_s == 0 ? 0 : coarse_ms_at(metadata.expires_s));
-  if (metadata.empty() || !insert(ino, std::move(record), metadata, *name)) return;
+}
+
+void EntryIndex::join_group(uint64_t ino, const struct stat& file, const Metadata& metadata) {
   const std::string& group = metadata[Attribute::kGroup];
-  if (!group.empty() && groups_.join(ino, file->st_uid, group)) {
-    records_.at(ino).has_group = true;
-    index_bytes_ += EntryGroups::kMemberBytes;
-  }
+  if (group.empty() || !groups_.join(ino, file.st_uid, group)) return;
+  records_.at(ino).has_group = true;
+  index_bytes_ += EntryGroups::kMemberBytes;
+}
+
+// Values that others have too may be left to it alone, and so count whole.
+uint64_t EntryIndex::room_for(const Metadata& metadata) const {
+  uint64_t bytes = kRecordBytes;
+  for (const std::string& value : metadata.attributes)
+    if (!value.empty()) bytes += kValueBytes + value.size();
+  if (!metadata[Attribute::kGroup].empty()) bytes += EntryGroups::kMemberBytes;
+  if (metadata.tokens.empty()) return bytes;
+  bytes += metadata.tokens.size() * sizeof(uint32_t) * (metadata.pre_rope ? kSimilarShare : 1);
+  if (!models_.contains(metadata[Attribute::kModel]))
+    bytes += kModelBytes + (metadata.pre_rope ? SimilarIndex().memory_bytes() : 0);
+  return bytes;
 }
 
 bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
-  const uint64_t tokens_bytes =
-      metadata.tokens.size() * sizeof(uint32_t) * (metadata.pre_rope ? kSimilarShare : 1);
-  record.room_bytes = kRecordBytes + tokens_bytes;
+  record.room_bytes = room_for(metadata);
   if (!room_.take(record.uid, record.room_bytes)) {
     ++refused_;
     return false;

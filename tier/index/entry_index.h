@@ -169,6 +169,8 @@ class EntryIndex final : public EntryObserver {
   void read(uint64_t ino) REQUIRES(mutex_);
   // False: there is no room for it.
   bool insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
+  uint64_t room_for(const Metadata& metadata) const REQUIRES(mutex_);
+  void join_group(uint64_t ino, const struct stat& file, const Metadata& metadata) REQUIRES(mutex_);
   void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
   void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata, std::string_view its_name)
       REQUIRES(mutex_);

@@ -10,9 +10,12 @@ namespace {
 constexpr uint64_t kShareOfPool = 32;
 constexpr uint64_t kLeastIndexBytes = 1 << 20;
 
-// An eighth is left free, so that one that leaves does not have all looked at for one that comes.
+// An eighth is left free, so that one that leaves does not have all looked at for one that comes; for one
+// that takes more than that leaves, half of what is beside it.
 bool has_room_again(uint64_t bytes, uint64_t& least_refused_bytes, uint64_t most_bytes) {
-  if (least_refused_bytes == UINT64_MAX || bytes + least_refused_bytes >= most_bytes / 8 * 7) return false;
+  if (least_refused_bytes > most_bytes) return false;
+  const uint64_t beside = most_bytes - least_refused_bytes;
+  if (bytes > std::max(beside - std::min(beside, most_bytes / 8), beside / 2)) return false;
   least_refused_bytes = UINT64_MAX;
   return true;
 }

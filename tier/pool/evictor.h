@@ -98,13 +98,16 @@ class Evictor : DiskPart {
   Attempt evict_leaf(uint64_t leaf, Effort effort, EvictResult& result);
   void give_back(uint64_t victim, Attempt leaf);
   // An entry of the group has left the memory, or the pool: the others do as well.
-  void others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes)
-      EXCLUDES(followers_mutex_);
+  // `last`: and then this one, if it has expired. False: they do so already.
+  bool others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes,
+                     std::optional<sys::Handle> last = {}) EXCLUDES(followers_mutex_);
   std::optional<Attempt> evict_follower(Effort effort, EvictResult& result) EXCLUDES(followers_mutex_);
   bool evict_followers() EXCLUDES(followers_mutex_);  // true: there is more to do
   bool remove_expired();                              // the same
-  Attempt remove_if_expired(EntryTable::Shard& shard, Entry& entry, uint64_t& again_ms, EvictResult& result)
-      REQUIRES(shard.mutex);
+  void expire(const sys::Handle& expired, const std::shared_ptr<const EntryGroups::Group>& group)
+      EXCLUDES(followers_mutex_);
+  Attempt has_expired(const Entry& entry, uint64_t& again_ms) const;
+  bool may_go_now(const Entry& entry) const;
   // Of a group only one that has not left it.
   Attempt remove_with_another(uint64_t ino, EvictResult& result, const EntryGroups::Group* group = nullptr);
   Attempt remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
@@ -138,12 +141,14 @@ class Evictor : DiskPart {
     std::shared_ptr<const EntryGroups::Group> group;
     bool removes;
     std::vector<uint64_t> left;
+    std::optional<sys::Handle> last;
   };
   Mutex followers_mutex_;
   std::deque<Followers> followers_ GUARDED_BY(followers_mutex_);
   std::set<std::pair<const EntryGroups::Group*, bool>> groups_ GUARDED_BY(followers_mutex_);  // in followers_
   Room inode_room_;  // counts inodes, not bytes
   // Of the evictor's thread alone:
+  bool has_read_all_ = false;            // the index, of what came back at a start
   bool reclaiming_ = false;              // true between the two marks of free inodes
   bool reclaiming_directories_ = false;  // the same for the limit of directories
   uint64_t reclaimed_ms_ = 0;            // when a directory left, or no request waited for one to

@@ -40,29 +40,40 @@ void Evictor::give_back(uint64_t victim, Attempt leaf) {
     parked_.park(*entry, true);
 }
 
-void Evictor::others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes) {
+bool Evictor::others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes,
+                            std::optional<sys::Handle> last) {
   auto members = index_.groups().members(*group);
+  if (last) std::erase(members, last->ino);
   MutexLock lock(followers_mutex_);
   // Each of a group may expire in the same second.
-  if (!groups_.insert({group.get(), removes}).second) return;
-  followers_.push_back({.group = std::move(group), .removes = removes, .left = std::move(members)});
+  if (!groups_.insert({group.get(), removes}).second) return false;
+  followers_.push_back({std::move(group), removes, std::move(members), last});
+  return true;
 }
 
 std::optional<Evictor::Attempt> Evictor::evict_follower(Effort effort, EvictResult& result) {
   uint64_t ino = 0;
   bool removes = false;
   std::shared_ptr<const EntryGroups::Group> group;
+  std::optional<sys::Handle> last;
   {
     MutexLock lock(followers_mutex_);
-    while (!followers_.empty() && followers_.front().left.empty()) {
+    while (!last && !followers_.empty() && followers_.front().left.empty()) {
+      last = followers_.front().last;
       groups_.erase({followers_.front().group.get(), followers_.front().removes});
       followers_.pop_front();
     }
-    if (followers_.empty()) return std::nullopt;
-    ino = followers_.front().left.back();
-    removes = followers_.front().removes;
-    group = followers_.front().group;
-    followers_.front().left.pop_back();
+    if (!last) {
+      if (followers_.empty()) return std::nullopt;
+      ino = followers_.front().left.back();
+      removes = followers_.front().removes;
+      group = followers_.front().group;
+      followers_.front().left.pop_back();
+    }
+  }
+  if (last) {
+    expire(*last, nullptr);
+    return Attempt::kBusy;
   }
   if (index_.groups().of(ino) != group) return Attempt::kBusy;
   if (removes) return remove_with_another(ino, result, group.get());
@@ -100,10 +111,14 @@ Evictor::Attempt Evictor::remove_with_another(uint64_t ino, EvictResult& result,
   return is_promised ? Attempt::kBusy : remove_now(shard, *entry, result);
 }
 
-Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+bool Evictor::may_go_now(const Entry& entry) const {
   const bool disk_is_busy = disk_.away() != nullptr || (disk_.tier() != nullptr && !disk_.takes_more()) ||
                             entry.disk.promoting() || entry.disk.spilling() || entry.disk.awaited;
-  if (!entry.closed() || disk_is_busy) return Attempt::kBusy;
+  return entry.closed() && !disk_is_busy;
+}
+
+Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+  if (!may_go_now(entry)) return Attempt::kBusy;
   if (entry.tier != Entry::Tier::kCold) return discard(shard, entry, result);
   return tree_.discard_cold(shard, entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce) ? Attempt::kFreed
                                                                                          : Attempt::kBusy;
@@ -111,9 +126,8 @@ Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, Evi
 
 // What the entry says now counts: it may have been given another time since it was read. By the host's clock:
 // the daemon's is up to a tick behind it, so that the time told may be as much too early, and the host's may
-// have been set back. kNothing: it is to stay, and if `again_ms` is set, until then.
-Evictor::Attempt Evictor::remove_if_expired(EntryTable::Shard& shard, Entry& entry, uint64_t& again_ms,
-                                            EvictResult& result) {
+// have been set back. kNothing: it is to stay, and if `again_ms` is set, until then. kFreed: it may go.
+Evictor::Attempt Evictor::has_expired(const Entry& entry, uint64_t& again_ms) const {
   const auto file = arena_.open(handle_of(entry), O_PATH | O_NOFOLLOW);
   if (!file) return Attempt::kBusy;
   const uint64_t second = expires_of(file->get());
@@ -122,31 +136,42 @@ Evictor::Attempt Evictor::remove_if_expired(EntryTable::Shard& shard, Entry& ent
     again_ms = coarse_ms_at(second);
     return Attempt::kNothing;
   }
-  return entry.leased ? Attempt::kBusy : remove_now(shard, entry, result);
+  return entry.leased || !may_go_now(entry) ? Attempt::kBusy : Attempt::kFreed;
+}
+
+// The one that has expired goes last of its group: a daemon that dies before that finds the rest by it.
+void Evictor::expire(const sys::Handle& expired, const std::shared_ptr<const EntryGroups::Group>& group) {
+  Attempt attempt = Attempt::kNothing;
+  uint64_t again_ms = 0;
+  {
+    EntryTable::Shard& shard = entries_.shard(expired.ino);
+    const LockedEntry entry(shard, expired.ino);
+    if (entry != nullptr && entry->generation == expired.generation && !entry->removed)
+      attempt = has_expired(*entry, again_ms);
+    EvictResult result;
+    if (attempt == Attempt::kFreed && group == nullptr) attempt = remove_now(shard, *entry, result);
+  }
+  if (attempt == Attempt::kFreed && group == nullptr) count(counters_.expired);
+  if (attempt == Attempt::kFreed && group != nullptr &&
+      !(has_read_all_ && others_follow(group, true, expired)))
+    attempt = Attempt::kBusy;
+  if (attempt == Attempt::kBusy) again_ms = now_coarse_ms() + kAgainMs;
+  if (again_ms != 0) lifetimes_.not_yet(expired, again_ms);
 }
 
 // One that is pinned expires too, because its writer has said both.
 bool Evictor::remove_expired() {
   lifetimes_.step();
+  // A group is not known as long as what came back at a start has not been read.
+  if (disk_.restoring())
+    has_read_all_ = false;
+  else if (index_.waiting() == 0)
+    has_read_all_ = true;
   const uint64_t until_ns = now_ns() + kFollowersTurnNs;
-  EvictResult result;
   while (now_ns() < until_ns && !surroundings_.listener->is_behind(number_)) {
     const auto expired = lifetimes_.next_expired();
     if (!expired) return false;
-    const auto group = index_.groups().of(expired->ino);
-    Attempt attempt = Attempt::kNothing;
-    uint64_t again_ms = 0;
-    {
-      EntryTable::Shard& shard = entries_.shard(expired->ino);
-      const LockedEntry entry(shard, expired->ino);
-      if (entry != nullptr && entry->generation == expired->generation && !entry->removed)
-        attempt = remove_if_expired(shard, *entry, again_ms, result);
-    }
-    if (attempt == Attempt::kBusy) again_ms = now_coarse_ms() + kAgainMs;
-    if (again_ms != 0) lifetimes_.not_yet(*expired, again_ms);
-    if (attempt != Attempt::kFreed) continue;
-    count(counters_.expired);
-    if (group != nullptr) others_follow(group, true);
+    expire(*expired, index_.groups().of(expired->ino));
   }
   return true;
 }

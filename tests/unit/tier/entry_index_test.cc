@@ -214,6 +214,29 @@ TEST_F(EntryIndexTest, AUserWithHisShareOfItLeavesOthersTheirs) {
   EXPECT_EQ(at(59), std::vector<std::string>{"greedy59"});
 }
 
+TEST_F(EntryIndexTest, OneThatTakesMoreThanTheRestComesWhenTheRestHasGone) {
+  store("small");
+  set("small", "pre_rope", "0");
+  set("small", "tokens", bytes_of(Tokens(16'000, 1)));
+  store("large");
+  const std::string part = bytes_of(Tokens(16'384, 99));
+  for (const char* key : {"tokens.1", "tokens"}) set("large", key, part);
+  set("large", "pre_rope", "1");
+  while (index_->step()) {
+  }
+  ASSERT_EQ(index_->usage().entries, 2u);
+  set("large", "tokens.2", part);
+  set("large", "tokens.3", bytes_of(Tokens(12'500, 99)));
+  while (index_->step()) {
+  }
+  ASSERT_EQ(index_->usage().entries, 1u) << "it takes 15/16 of the index";
+  ASSERT_TRUE(tree_->remove(root(), "small", false));
+  while (index_->step()) {
+  }
+  EXPECT_EQ(index_->usage().entries, 1u);
+  EXPECT_EQ(match(Tokens(kTokens, 99)), std::vector<std::string>{"large"});
+}
+
 // What the index answers, from a map of all entries.
 struct Known {
   std::string parent;

@@ -144,13 +144,43 @@ TEST_F(EvictorTogetherTest, AGroupExpiresWithItsFirst) {
   EXPECT_EQ(counters_.expired, 1u);
 }
 
+// A daemon that died in the midst of it would not know whose the rest is.
+TEST_F(EvictorTogetherTest, OneThatHasExpiredGoesLastOfItsGroup) {
+  const uint64_t a = store_in("a", "g");
+  for (const char* name : {"b", "c"}) (void)store_in(name, "g");
+  ASSERT_TRUE(tree_->set_xattr(a, "user.kv.expires", "1", 0));
+  read();
+  tidy();
+  ASSERT_EQ(left(), "abc");
+  ASSERT_TRUE(tree_->set_xattr(a, "user.kv.expires", "9999999999", 0));
+  tidy();
+  EXPECT_EQ(left(), "a") << "it lives on, as it says by then";
+  EXPECT_EQ(counters_.expired, 0u);
+}
+
+// As after a start: what expires may be read before the others of its group.
+TEST_F(EvictorTogetherTest, AGroupWaitsUntilAllHasBeenRead) {
+  const uint64_t a = store("a"), b = store("b"), c = store_in("c", "g");
+  ASSERT_TRUE(tree_->set_xattr(c, "user.kv.expires", "1", 0));
+  read();
+  for (const uint64_t each : {a, b}) ASSERT_TRUE(tree_->set_xattr(each, "user.kv.group", "g", 0));
+  tidy();
+  tidy();
+  EXPECT_EQ(left(), "abc");
+  read();
+  const uint64_t deadline_ns = now_ns() + 10'000'000'000;
+  while (!left().empty() && now_ns() < deadline_ns) tidy();
+  EXPECT_EQ(left(), "");
+  EXPECT_EQ(counters_.expired, 1u);
+}
+
 TEST_F(EvictorTogetherTest, OneThatHasLeftTheGroupStays) {
   (void)store_in("a", "g");
   const uint64_t b = store_in("b", "g"), c = store_in("c", "g"), d = store_in("d", "g");
   ASSERT_TRUE(tree_->set_xattr(d, "user.kv.expires", "1", 0));
   read();
   tidy();
-  ASSERT_EQ(left(), "abc") << "the others are about to follow";
+  ASSERT_EQ(left(), "abcd") << "the others are about to leave, and then it";
   ASSERT_TRUE(tree_->remove_xattr(b, "user.kv.group"));
   ASSERT_TRUE(tree_->set_xattr(c, "user.kv.group", "h", 0));
   tidy();
