@@ -152,8 +152,9 @@ uint64_t EntryIndex::room_for(const Metadata& metadata) const {
   if (!metadata[Attribute::kGroup].empty()) bytes += EntryGroups::kMemberBytes;
   if (metadata.tokens.empty()) return bytes;
   bytes += metadata.tokens.size() * sizeof(uint32_t) * (metadata.pre_rope ? kSimilarShare : 1);
+  static const uint64_t least_similar_bytes = SimilarIndex().memory_bytes();
   if (!models_.contains(metadata[Attribute::kModel]))
-    bytes += kModelBytes + (metadata.pre_rope ? SimilarIndex().memory_bytes() : 0);
+    bytes += kModelBytes + (metadata.pre_rope ? least_similar_bytes : 0);
   return bytes;
 }
 

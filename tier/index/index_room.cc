@@ -1,7 +1,6 @@
 #include "tier/index/index_room.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace kvcachefs {
 namespace {
@@ -12,12 +11,10 @@ constexpr uint64_t kLeastIndexBytes = 1 << 20;
 
 // An eighth is left free, so that one that leaves does not have all looked at for one that comes; for one
 // that takes more than that leaves, half of what is beside it.
-bool has_room_again(uint64_t bytes, uint64_t& least_refused_bytes, uint64_t most_bytes) {
+bool has_room_again(uint64_t bytes, uint64_t least_refused_bytes, uint64_t most_bytes) {
   if (least_refused_bytes > most_bytes) return false;
   const uint64_t beside = most_bytes - least_refused_bytes;
-  if (bytes > std::max(beside - std::min(beside, most_bytes / 8), beside / 2)) return false;
-  least_refused_bytes = UINT64_MAX;
-  return true;
+  return bytes <= std::max(beside - std::min(beside, most_bytes / 8), beside / 2);
 }
 
 }  // namespace
@@ -28,31 +25,34 @@ bool IndexRoom::take(uid_t uid, uint64_t bytes) {
     least_refused_bytes_ = std::min(least_refused_bytes_, bytes);
     return false;
   }
-  User& user = users_[uid];
-  if (user.bytes + bytes > shares_.share_of(most)) {
-    user.least_refused_bytes = std::min(user.least_refused_bytes, bytes);
+  if (bytes_of(uid) + bytes > shares_.share_of(most)) {
+    uint64_t& least = refused_bytes_.try_emplace(uid, bytes).first->second;
+    least = std::min(least, bytes);
     return false;
   }
-  user.bytes += bytes;
+  bytes_[uid] += bytes;
   return true;
 }
 
 void IndexRoom::give_back(uid_t uid, uint64_t bytes) {
-  const auto user = users_.find(uid);
-  user->second.bytes -= bytes;
-  if (user->second.bytes == 0 && user->second.least_refused_bytes == UINT64_MAX) users_.erase(user);
+  const auto its = bytes_.find(uid);
+  its->second -= bytes;
+  if (its->second == 0) bytes_.erase(its);
+}
+
+uint64_t IndexRoom::bytes_of(uid_t uid) const {
+  const auto its = bytes_.find(uid);
+  return its == bytes_.end() ? 0 : its->second;
 }
 
 bool IndexRoom::has_room_for_refused() {
   const uint64_t most = most_bytes(), share = shares_.share_of(most);
-  bool result = has_room_again(arena_.index_bytes(), least_refused_bytes_, most);
-  for (auto each = users_.begin(); each != users_.end();) {
-    User& user = each->second;
-    if (has_room_again(user.bytes, user.least_refused_bytes, share)) result = true;
-    const bool is_known = user.bytes > 0 || user.least_refused_bytes != UINT64_MAX;
-    each = is_known ? std::next(each) : users_.erase(each);
-  }
-  return result;
+  const bool result = has_room_again(arena_.index_bytes(), least_refused_bytes_, most);
+  if (result) least_refused_bytes_ = UINT64_MAX;
+  const auto come = std::erase_if(refused_bytes_, [&](const auto& each) {
+    return has_room_again(bytes_of(each.first), each.second, share);
+  });
+  return result || come > 0;
 }
 
 uint64_t IndexRoom::most_bytes() const {

@@ -24,15 +24,14 @@ class IndexRoom {
   uint64_t most_bytes() const;
 
  private:
-  struct User {
-    uint64_t bytes = 0;
-    uint64_t least_refused_bytes = UINT64_MAX;
-  };
+  uint64_t bytes_of(uid_t uid) const;
 
   MemoryArena& arena_;
   const Shares& shares_;
   uint64_t least_refused_bytes_ = UINT64_MAX;
-  std::unordered_map<uid_t, User> users_;  // those who have something, or were refused
+  std::unordered_map<uid_t, uint64_t> bytes_;  // of users who have something
+  // The least that was refused to a user for his share alone. Few, while a pool may have many users.
+  std::unordered_map<uid_t, uint64_t> refused_bytes_;
 };
 
 }  // namespace kvcachefs
