@@ -31,6 +31,12 @@ bool is_closed_by_a_reader(uint64_t handle) {
 
 }  // namespace
 
+void ServedInPart::begin(std::span<const int32_t> told_stale) {
+  MutexLock lock(mutex_);
+  for (const int32_t thread : told_stale) looks_again_[static_cast<uint32_t>(thread)] = kToldBefore;
+  in_part_.store(true, std::memory_order_release);
+}
+
 ServedInPart::Way ServedInPart::way_in_part(std::span<const std::byte> request) {
   if (is_served(request)) return Way::kServed;
   if (may_look_again(request)) return Way::kLookedUpAgain;
@@ -88,7 +94,10 @@ bool ServedInPart::may_look_again(std::span<const std::byte> request) {
   if (pool == nullptr || pool->recovery().has_found(id.ino())) return false;
   if (header.opcode == FUSE_GETATTR && pool->recovery().is_open(id.ino())) return false;
   MutexLock lock(mutex_);
-  return std::exchange(looks_again_[header.pid], header.nodeid) != header.nodeid;
+  const auto [told, is_first] = looks_again_.try_emplace(header.pid, header.nodeid);
+  if (is_first) return true;
+  const uint64_t before = std::exchange(told->second, header.nodeid);
+  return before != kToldBefore && before != header.nodeid;
 }
 
 bool ServedInPart::put_aside(std::span<const std::byte> request) {

@@ -27,7 +27,9 @@ class ServedInPart {
 
   explicit ServedInPart(const Pools& pools) : pools_(pools) {}
 
-  void begin() { in_part_ = true; }
+  // Threads that an earlier process has told ESTALE may be in the midst of the second try of the same call,
+  // and are not told so again.
+  void begin(std::span<const int32_t> told_stale) EXCLUDES(mutex_);
   // What is to become of a request, as the device gave it: the caller carries it out, a copy of it is put
   // aside, or the caller answers ESTALE, at which the kernel looks up the names of its path and tries again.
   enum class Way { kServed, kAside, kLookedUpAgain };
@@ -39,6 +41,8 @@ class ServedInPart {
   std::optional<std::vector<std::byte>> next() EXCLUDES(mutex_);
 
  private:
+  static constexpr uint64_t kToldBefore = 0;  // no inode's nodeid
+
   Way way_in_part(std::span<const std::byte> request) EXCLUDES(mutex_);
   bool is_served(std::span<const std::byte> request) const;
   bool may_look_again(std::span<const std::byte> request) EXCLUDES(mutex_);
@@ -50,7 +54,7 @@ class ServedInPart {
   Condition found_;
   std::deque<std::vector<std::byte>> aside_ GUARDED_BY(mutex_);
   size_t aside_bytes_ GUARDED_BY(mutex_) = 0;
-  // By thread: the nodeid for which it was last told to look again.
+  // By thread: the nodeid for which it was last told to look again; kToldBefore, for one that is not known.
   std::unordered_map<uint32_t, uint64_t> looks_again_ GUARDED_BY(mutex_);
 };
 

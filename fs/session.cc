@@ -186,7 +186,7 @@ Result<void> Session::take_over() {
 }
 
 void Session::resume(bool in_part) {
-  if (in_part) in_part_.begin();
+  if (in_part) in_part_.begin(server_.survivors.requests().told_stale_lately());
   if (!tell_kernel(kNotifyResend))
     log_error("the kernel refuses to send the earlier process's unanswered requests again");
 }

@@ -1,5 +1,6 @@
 // What a process that takes over serves while it still walks its pools (fs/served_in_part.h).
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -138,6 +139,30 @@ TEST_F(ServedInPartTest, AnOpenThatIsSentAgainIsCountedOnce) {
   EXPECT_EQ(difference(2, read_file(path("e-2"))), "");
   go_on();
   EXPECT_EQ(opened.get(), "");
+  EXPECT_TRUE(becomes("open_entries", 0));
+  check_all();
+}
+
+// Of one call the kernel tries an ESTALE once more, whichever processes it met.
+TEST_F(ServedInPartTest, ADeathBetweenTheTriesOfAnOpenIsNoErrorToIt) {
+  ::setenv("KVCACHEFS_DAEMON_ARGS", "-o threads=1", 1);  // the second try is not received when one dies
+  start();
+  ::unsetenv("KVCACHEFS_DAEMON_ARGS");
+  add("e", kEntries);
+  EXPECT_EQ(check_whole(names("e")), kEntries);
+  ASSERT_TRUE(all_closed(mount()));
+  const File pool(path("."), O_PATH | O_DIRECTORY);  // from here e-3 is the only name to be looked up
+  while_it_walks("walk begun", [&] {
+    ASSERT_EQ(store(paused(), "emptied when the next walk begins"), 0);
+    arm("request answered " + std::to_string(FUSE_LOOKUP) + "\npause walk begun");
+    auto opened = std::async(std::launch::async, [&] {
+      const UniqueFd entry(::openat(pool.fd(), "e-3", O_RDONLY | O_CLOEXEC));
+      return entry ? difference(3, read_at(entry.get(), 0, kMiB)) : error_name(errno);
+    });
+    EXPECT_TRUE(eventually([&] { return read_file(paused()).empty(); }));
+    go_on();
+    EXPECT_EQ(opened.get(), "");
+  });
   EXPECT_TRUE(becomes("open_entries", 0));
   check_all();
 }
