@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
 #include "base/sys_process.h"
@@ -147,7 +148,12 @@ void Workers::start(unsigned server_threads) {
   repeat("gatherer", [this] { session_.control().gather(kReadPause); });
   repeat(
       "log reader", [this] { session_.control().answer_log_reads(kReadPause); }, kBackgroundNice);
-  repeat("surveyor", [=] { each_pool([](Pool& pool) { pool.insight().numa_survey().step(); }); });
+  repeat("surveyor", [=] {
+    each_pool([](Pool& pool) {
+      pool.insight().numa_survey().step();
+      if (DiskTier* const tier = pool.disk().tier()) tier->store->log().tell_of_hang(now_coarse_ms());
+    });
+  });
   repeat("indexer", [this] {
     // Pools take turns, so that one with many changes does not keep the others' waiting.
     for (bool is_more = true; std::exchange(is_more, false) && !stopping_;)

@@ -148,7 +148,7 @@ void change(const Request& request, const Node& node, struct stat wanted, int va
 
 void setattr_of_node(const Request& request, const Node& node, struct stat* attributes, int valid,
                      fuse_file_info*) {
-  when_catalog_takes_more(node, [request, node, wanted = *attributes, valid] {
+  when_catalog_takes_more(request, node, [request, node, wanted = *attributes, valid] {
     change(request, node, wanted, valid, now_coarse_ms() + kTruncationPatienceMs, 1);
   });
 }
@@ -198,12 +198,16 @@ void statfs(const Request& request, fuse_ino_t ino) {
 }
 
 // Those that waited go on one after the other, until what they have changed fills the catalog's queue again.
-// A catalog that cannot be written now holds nobody up.
-void wait_for_catalog(const Node& node, std::move_only_function<void()> then, unsigned full_times) {
-  node.pool->disk_requests().when_committed(
-      [node, then = std::move(then), full_times](const Result<void>& outcome) mutable {
+// A catalog that cannot be written now holds nobody up; while its disk hangs, what waits would be more and
+// more.
+void wait_for_catalog(const Request& request, const Node& node, std::move_only_function<void()> then,
+                      unsigned full_times) {
+  node.pool->disk_requests().when_catalog_takes_more(
+      [request, node, then = std::move(then), full_times](const Result<void>& outcome) mutable {
         if (outcome && node.pool->disk().tier()->store->log().is_full(full_times))
-          return wait_for_catalog(node, std::move(then), full_times);
+          return wait_for_catalog(request, node, std::move(then), full_times);
+        if (!outcome && outcome.error().code == ETIMEDOUT)
+          return reply_error(request, {EIO, outcome.error().message});
         then();
       });
 }
@@ -224,10 +228,11 @@ void drop_set_id_bits_at_open(const Request& request, const Node& node) {
     node.pool->inodes().change_mode_unless_written(node.ino, *mode);
 }
 
-void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then, unsigned full_times) {
+void when_catalog_takes_more(const Request& request, const Node& node, std::move_only_function<void()> then,
+                             unsigned full_times) {
   const DiskTier* const tier = node.pool->disk().tier();
   if (tier == nullptr || !tier->store->log().is_full(full_times)) return then();
-  wait_for_catalog(node, std::move(then), full_times);
+  wait_for_catalog(request, node, std::move(then), full_times);
 }
 
 void add_attributes(fuse_lowlevel_ops& table) {

@@ -29,7 +29,7 @@ void remove_now(const Request& request, const Node& parent, const char* name) {
 template <bool kIsDirectory>
 void remove(const Request& request, const Node& parent, const char* name) {
   when_catalog_takes_more(
-      parent,
+      request, parent,
       [request, parent, its_name = std::string(name)] {
         remove_now<kIsDirectory>(request, parent, its_name.c_str());
       },
@@ -121,7 +121,7 @@ void rename(const Request& request, fuse_ino_t parent, const char* name, fuse_in
   if (from->pool != to->pool) return reply_error(request, {EXDEV, {}});
   if (is_reserved(*from, name) || is_reserved(*to, new_name)) return reply_error(request, {EPERM, {}});
   when_catalog_takes_more(
-      *from,
+      request, *from,
       [request, from = *from, to = *to, old_name = std::string(name), its_name = std::string(new_name),
        flags] { rename_within(request, from, old_name.c_str(), to, its_name.c_str(), flags); },
       kFullForNames);

@@ -65,8 +65,10 @@ void drop_set_id_bits_at_open(const Request& request, const Node& node);
 // A handler calls this before it changes something of a node that the disk's catalog must record. `then` runs
 // at once, or from a worker's thread when the catalog has taken what waits for it. Otherwise a client that
 // changes names and attributes again and again would fill the memory with changes; one of xattrs is as large
-// as all of an inode's. `then` must not wait for room on the worker's thread, because others wait for that.
-void when_catalog_takes_more(const Node& node, std::move_only_function<void()> then, unsigned full_times = 1);
+// as all of an inode's. While the catalog's disk hangs, the request is answered EIO instead. `then` must not
+// wait for room on the worker's thread, because others wait for that.
+void when_catalog_takes_more(const Request& request, const Node& node, std::move_only_function<void()> then,
+                             unsigned full_times = 1);
 // For a change of names: `full_times`. Such a change is small, and the kernel holds the directory while it
 // waits, so it waits only where the disk has stood still for long: for 256 MiB, half a million names.
 inline constexpr unsigned kFullForNames = 4;
@@ -78,7 +80,7 @@ void on_node_for_a_name(fuse_req_t handle, fuse_ino_t ino, Arguments... argument
   auto node = find_node(server_of(request), ino);
   if (!node) return reply_error(request, std::move(node.error()));
   when_catalog_takes_more(
-      *node,
+      request, *node,
       [request, node = *node, its = std::tuple(kept(arguments)...)]() mutable {
         std::apply([&](auto&... each) { with_patience<kHandler>(request, node, lent(each)...); }, its);
       },

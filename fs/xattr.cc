@@ -107,7 +107,7 @@ Result<void> drop(const Request& request, const Node& node, const char* name) {
 void setxattr(const Request& request, const Node& node, const char* name, const char* value, size_t size,
               int flags) {
   when_catalog_takes_more(
-      node, [request, node, its_name = std::string(name), text = std::string(value, size), flags] {
+      request, node, [request, node, its_name = std::string(name), text = std::string(value, size), flags] {
         reply_outcome(request, set(request, node, its_name.c_str(), text, flags));
       });
 }
@@ -159,7 +159,7 @@ void listxattr(const Request& request, fuse_ino_t ino, size_t size) {
 }
 
 void removexattr(const Request& request, const Node& node, const char* name) {
-  when_catalog_takes_more(node, [request, node, its_name = std::string(name)] {
+  when_catalog_takes_more(request, node, [request, node, its_name = std::string(name)] {
     reply_outcome(request, drop(request, node, its_name.c_str()));
   });
 }

@@ -5,11 +5,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
-#include <semaphore>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,12 +39,15 @@ Result<uint64_t> entry_of(const ControlledPool& target, ReadableTree& tree, cons
 
 // A change of xattrs takes the catalog's memory (fs/operations.h, when_catalog_takes_more()). One wait is
 // enough: it is for all that is there, and this thread adds one record at a time.
-void wait_for_catalog(Pool& pool) {
+Result<void> wait_for_catalog(Pool& pool) {
   const DiskTier* const tier = pool.disk().tier();
-  if (tier == nullptr || !tier->store->log().is_full()) return;
-  const auto done = std::make_shared<std::binary_semaphore>(0);
-  pool.disk_requests().when_committed([done](const Result<void>&) { done->release(); });
-  done->acquire();
+  if (tier == nullptr || !tier->store->log().is_full()) return {};
+  const auto answer = std::make_shared<std::promise<Result<void>>>();
+  pool.disk_requests().when_catalog_takes_more(
+      [answer](Result<void> outcome) { answer->set_value(std::move(outcome)); });
+  const auto outcome = answer->get_future().get();
+  if (!outcome && outcome.error().code == ETIMEDOUT) return fail(EIO, outcome.error().message);
+  return {};
 }
 
 // The tokens go first and come last, because with other metadata, or half of them, they would be found where
@@ -138,8 +141,9 @@ Result<void> index_entries(ControlledPool& target, const Rights& rights,
     inodes.push_back(*ino);
   }
   for (size_t i = 0; i < records.size(); ++i) {
-    wait_for_catalog(*target.pool);
-    if (auto done = describe(*target.pool, inodes[i], records[i]); !done) return failed(i, done.error());
+    auto done = wait_for_catalog(*target.pool);
+    if (done) done = describe(*target.pool, inodes[i], records[i]);
+    if (!done) return failed(i, done.error());
   }
   return {};
 }

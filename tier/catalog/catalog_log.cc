@@ -1,10 +1,13 @@
 #include "tier/catalog/catalog_log.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/fault_point.h"
 #include "base/log.h"
 
@@ -85,13 +88,28 @@ bool CatalogLog::replaces_waiting(std::vector<CatalogChange>& changes) {
   return true;
 }
 
-void CatalogLog::when_committed(Waiter waiter) {
+void CatalogLog::wait(Waiting waiting) {
   {
     MutexLock lock(mutex_);
-    if (!closed_) waiting_.push_back({appended_, std::exchange(waiter, {})});
+    waiting.after = appended_;
+    if (!closed_) waiting_.push_back(std::exchange(waiting, {}));
   }
-  if (waiter) return waiter(fail(ESHUTDOWN));
+  if (waiting.waiter) return waiting.waiter(fail(ESHUTDOWN));
   condition_.notify_one();
+}
+
+void CatalogLog::tell_of_hang(uint64_t now_ms) {
+  const uint64_t since_ms = writing_since_ms_;
+  if (since_ms == 0 || now_ms < since_ms + kHangMs) return;
+  std::vector<Waiter> told;
+  {
+    MutexLock lock(mutex_);
+    for (Waiting& each : waiting_)
+      if (each.gives_up) told.push_back(std::move(each.waiter));
+    std::erase_if(waiting_, [](const Waiting& each) { return each.gives_up; });
+  }
+  for (Waiter& waiter : told)
+    waiter(fail(ETIMEDOUT, fmt::format("the catalog's disk has not answered for {} s", kHangMs / 1000)));
 }
 
 void CatalogLog::wake() {
@@ -150,7 +168,11 @@ void CatalogLog::step(std::chrono::milliseconds at_most) {
     committed = taken_;
   }
   Result<void> outcome;
-  if (!batch_.empty()) outcome = write();
+  if (!batch_.empty()) {
+    writing_since_ms_ = now_coarse_ms();
+    outcome = write();
+    writing_since_ms_ = 0;
+  }
   if (frozen()) outcome = fail(EIO, "the catalog is written no more until a restart");
   answer(committed, outcome);
 }

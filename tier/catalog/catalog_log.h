@@ -1,7 +1,7 @@
 // The changes of a pool's names and contents on their way to the catalog, in order.
 //
 // Threads: any thread may call append(), with an entry's shard held or not, and when_committed(), with no
-// lock held; both only queue, but after close() a waiter is told at once. step() belongs to one thread, which
+// lock held; they only queue, but after close() a waiter is told at once. step() belongs to one thread, which
 // may wait for the disk and holds no lock while it does. One step is one transaction, after one flush of the
 // disk if contents are among the changes: data is durable before the catalog names it.
 //
@@ -48,7 +48,14 @@ class CatalogLog {
   void append(std::vector<CatalogChange> changes) EXCLUDES(mutex_);
   // when_committed() calls the waiter when the changes appended before are durable, or when they cannot be
   // made durable now.
-  void when_committed(Waiter waiter) EXCLUDES(mutex_);
+  void when_committed(Waiter waiter) EXCLUDES(mutex_) { wait({.waiter = std::move(waiter)}); }
+  // The same for a caller that rather fails than waits for a disk that hangs: ETIMEDOUT, from whoever calls
+  // tell_of_hang() from time to time, when a transaction has taken kHangMs.
+  void when_it_takes_more(Waiter waiter) EXCLUDES(mutex_) {
+    wait({.waiter = std::move(waiter), .gives_up = true});
+  }
+  static constexpr uint64_t kHangMs = 30'000;
+  void tell_of_hang(uint64_t now_ms) EXCLUDES(mutex_);
 
   // step() waits at most `at_most` for a change or a waiter, and then at most kGatheringTime for more
   // changes, unless there is a waiter.
@@ -73,9 +80,11 @@ class CatalogLog {
  private:
   static constexpr uint64_t kFullBytes = uint64_t{64} << 20;
   struct Waiting {
-    uint64_t after;  // the number of changes appended before it
+    uint64_t after = 0;  // the number of changes appended before it
     Waiter waiter;
+    bool gives_up = false;
   };
+  void wait(Waiting waiting) EXCLUDES(mutex_);
   void gather() REQUIRES(mutex_);
   Result<void> write();
   void freeze(const char* why, bool flush_failed) EXCLUDES(mutex_);
@@ -106,6 +115,7 @@ class CatalogLog {
   std::atomic<bool> frozen_{false};  // changes under the mutex
   bool flush_failed_ GUARDED_BY(mutex_) = false;
   std::atomic<uint64_t> pending_bytes_{0};
+  std::atomic<uint64_t> writing_since_ms_{0};  // 0: no transaction is being written
   // The stepping thread's own members: the changes taken and not committed yet.
   std::vector<CatalogChange> batch_;
   bool failing_ = false;

@@ -96,6 +96,10 @@ void DiskRequests::when_committed(Waiter waiter) {
   if (DiskTier* const tier = durable_tier(waiter)) tier->store->log().when_committed(std::move(waiter));
 }
 
+void DiskRequests::when_catalog_takes_more(Waiter waiter) {
+  if (DiskTier* const tier = durable_tier(waiter)) tier->store->log().when_it_takes_more(std::move(waiter));
+}
+
 std::optional<uint64_t> DiskRequests::claim_copy(Entry& entry) {
   if (!entry.is_file() || entry.tier != Entry::Tier::kDirty) return std::nullopt;
   entries_.contents().spill_asked(entry, DiskFacts::Spill::kUrgent);

@@ -33,6 +33,7 @@ class DiskRequests : DiskPart {
   // sync_name() does so for the file that a rename has given this name: file and name are durable.
   void sync_name(int directory, const char* name, Waiter waiter);
   void when_committed(Waiter waiter);
+  void when_catalog_takes_more(Waiter waiter);  // CatalogLog::when_it_takes_more()
   // Queues all stored, admitted dirty entries for the disk, unless durability is none.
   void spill_all();
   void run_near_disk();                                 // runs the calling thread on the disk's node

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <functional>
 #include <optional>
 
+#include "base/clock.h"
 #include "tests/support/catalogs.h"
 #include "tests/support/disks.h"
 #include "tests/support/faulty_disk.h"
@@ -26,6 +28,7 @@ class CatalogLogTest : public ::testing::Test {
     catalog_ = std::move(*opened);
     log_.emplace(disk_, *catalog_, counters_, [this](std::span<const Extent> extents) {
       freed_.insert(freed_.end(), extents.begin(), extents.end());
+      if (during_write_) std::exchange(during_write_, {})();
     });
   }
   static std::vector<CatalogChange> file(uint64_t id, std::vector<Extent> extents) {
@@ -50,6 +53,7 @@ class CatalogLogTest : public ::testing::Test {
   std::unique_ptr<Catalog> catalog_;
   PoolCounters counters_;
   std::vector<Extent> freed_;
+  std::function<void()> during_write_;
   std::optional<CatalogLog> log_;
 };
 
@@ -64,6 +68,31 @@ TEST_F(CatalogLogTest, ContentsFollowAFlush) {
   EXPECT_EQ(told(), 0);
   EXPECT_EQ(disk_.counts().flushes, 1u) << "for a name alone";
   EXPECT_EQ(freed_, (std::vector<Extent>{{1, 1}}));
+}
+
+// The catalog is with the disk while the extents come back.
+TEST_F(CatalogLogTest, WhoeverRatherFailsIsToldOfADiskThatHangs) {
+  int told = -1;
+  std::shared_ptr<int> patient;
+  during_write_ = [&] {
+    patient = wait();
+    log_->when_it_takes_more([&](Result<void> outcome) { told = outcome ? 0 : outcome.error().code; });
+    log_->tell_of_hang(now_coarse_ms() + CatalogLog::kHangMs / 2);
+    EXPECT_EQ(told, -1);
+    log_->tell_of_hang(now_coarse_ms() + CatalogLog::kHangMs);
+    EXPECT_EQ(told, ETIMEDOUT);
+    EXPECT_EQ(*patient, -1) << "is to know of the change";
+  };
+  log_->append(file(2, {{1, 1}}));
+  log_->append({DropName{kRoot, "f2"}});
+  log_->step(kNow);
+  ASSERT_EQ(told, ETIMEDOUT);
+  log_->when_it_takes_more([&](Result<void> outcome) { told = outcome ? 0 : outcome.error().code; });
+  log_->tell_of_hang(now_coarse_ms() + 2 * CatalogLog::kHangMs);
+  EXPECT_EQ(told, ETIMEDOUT) << "nothing is with the disk by now";
+  log_->step(kNow);
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(*patient, 0);
 }
 
 TEST_F(CatalogLogTest, AFlushThatFailedIsTheLast) {
