@@ -194,7 +194,7 @@ void fill_in(const Request& request, const Pool& pool, const Opened& opened, uin
 Result<void> answer_open(const Request& request, const Node& node, const Opened& opened,
                          fuse_file_info* file) {
   Server& server = server_of(request);
-  server.stale_callers.settled(fuse_req_ctx(request)->pid);
+  settle(request);
   auto handle = server.survivors.handles().opened({.inode = {node.pool->number(), node.ino},
                                                    .unique = request.unique,
                                                    .writer = writes(file),

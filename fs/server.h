@@ -88,8 +88,14 @@ inline Tried refuse(const Request& request, Error error) {
   reply_error(request, std::move(error));
   return Tried::kDone;
 }
+// The caller's call succeeds, and if it was told ESTALE before, that counts no more.
+inline void settle(const Request& request) {
+  Server& server = server_of(request);
+  const pid_t thread = fuse_req_ctx(request)->pid;
+  if (server.stale_callers.settled(thread)) server.survivors.requests().settled_stale(thread);
+}
 inline void reply_done(const Request& request) {
-  server_of(request).stale_callers.settled(fuse_req_ctx(request)->pid);
+  settle(request);
   about_to_answer(request);
   (void)fuse_reply_err(request, 0);
 }

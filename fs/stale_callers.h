@@ -43,12 +43,13 @@ class StaleCallers {
     return threads_.contains(thread);
   }
 
-  // A call of the thread that could have been told ESTALE has succeeded.
-  void settled(pid_t thread) EXCLUDES(mutex_) {
-    if (!some_.load(std::memory_order_acquire)) return;
+  // A call of the thread that could have been told ESTALE has succeeded. True if it was told.
+  bool settled(pid_t thread) EXCLUDES(mutex_) {
+    if (!some_.load(std::memory_order_acquire)) return false;
     MutexLock lock(mutex_);
-    threads_.erase(thread);
+    const bool was_told = threads_.erase(thread) > 0;
     some_.store(!threads_.empty(), std::memory_order_release);
+    return was_told;
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "base/escape.h"
 #include "base/key_value.h"
+#include "tier/index/metadata.h"
 
 namespace kvcachefs {
 namespace {
@@ -111,7 +112,11 @@ Result<MatchQuery> binary_query(std::string_view text) {
 Result<EntryIndex::Filter> filter_in(std::string_view text) {
   const KeyValue filter = split_key_value(text);
   const auto attribute = attribute_named(filter.key);
-  if (attribute && filter.value) return std::pair(*attribute, std::string(*filter.value));
+  if (attribute && filter.value) {
+    const std::string xattr = std::string(kMetadataPrefix) + std::string(filter.key);
+    if (auto right = check_metadata(xattr, *filter.value); !right) return pass(right);
+    return std::pair(*attribute, std::string(*filter.value));
+  }
   return fail(EINVAL, fmt::format("'{}' is no filter (such as agent=NAME, layer=3)", text.substr(0, 64)));
 }
 

@@ -119,6 +119,10 @@ TEST_F(MatchTest, TheTool) {
     const Outcome no_filter = run_tool({command, "p", "--where", "colour=red"});
     EXPECT_EQ(no_filter.exit_code, 1);
     EXPECT_NE(no_filter.error.find("'colour=red' is no filter"), std::string::npos) << no_filter.error;
+    const Outcome no_number = run_tool({command, "p", "--where", "layer=03"});
+    EXPECT_EQ(no_number.exit_code, 1);
+    EXPECT_NE(no_number.error.find("user.kv.layer is a decimal number"), std::string::npos)
+        << no_number.error;
   }
   EXPECT_EQ(run_tool({"match", "p"}).exit_code, 2);
   EXPECT_EQ(run_tool({"match", "nothing", "--ids", "1"}).exit_code, 1);

@@ -136,7 +136,7 @@ TEST_F(MatchTest, WrongValuesAreRefused) {
       {"tokens", {"", "abc", std::string(5, 'x')}},
       {"parent", {"", std::string(256, 'x'), "a\nb"}},
       {"token_length", {"", "-1", "x", "4294967296"}},
-      {"layer", {"", "1.5"}},
+      {"layer", {"", "1.5", "03", "00"}},
       {"agent", {"", std::string(256, 'x'), std::string("a\0b", 3)}},
       {"offset_hint", {"", "abc", std::string("\0\0\xc0\x7f", 4)}},
       {"pre_rope", {"", "2", "yes"}},

@@ -26,8 +26,9 @@ constexpr uint64_t kMostDate = uint64_t{1} << 40;  // the daemon counts millisec
 bool is_text(std::string_view value) {
   return !value.empty() && value.size() <= kMostTextBytes && std::ranges::none_of(value, is_control);
 }
+// In one form alone, because filters compare the text.
 bool is_number(std::string_view value) {
-  return number_in<uint32_t>(value).has_value();
+  return number_in<uint32_t>(value) && (value.size() == 1 || value.front() != '0');
 }
 bool is_time(std::string_view value) {
   return seconds_in(value).has_value();
@@ -59,7 +60,7 @@ struct Known {
   std::optional<Attribute> attribute = std::nullopt;
 };
 constexpr std::string_view kText = "text of 1 to 255 bytes without control characters";
-constexpr std::string_view kNumber = "a decimal number below 2^32";
+constexpr std::string_view kNumber = "a decimal number below 2^32 without zeros in front";
 constexpr std::array<Known, 15> kKnownKeys = {{
     {"tokens", is_tokens, "token ids as little-endian 32-bit integers"},
     {"parent", is_text, kText},
@@ -127,8 +128,7 @@ std::string_view name_of(Attribute attribute) {
 Result<void> check_metadata(std::string_view xattr, std::string_view value) {
   const Known* const known = known_of(xattr);
   if (known == nullptr || known->is_right(value)) return {};
-  return fail(EINVAL, fmt::format("{} is {}; {} bytes that are not were to be set", xattr, known->form,
-                                  value.size()));
+  return fail(EINVAL, fmt::format("{} is {}; the {} bytes given are not", xattr, known->form, value.size()));
 }
 
 std::string tokens_xattr(size_t part) {

@@ -89,6 +89,12 @@ void Requests::told_stale(int32_t thread) {
   told.at_ms = now_coarse_ms();
 }
 
+void Requests::settled_stale(int32_t thread) {
+  if (shared_ == nullptr) return;
+  for (auto& told : shared_->stale)
+    if (told.thread == thread) told.at_ms = 0;
+}
+
 std::vector<int32_t> Requests::told_stale_lately() const {
   std::vector<int32_t> result;
   if (shared_ == nullptr) return result;

@@ -66,8 +66,10 @@ class Requests {
   void attempt_rename(uint64_t unique, uint64_t first_ino, uint64_t second_ino);
   std::optional<Rename> attempted_rename(uint64_t unique) const;
   // told_stale() records that a client's thread was told ESTALE for the first time in a call
-  // (fs/stale_callers.h); told_stale_lately() lists the threads of the last half minute.
+  // (fs/stale_callers.h), settled_stale() that this call is over; told_stale_lately() lists the threads of
+  // the last half minute.
   void told_stale(int32_t thread);
+  void settled_stale(int32_t thread);
   std::vector<int32_t> told_stale_lately() const;
   // The time when the oldest request in hand of this generation's threads began; 0: no thread has one in
   // hand.

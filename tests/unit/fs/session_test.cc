@@ -66,7 +66,9 @@ TEST_F(SessionTest, AThreadIsToldOfAStaleInodeOnce) {
 TEST_F(SessionTest, ACallThatSucceedsBeginsAnew) {
   const uint64_t of_no_pool = NodeId::of_inode(9, 1).value;
   EXPECT_EQ(lookup(of_no_pool, "x").error, ESTALE);
+  EXPECT_EQ(survivors_->requests().told_stale_lately().size(), 1u);
   EXPECT_EQ(release(create("entry")).error, 0);
+  EXPECT_TRUE(survivors_->requests().told_stale_lately().empty()) << "a successor need not heed it";
   EXPECT_EQ(lookup(of_no_pool, "x").error, ESTALE);
 }
 

@@ -23,8 +23,9 @@ TEST(StaleCallers, ACallThatWasToldIsKnown) {
   EXPECT_FALSE(callers.again(1));
   EXPECT_TRUE(callers.told(1));
   EXPECT_FALSE(callers.told(2));
-  callers.settled(1);
+  EXPECT_TRUE(callers.settled(1));
   EXPECT_FALSE(callers.told(1));
+  EXPECT_FALSE(callers.settled(1));
 }
 
 TEST(StaleCallers, EachThreadHasItsOwn) {

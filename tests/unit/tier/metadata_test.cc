@@ -32,6 +32,7 @@ TEST(Metadata, ValuesHaveATextForm) {
                                   {"offset_hint", "inf"},
                                   {"offset_hint", ","},
                                   {"pre_rope", "2"},
+                                  {"layer", "03"},
                                   {"token", "1"},
                                   {"tokens.1", "1"},
                                   {"priority", "1"}}) {
