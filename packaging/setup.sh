@@ -9,9 +9,9 @@ usage() {
 usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd] [--package]
   --clang  install clang 19 and its sanitizers as well (the `clang` and `fuzz` presets)
   --guest  install what tests/external/numa_guest.sh boots a guest with
-  --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run
+  --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run, and promtool
   --systemd  install what tests/external/systemd.sh and systemd_fstab.sh start
-  --package  install what packaging/build-deb.sh and packaging/build-rpm.sh run
+  --package  install what packaging/build-deb.sh and packaging/build-rpm.sh run, and rpmlint
 TEXT
 }
 
@@ -51,9 +51,9 @@ packages='attr acl ca-certificates ccache cmake debian-archive-keyring dpkg-dev 
 optional_packages='clang-format-14'
 [ "$with_clang" = no ] || packages="$packages clang-19 libclang-rt-19-dev"
 [ "$with_guest" = no ] || packages="$packages busybox-static cpio qemu-system-x86 xz-utils"
-[ "$with_suites" = no ] || packages="$packages dbench stress-ng"
+[ "$with_suites" = no ] || packages="$packages dbench prometheus stress-ng"
 [ "$with_systemd" = no ] || packages="$packages systemd attr lsof psmisc"
-[ "$with_package" = no ] || packages="$packages debootstrap rpm xz-utils"
+[ "$with_package" = no ] || packages="$packages debootstrap rpm rpmlint xz-utils"
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

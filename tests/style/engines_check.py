@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/engines.md"
 # Options of /etc/fstab that are none of the pool: kvcachefsd(8), MOUNT OPTIONS.
-OTHER_FSTAB_OPTIONS = {"nofail", "_netdev", "ro", "rw"}
+OTHER_FSTAB_OPTIONS = {"nofail", "_netdev", "ro", "rw", "x-systemd.requires-mounts-for"}
 
 text = PAGE.read_text()
 failures = []
@@ -36,6 +36,9 @@ def check_settings(settings):
         for option in match["options"].split(","):
             if option.split("=")[0] not in settings | OTHER_FSTAB_OPTIONS:
                 fail(match.start(), f"a pool has no setting '{option}'")
+        # Otherwise a boot may come to this line before the disk is mounted, and the pool is not served.
+        if match[0].startswith(" ") and ",spill=/" in match["options"] and ",x-systemd.requires-mounts-for=/" not in match["options"]:
+            fail(match.start(), "the line does not wait for the file system of its spill file")
     table = re.search(r"^## Which settings of a pool\n(.*?)^## ", text, re.M | re.S)
     for row in re.finditer(r"^\| (`[^|]*) \|", table[1], re.M):
         for name in re.findall(r"`(\w+)", row[1]):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The manual pages name what the programs take, and nothing else: the commands and options of --help, the settings of a pool and
-of the daemon, the control files, and in kvcachefs.toml(5) the keys of the file. Their tables are shown.
+of the daemon with their defaults, the control files, and in kvcachefs.toml(5) the keys of the file. Their tables are shown.
 
 usage: tests/style/manual_check.py ROOT DIRECTORY-OF-PROGRAMS
 """
@@ -53,7 +53,24 @@ daemon_page, tool_page, file_page = page("kvcachefsd.8"), page("kvcachefs.1"), p
 compare("kvcachefsd.8, keys of a pool", pool_settings, daemon_page)
 compare("kvcachefsd.8, options of the mount", daemon_settings, daemon_page)
 compare("kvcachefsd.8, control files", pool_files + server_files, daemon_page)
+compare("mount.kvcachefs.8", pool_settings + daemon_settings + ["config"], page("mount.kvcachefs.8"))
 compare("kvcachefs.toml.5", pool_settings + daemon_settings + ["mountpoint"], file_page)
+
+# A default that the page names is the one that the daemon has.
+config = subprocess.run([programs / "kvcachefsd", "--print-config", "--pool", "p:size=64M", "/mnt/p"], capture_output=True, text=True,
+                        check=True).stdout
+defaults = dict(re.findall(r'^(\w+) = "?([^"\n]*)"?$', config, flags=re.M))
+named = 0
+for entry in re.split(r"^\.TP\n", (root / "packaging/man/kvcachefsd.8").read_text(), flags=re.M):
+    heading, _, text = entry.partition("\n")
+    told = re.search(r"^Default.*\n.*", text.replace("\\-", "-"), flags=re.M)
+    for name in set(re.findall(r"[a-z_]+", heading)) & set(pool_settings + daemon_settings) if told else ():
+        if name in defaults and name != "size":  # which is given above
+            named += 1
+            if not re.search(rf"(?<![\w/]){re.escape(defaults[name])}(?![\w/])", told[0]):
+                failures.append(f"kvcachefsd.8, {name}: the default is {defaults[name]}, not: {told[0]}")
+if named < 10:
+    failures.append(f"kvcachefsd.8: only {named} defaults are found")
 
 # --help says how each is called; the daemon's own lists are those of the settings.
 daemon_help = help_of("kvcachefsd")
