@@ -1,4 +1,6 @@
-// What ControlFiles know of the daemon, which the files in .kvcachefs show.
+// What ControlFiles know of the daemon, which the files in .kvcachefs show, and who writes them.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <memory>
@@ -8,6 +10,8 @@
 #include "base/key_value.h"
 #include "fs/control/access_log_reader.h"
 #include "fs/control_files.h"
+#include "fs/control_handles.h"
+#include "fs/server.h"
 
 namespace kvcachefs {
 
@@ -40,6 +44,15 @@ void ControlFiles::describe(const ServerInfo& info) {
 std::shared_ptr<const ControlledServer> ControlFiles::server() const {
   MutexLock lock(mutex_);
   return server_;
+}
+
+Result<void> ControlFiles::check_administrator(const Request& request, std::string_view name,
+                                               uint64_t handle) const {
+  auto administrator = need_administrator(request);
+  if (!administrator) return pass(administrator);
+  auto process = administrator->process();
+  if (process && is_opened_by(*process, handle)) return {};
+  return fail(EPERM, fmt::format("{} of .kvcachefs is written by a process that has not opened it", name));
 }
 
 }  // namespace kvcachefs

@@ -303,21 +303,16 @@ Result<std::string> ControlFiles::read_some(const Request& request, OpenFile& op
                          [&](std::string_view query) { return file->answer(*open.pool, rights, query); });
 }
 
-Result<void> ControlFiles::check_administrator(const Request& request, std::string_view name,
-                                               uint64_t handle) const {
-  auto administrator = need_administrator(request);
-  if (!administrator) return pass(administrator);
-  auto process = administrator->process();
-  if (process && is_opened_by(*process, handle)) return {};
-  return fail(EPERM, fmt::format("{} of .kvcachefs is written by a process that has not opened it", name));
-}
-
 Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                                  OpenFile& open) {
   if (is_writable_of_server(id)) {
     const ServerFile& file = *server_file(id);
     if (auto may = check_administrator(request, file.name, handle); !may) return may;
-    auto done = text.size() > kMostOrderBytes ? fail(EINVAL) : file.write(*server(), trimmed(text));
+    if (text.size() > kMostOrderBytes) return fail(EINVAL);
+    server_of(request).survivors.requests().attempt(request.unique);
+    auto done = file.write(*server(), trimmed(text));
+    // A process that died has made the pool.
+    if (!done && done.error().code == EEXIST && request.attempted) done = {};
     if (done) server_of(request).pools_changed();
     return done;
   }

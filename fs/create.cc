@@ -193,6 +193,16 @@ bool create_again(const Request& request, const std::shared_ptr<Pool>& pool, fus
     close_first(server, node, *opened, *file);
     return false;
   }
+  // What the process made is empty, what it found may not be cut yet.
+  if ((file->flags & O_TRUNC) != 0 && attributes->st_size > 0) {
+    const auto cutting = server.pages_in_use.cut(node.nodeid());
+    const auto cut = pool->open_files().truncate(node.ino, 0);
+    attributes = pool->inodes().attributes(node.ino);
+    if (!cut || *cut != Presence::kHere || !attributes) {
+      close_first(server, node, *opened, *file);
+      return false;
+    }
+  }
   const uint32_t generation = pool->inodes().generation_of(node.ino);
   // The lookup is counted only if the file has a name.
   const bool counted = pool->inodes().looked_up({node.ino, generation}, *attributes).has_value();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "fs/operations.h"
@@ -38,12 +39,17 @@ void remove(const Request& request, const Node& parent, const char* name) {
 
 // True if a process that died has done the rename. A name that is gone may also have been evicted, before or
 // after the rename.
-bool is_renamed(const Request& request, Pool& pool, int from, const char* name, unsigned flags) {
+bool is_renamed(const Request& request, Pool& pool, int from, const char* name, unsigned flags,
+                std::optional<Requests::Rename>& attempted) {
   if (!request.resent) return false;
-  const auto attempted = server_of(request).survivors.requests().attempted_rename(request.unique);
+  Requests& requests = server_of(request).survivors.requests();
+  attempted = requests.attempted_rename(request.unique);
   if (!attempted) return false;
   const auto source = sys::handle_at(from, name);
-  if (source && ((flags & RENAME_EXCHANGE) == 0 || source->ino != attempted->second_ino)) return false;
+  if (source && ((flags & RENAME_EXCHANGE) == 0 || source->ino != attempted->second_ino)) {
+    requests.rename_answered(*attempted);
+    return false;
+  }
   pool.tree().attributes_changed(attempted->first_ino);
   if ((flags & RENAME_EXCHANGE) != 0) pool.tree().attributes_changed(attempted->second_ino);
   return true;
@@ -87,7 +93,9 @@ void rename_within(const Request& request, const Node& from, const char* name, c
   if (!old_directory) return reply_error(request, std::move(old_directory.error()));
   auto new_directory = pool.inodes().directory(to.ino);
   if (!new_directory) return reply_error(request, std::move(new_directory.error()));
-  const bool done = is_renamed(request, pool, old_directory->fd, name, flags);
+  Requests& requests = server_of(request).survivors.requests();
+  std::optional<Requests::Rename> attempted;
+  const bool done = is_renamed(request, pool, old_directory->fd, name, flags, attempted);
   const bool durable = pool.disk().durability() == Durability::kSync;
   const DiskTier* const tier = pool.disk().tier();  // none: it is away, and sync_name() waits for it
   if (!done && durable && tier != nullptr && tier->store->log().frozen())
@@ -96,14 +104,19 @@ void rename_within(const Request& request, const Node& from, const char* name, c
   auto renamed =
       done ? Result<void>()
            : pool.tree().rename(old_directory->fd, name, new_directory->fd, new_name, flags, request.unique);
-  if (!renamed || !durable) return reply_outcome(request, renamed);
-  auto reply = [request, from, to, old_name = std::string(name),
+  if (!done) attempted = requests.own_rename(request.unique);
+  auto answered = [&requests, attempted] {
+    if (attempted) requests.rename_answered(*attempted);
+  };
+  if (!renamed || !durable) return reply_outcome(request, renamed), answered();
+  auto reply = [request, from, to, answered, old_name = std::string(name),
                 name = std::string(new_name)](const Result<void>& outcome) {
-    if (outcome) return reply_done(request);
+    if (outcome) return reply_done(request), answered();
     // At EINTR the kernel drops only cached names that lead to a file; look_again() makes it drop the others.
     from.pool->tree().look_again(from.ino, old_name);
     to.pool->tree().look_again(to.ino, name);
     reply_error(request, in_effect(outcome.error()));
+    answered();
   };
   pool.disk_requests().sync_name(new_directory->fd, new_name, std::move(reply));
 }

@@ -194,7 +194,6 @@ void fill_in(const Request& request, const Pool& pool, const Opened& opened, uin
 Result<void> answer_open(const Request& request, const Node& node, const Opened& opened,
                          fuse_file_info* file) {
   Server& server = server_of(request);
-  settle(request);
   auto handle = server.survivors.handles().opened({.inode = {node.pool->number(), node.ino},
                                                    .unique = request.unique,
                                                    .writer = writes(file),
@@ -204,6 +203,7 @@ Result<void> answer_open(const Request& request, const Node& node, const Opened&
     node.pool->open_files().end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);
   }
+  settle(request);  // not before the open is written down: a successor may find that the entry has gone
   fill_in(request, *node.pool, opened, *handle, server.page_cache.opened(node.nodeid()), file);
   fault_point("open written down");
   return {};

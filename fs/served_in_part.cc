@@ -94,6 +94,7 @@ bool ServedInPart::may_look_again(std::span<const std::byte> request) {
   if (pool == nullptr || pool->recovery().has_found(id.ino())) return false;
   if (header.opcode == FUSE_GETATTR && pool->recovery().is_open(id.ino())) return false;
   MutexLock lock(mutex_);
+  if (!in_part_) return false;  // all is found by now, and so is this
   const auto [told, is_first] = looks_again_.try_emplace(header.pid, header.nodeid);
   if (is_first) return true;
   const uint64_t before = std::exchange(told->second, header.nodeid);

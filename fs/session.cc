@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -180,13 +181,13 @@ Result<void> Session::take_over() {
   fuse_session_process_buf(session_, &buffer);
   if (fuse_session_exited(session_) != 0) return fail(EPROTO, "the connection's INIT is not understood");
   server_.backing.take_over();
-  for (const int32_t thread : server_.survivors.requests().told_stale_lately())
-    (void)server_.stale_callers.again(thread);
+  told_stale_ = server_.survivors.requests().told_stale_lately();
+  for (const int32_t thread : told_stale_) (void)server_.stale_callers.again(thread);
   return {};
 }
 
 void Session::resume(bool in_part) {
-  if (in_part) in_part_.begin(server_.survivors.requests().told_stale_lately());
+  if (in_part) in_part_.begin(std::exchange(told_stale_, {}));
   if (!tell_kernel(kNotifyResend))
     log_error("the kernel refuses to send the earlier process's unanswered requests again");
 }

@@ -95,6 +95,7 @@ class Session {
   ControlFiles control_;
   Server server_;
   ServedInPart in_part_;
+  std::vector<int32_t> told_stale_;  // by the process before, lately
   Invalidator& invalidator_;
   UniqueFd device_;
   std::string mounted_device_;  // MAJOR:MINOR, known once it is mounted

@@ -11,6 +11,12 @@ constexpr uint64_t kLatelyMs = 30'000;  // as in fs/stale_callers.h
 
 constexpr uint32_t kNoRequest = UINT32_MAX;
 thread_local uint32_t own_request = kNoRequest;
+constexpr uint64_t kUniqueToCome = UINT64_MAX;  // no request's: a place that is being filled
+thread_local uint32_t own_rename_place = 0;
+
+bool is_lately(uint64_t at_ms, uint64_t now_ms) {
+  return at_ms != 0 && now_ms - at_ms < kLatelyMs;
+}
 
 }  // namespace
 
@@ -68,29 +74,68 @@ bool Requests::was_attempted(uint64_t unique) const {
 
 void Requests::attempt_rename(uint64_t unique, uint64_t first_ino, uint64_t second_ino) {
   if (shared_ == nullptr || unique == 0) return;
-  auto& record = shared_->renamed[shared_->renames++ % kRenames];
-  record.unique = 0;
+  const uint32_t place = own_rename(unique) ? own_rename_place : free_rename_place();
+  auto& record = shared_->renamed[place];
+  record.unique = kUniqueToCome;
   record.first_ino = first_ino;
   record.second_ino = second_ino;
   record.unique = unique;
+  own_rename_place = place;
+}
+
+// The place is the caller's by then. If all that are looked at are in hand, as after a program that freed
+// none, it is the one that was taken longest ago.
+uint32_t Requests::free_rename_place() {
+  for (int tries = 0; tries < 64; ++tries) {
+    const uint32_t place = shared_->renames++ % kRenames;
+    uint64_t none = 0;
+    if (shared_->renamed[place].unique.compare_exchange_strong(none, kUniqueToCome)) return place;
+  }
+  return shared_->renames++ % kRenames;
+}
+
+std::optional<Requests::Rename> Requests::rename_at(uint32_t place, uint64_t unique) const {
+  const auto& record = shared_->renamed[place];
+  if (record.unique != unique) return std::nullopt;
+  return Rename{unique, record.first_ino, record.second_ino, place};
 }
 
 std::optional<Requests::Rename> Requests::attempted_rename(uint64_t unique) const {
-  if (shared_ == nullptr) return std::nullopt;
-  for (const auto& record : shared_->renamed)
-    if (record.unique == unique) return Rename{unique, record.first_ino, record.second_ino};
+  if (shared_ == nullptr || unique == 0) return std::nullopt;
+  for (uint32_t place = 0; place < kRenames; ++place)
+    if (const auto found = rename_at(place, unique)) return found;
   return std::nullopt;
 }
 
+std::optional<Requests::Rename> Requests::own_rename(uint64_t unique) const {
+  if (shared_ == nullptr || unique == 0) return std::nullopt;
+  return rename_at(own_rename_place, unique);
+}
+
+void Requests::rename_answered(const Rename& rename) {
+  uint64_t unique = rename.unique;
+  (void)shared_->renamed[rename.place].unique.compare_exchange_strong(unique, 0);
+}
+
+// A thread has one record, and settled or old ones make room first: so 256 threads between two tries are
+// known, however many others were told meanwhile.
 void Requests::told_stale(int32_t thread) {
   if (shared_ == nullptr) return;
-  auto& told = shared_->stale[shared_->stales++ % kStales];
-  told.thread = thread;
-  told.at_ms = now_coarse_ms();
+  MutexLock lock(mutex_);
+  const uint64_t now_ms = now_coarse_ms();
+  auto its =
+      std::ranges::find_if(shared_->stale, [thread](const auto& told) { return told.thread == thread; });
+  if (its == std::end(shared_->stale))
+    its = std::ranges::find_if(shared_->stale,
+                               [now_ms](const auto& told) { return !is_lately(told.at_ms, now_ms); });
+  if (its == std::end(shared_->stale)) its = shared_->stale + shared_->stales++ % kStales;
+  its->thread = thread;
+  its->at_ms = now_ms;
 }
 
 void Requests::settled_stale(int32_t thread) {
   if (shared_ == nullptr) return;
+  MutexLock lock(mutex_);
   for (auto& told : shared_->stale)
     if (told.thread == thread) told.at_ms = 0;
 }
@@ -99,7 +144,7 @@ std::vector<int32_t> Requests::told_stale_lately() const {
   std::vector<int32_t> result;
   if (shared_ == nullptr) return result;
   for (const auto& told : shared_->stale)
-    if (told.at_ms != 0 && now_coarse_ms() - told.at_ms < kLatelyMs) result.push_back(told.thread);
+    if (is_lately(told.at_ms, now_coarse_ms())) result.push_back(told.thread);
   return result;
 }
 

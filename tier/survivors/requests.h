@@ -62,14 +62,19 @@ class Requests {
   // inode of the old name, second_ino that of the new name; 0: the new name was free.
   struct Rename {
     uint64_t unique = 0, first_ino = 0, second_ino = 0;
+    uint32_t place = 0;
   };
+  // It is on record until it is answered, however many others come meanwhile: rename_answered() is called
+  // after the answer, with what attempt_rename() has told the same thread by own_rename(), or with
+  // attempted_rename().
   void attempt_rename(uint64_t unique, uint64_t first_ino, uint64_t second_ino);
   std::optional<Rename> attempted_rename(uint64_t unique) const;
-  // told_stale() records that a client's thread was told ESTALE for the first time in a call
-  // (fs/stale_callers.h), settled_stale() that this call is over; told_stale_lately() lists the threads of
-  // the last half minute.
-  void told_stale(int32_t thread);
-  void settled_stale(int32_t thread);
+  std::optional<Rename> own_rename(uint64_t unique) const;
+  void rename_answered(const Rename& rename);
+  // told_stale() records that a client's thread was told ESTALE in a call (fs/stale_callers.h),
+  // settled_stale() that this call is over; told_stale_lately() lists the threads of the last half minute.
+  void told_stale(int32_t thread) EXCLUDES(mutex_);
+  void settled_stale(int32_t thread) EXCLUDES(mutex_);
   std::vector<int32_t> told_stale_lately() const;
   // The time when the oldest request in hand of this generation's threads began; 0: no thread has one in
   // hand.
@@ -77,6 +82,8 @@ class Requests {
 
  private:
   uint32_t own_place() EXCLUDES(mutex_);  // of the calling thread
+  uint32_t free_rename_place();
+  std::optional<Rename> rename_at(uint32_t place, uint64_t unique) const;
 
   Shared* const shared_;
   Mutex mutex_;

@@ -132,6 +132,20 @@ TEST_F(CreateTest, ACreateThatIsSentAgainIsTheSameOne) {
   EXPECT_EQ(kernel_.ask(request).error, EEXIST) << "another request";
 }
 
+// The process died when it had opened what is there, and before it cut it.
+TEST_F(CreateTest, ACreateThatIsSentAgainCutsWhatItFound) {
+  const File file = create("entry");
+  EXPECT_EQ(write(file, 0, "content").error, 0);
+  const FuseRequest request{
+      .opcode = FUSE_CREATE, .nodeid = root_, .body = create_body("entry", O_WRONLY | O_TRUNC)};
+  ASSERT_EQ(kernel_.ask(request).error, 0);
+  EXPECT_EQ(write(file, 0, "content").error, 0);
+  const auto again = kernel_.ask_again(request);
+  ASSERT_EQ(again.error, 0);
+  EXPECT_EQ(again.as<fuse_entry_out>().attr.size, 0u);
+  EXPECT_EQ(read(file, 0, 100).bytes, "");
+}
+
 TEST_F(CreateTest, AFileWithoutANameIsOpen) {
   const FuseRequest request{.opcode = FUSE_TMPFILE, .nodeid = root_, .body = create_body("", O_RDWR, 0600)};
   const auto made = kernel_.ask(request);

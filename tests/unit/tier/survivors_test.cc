@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <thread>
@@ -228,6 +229,38 @@ TEST_F(SurvivorsTest, Renames) {
   EXPECT_EQ(next->requests().attempted_rename(20)->first_ino, 1u);
   EXPECT_EQ(next->requests().attempted_rename(20)->second_ino, 2u);
   EXPECT_FALSE(next->requests().attempted_rename(22));
+  // Those that are answered make room, so it stays whatever others do.
+  Requests& requests = survivors_->requests();
+  for (uint64_t unique = 1000; unique < 1000 + 3 * Requests::kRenames; ++unique) {
+    requests.attempt_rename(unique, 5, 6);
+    requests.attempt_rename(unique, 7, 8);  // tried again
+    const auto own = requests.own_rename(unique);
+    ASSERT_TRUE(own);
+    EXPECT_EQ(own->first_ino, 7u);
+    requests.rename_answered(*own);
+    ASSERT_FALSE(requests.attempted_rename(unique));
+  }
+  ASSERT_TRUE(next->requests().attempted_rename(20));
+  // Beyond what there is room for the latest is on record.
+  for (uint64_t unique = 100'000; unique < 100'000 + 2 * Requests::kRenames; ++unique) {
+    requests.attempt_rename(unique, 9, 10);
+    ASSERT_TRUE(requests.attempted_rename(unique));
+  }
+}
+
+TEST_F(SurvivorsTest, WhoWasToldStale) {
+  Requests& requests = survivors_->requests();
+  requests.told_stale(1);
+  for (int32_t thread = 2; thread < 1000; ++thread) {
+    requests.told_stale(thread);
+    requests.told_stale(thread);
+    if (thread > 100) requests.settled_stale(thread);
+  }
+  auto told = successor()->requests().told_stale_lately();
+  std::ranges::sort(told);
+  EXPECT_EQ(told.size(), 100u);
+  EXPECT_EQ(told.front(), 1);
+  EXPECT_EQ(told.back(), 100);
 }
 
 TEST_F(SurvivorsTest, AnotherFormatIsRefused) {
