@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <iomanip>
+#include <sstream>
 
 namespace kvcachefs {
 
@@ -20,9 +22,13 @@ std::vector<std::string> scope_words(const MountArguments& arguments) {
                                  "--description=kvcachefs at " + arguments.base.native(),
                                  "--property=TimeoutStopSec=120",
                                  "--property=Delegate=yes"};
-  for (const auto& [key, value] : arguments.settings)
-    if ((key == "spill" || key == "catalog") && value.starts_with('/'))
-      words.push_back(fmt::format("--property=RequiresMountsFor={}", value));
+  for (const auto& [key, value] : arguments.settings) {
+    if ((key != "spill" && key != "catalog") || !value.starts_with('/')) continue;
+    // systemd takes several paths here: each is a word, in quotes if it has blanks.
+    std::ostringstream needed;
+    needed << "--property=RequiresMountsFor=" << std::quoted(value);
+    words.push_back(needed.str());
+  }
   words.emplace_back("--");
   return words;
 }

@@ -1,6 +1,6 @@
 # A systemd of its own, PID 1 of a PID namespace, for the tests that source this file. They have $root and $programs,
-# the directory of programs; own_systemd makes $work, a directory that goes with the test, with $work/units for units and
-# $work/fstab. In the namespace /usr/sbin has the programs of the build and nothing else.
+# the directory of programs; own_systemd makes $work, a directory that goes with the test, with $work/units for units,
+# $work/fstab and, if the test makes it, $work/kvcachefs.toml. In the namespace /usr/sbin has the programs of the build and nothing else.
 
 work=$(mktemp -d /tmp/kv-systemd-XXXXXX)
 chmod 755 "$work"  # for users
@@ -25,8 +25,10 @@ for target in default sysinit basic shutdown local-fs local-fs-pre umount; do
   printf '[Unit]\nDescription=nothing but what is started here\n' >"$work/units/$target.target"
 done
 touch "$work/fstab"
-sed "s|/usr/bin/kvcachefs|$work/bin/kvcachefs|; s|/etc/kvcachefs.toml|$work/kvcachefs.toml|" \
-  "$root/packaging/systemd/kvcachefs.service" >"$work/units/kvcachefs.service"
+for unit in kvcachefs kvcachefs-metrics; do
+  sed "s|/usr/bin/kvcachefs|/usr/sbin/kvcachefs|; s|/etc/kvcachefs.toml|$work/kvcachefs.toml|" \
+    "$root/packaging/systemd/$unit.service" >"$work/units/$unit.service"
+done
 cp "$root"/packaging/systemd/*.{target,slice} "$work/units"
 
 # until_true SECONDS COMMAND...: whether it comes true.
@@ -44,10 +46,11 @@ ns() { timeout 100 nsenter --target "$init" --mount --pid --cgroup --ipc "$@"; }
 control() { ns systemctl "$@"; }
 property() { control show --property "$1" --value "${2:-kvcachefs}"; }
 
-# own_systemd: it starts, with the units that are there and the mount units of $work/fstab.
+# own_systemd: it starts, with the units that are there and what the generators make of $work/fstab and $work/kvcachefs.toml.
 own_systemd() {
   mkdir "$work/mounts"
   SYSTEMD_FSTAB=$work/fstab /lib/systemd/system-generators/systemd-fstab-generator "$work/mounts" "$work/mounts" "$work/mounts"
+  KVCACHEFS_CONFIG=$work/kvcachefs.toml "$root/packaging/systemd/kvcachefs-generator" "$work/mounts"
   unshare --mount --pid --fork --cgroup --uts --ipc bash -c '
     set -e
     mount --make-rprivate /

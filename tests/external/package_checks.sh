@@ -59,6 +59,7 @@ without_service_manager() {
   check 'the mount helper, where mount looks for it' equal "$(stat -c '%a %U:%G' /sbin/mount.kvcachefs)" '755 root:root'
   check 'the configuration' equal "$(stat -c '%a %U:%G' /etc/kvcachefs.toml)" '644 root:root'
   check 'the unit' grep -q '^ExecStart=' "$(dpkg -L kvcachefs | grep 'systemd/system/kvcachefs.service$')"
+  check 'its generator' equal "$(stat -c '%a %U:%G' /usr/lib/systemd/system-generators/kvcachefs-generator)" '755 root:root'
   for page in man1/kvcachefs.1 man5/kvcachefs.toml.5 man7/kvcachefs.7 man8/kvcachefsd.8 man8/mount.kvcachefs.8; do
     check "the manual $page" test -n "$(dpkg -L kvcachefs | grep "/$page.gz")"
   done
@@ -176,6 +177,7 @@ changes_under_systemd() {
   check 'nor has it failed' equal "$(systemctl is-active kvcachefs || true)" inactive
   configure
   check 'configured, it is enabled and starts' systemctl enable --now kvcachefs
+  check 'after the file systems of its disks' grep -w /data/p.spill <(systemctl show -P RequiresMountsFor kvcachefs)
   check 'the line of fstab is mounted' mount /mnt/llama
   check 'a setting is changed' kvcachefs --mount /mnt/kv set q watermarks=80:90
   check 'the metrics and the target are enabled and start' start_other_units

@@ -1,7 +1,8 @@
 #!/bin/bash
-# packaging/systemd/kvcachefs.service under a systemd of its own (own_systemd.sh), hardened as it is: readiness, what
-# clients and administrators do, reload, the death of the serving process, of the supervisor, a hang of it, and the end. What
-# is in memory and on the disk has to outlive all but the last. Last the same service over io_uring, if the kernel has it.
+# packaging/systemd/kvcachefs.service under a systemd of its own (own_systemd.sh), hardened as it is: disks that come late, readiness,
+# what clients and administrators do, the metrics by their unit, reload, the death of the serving process, of the supervisor, a hang of
+# it, and the end. What is in memory and on the disk has to outlive all but the last. Then a wrong configuration, and last the same
+# service over io_uring, if the kernel has it.
 #
 # usage: tests/external/systemd.sh [DIRECTORY-OF-PROGRAMS]; as root; needs systemd, whichever process is PID 1 outside.
 set -euo pipefail
@@ -10,9 +11,13 @@ programs=$(cd "${1:-$root/build/dev/bin}" && pwd)
 [ -x /lib/systemd/systemd ] || { echo "systemd.sh: no /lib/systemd/systemd here" >&2; exit 1; }
 . "$root/tests/external/own_systemd.sh"
 
-exposure() {
-  systemd-analyze security --offline=true "$root/packaging/systemd/kvcachefs.service" |
-    sed -n 's/.*exposure level.*: \([0-9.]*\) .*/\1/p'
+# hardened UNIT MOST: its exposure.
+hardened() {
+  local exposure
+  exposure=$(systemd-analyze security --offline=true "$root/packaging/systemd/$1.service" |
+    sed -n 's/.*exposure level.*: \([0-9.]*\) .*/\1/p')
+  echo "systemd.sh: exposure of $1: $exposure"
+  awk "BEGIN { exit !(${exposure:-11} <= $2) }"
 }
 # The mask of those that the unit names.
 capabilities() {
@@ -20,12 +25,14 @@ capabilities() {
   names=$(sed -n 's/^CapabilityBoundingSet=//p' "$root/packaging/systemd/kvcachefs.service" | tr 'A-Z\n ' 'a-z,,')
   setpriv --bounding-set "-all,$(sed 's/cap_/+/g; s/,$//' <<<"$names")" sed -n 's/^CapBnd:\t//p' /proc/self/status
 }
-echo "systemd.sh: exposure $(exposure)"
-check 'the unit is hardened' awk "BEGIN { exit !($(exposure) <= 5.0) }"
+check 'the unit is hardened' hardened kvcachefs 5.0
+check 'that of the metrics, too' hardened kvcachefs-metrics 1.5
 
 # The daemon's mount point is on its command line alone, as a drop-in may have it. A minute is long for a test.
 mount=$work/mnt
-mkdir -p "$mount" "$work/units/kvcachefs.service.d"
+late=$work/late\ 100%  # systemd has both characters escaped
+metrics_port=19413
+mkdir -p "$mount" "$late" "$work/units/kvcachefs.service.d" "$work/units/kvcachefs-metrics.service.d"
 # Python has no name for cachestat(2): 451 everywhere.
 newest_call='import ctypes, sys; c = ctypes.CDLL(None, use_errno=True); c.syscall(451, -1, 0, 0, 0); open(sys.argv[1], "w").write(str(ctypes.get_errno()))'
 python3 -c "$newest_call" "$work/newest_call"
@@ -33,20 +40,31 @@ cat >"$work/units/kvcachefs.service.d/test.conf" <<EOF
 [Service]
 ExecStartPre=python3 -c '$newest_call' $work/newest_call_there
 WatchdogSec=2
+RestartSec=100ms
 ExecStart=
 ExecStart=/usr/sbin/kvcachefsd --config $work/kvcachefs.toml $mount
 EOF
+printf '[Service]\nEnvironment=LISTEN=127.0.0.1:%s\n' $metrics_port >"$work/units/kvcachefs-metrics.service.d/test.conf"
 truncate --size 256M "$work/disk"
 loops+=("$(losetup --find --show "$work/disk")")
+# The file of the other pool is on a file system that is mounted when $work/come is there.
+truncate --size 512M "$work/late.disk"
+mkfs.ext4 -q "$work/late.disk"
+echo "$work/late.disk  ${late// /\\040}  ext4  loop,nofail,x-systemd.requires=late.service  0  0" >"$work/fstab"
+cat >"$work/units/late.service" <<EOF
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'until [ -e $work/come ]; do sleep 0.1; done'
+EOF
 cat >"$work/kvcachefs.toml" <<EOF
 state_dir = "$work/state"
 [pools.p]
 size = "64M"
-spill = "$work/p.spill"
+spill = "$late/p.spill"
 spill_size = "256M"
 [pools.device]
 size = "64M"
-spill = "${loops[0]}"
+spill = "$work/device"
 catalog = "$work/device.catalog"
 EOF
 
@@ -75,7 +93,38 @@ all_is_there() {
 }
 scrub() { tool scrub "$1" >/dev/null; }
 serves_again() { until_true 20 ns test -e "$mount/.kvcachefs/stats"; }
-restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" = active ]; }
+active() { [ "$(property ActiveState "${1:-kvcachefs}")" = active ]; }
+restarted() { [ "$(property NRestarts)" = "$1" ] && active; }
+
+valid() {
+  local said
+  said=$(ns env "SYSTEMD_UNIT_PATH=$work/units:$work/mounts" \
+    systemd-analyze verify --man=no "$work"/units/kvcachefs{,-metrics}.service "$work"/units/kvcachefs.{target,slice} 2>&1)
+  equal "$said" ''
+}
+check 'systemd has nothing to say of the units' valid
+
+# A file system that is mounted late is waited for, and a device that appears late is tried for.
+late_unit=$(systemd-escape --path --suffix=mount "$late")
+on_its_way() { [ "$(property ActiveState late)" = activating ]; }
+failed_often() { [ "$(property NRestarts)" -gt 6 ]; }  # where systemd is not told otherwise, it starts nothing more than five times
+began_after_its_disk() {
+  local disk service
+  disk=$(property ActiveEnterTimestampMonotonic "$late_unit")
+  service=$(property ExecMainStartTimestampMonotonic)
+  [ "$disk" -gt 0 ] && [ "$service" -gt "$disk" ] || { echo "its disk at $disk, itself at $service" >&2; return 1; }
+}
+check 'it is to start' control start --no-block kvcachefs
+check 'its file system is on its way' until_true 10 on_its_way
+check 'it waits' equal "$(property ActiveState) $(property ExecMainStartTimestampMonotonic)" 'inactive 0'
+touch "$work/come"
+check 'its file system is mounted' until_true 20 active "$late_unit"
+check 'without its device it does not serve' until_true 60 failed_often
+check 'it began after its file system' began_after_its_disk
+ln -s "${loops[0]}" "$work/device"
+check 'with the device it serves' until_true 20 active
+check 'with its file where it is to be' equal "$(ns stat --format %m "$late/p.spill")" "$late"
+check 'it ends' control stop kvcachefs
 
 check 'it starts' control start kvcachefs
 check 'ready means that it serves' ns test -e "$mount/.kvcachefs/stats"
@@ -123,6 +172,26 @@ check 'is scrubbed' scrub plain
 check 'is deleted' tool delete plain --force
 check 'by no user' as_user sh -c "! mkdir $mount/users 2>/dev/null"
 
+# The unit of the metrics has a /tmp of its own, so the mount has to be elsewhere, too. The neighbour's is a second one.
+scrape() (
+  exec 6<>"/dev/tcp/127.0.0.1/$metrics_port" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&6 && cat <&6
+)
+answers() { grep -qE "$1" <<<"$(scrape 2>/dev/null)"; }
+no_right() { grep -qx 'CapBnd:.0*' <(ns cat "/proc/$(property MainPID kvcachefs-metrics)/status"); }
+check 'the metrics start' control start kvcachefs-metrics
+check 'and have to be told which mount is meant' until_true 10 answers '^HTTP/1\.[01] 503'
+printf '[Service]\nEnvironment="OPTIONS=--mount /run/kv"\n' >"$work/units/kvcachefs-metrics.service.d/which.conf"
+check 'in a drop-in' control daemon-reload
+check 'told of one that is not there yet' control restart kvcachefs-metrics
+check 'they wait for it' until_true 10 answers '^HTTP/1\.[01] 503'
+check 'it comes' ns sh -c "mkdir /run/kv && mount --bind $mount /run/kv"
+check 'they are served' until_true 10 answers '^HTTP/1\.[01] 200'
+check 'with its pools' answers '^kvcachefs_.*\{pool="device"'
+check 'with no rights' no_right
+check 'they end' control stop kvcachefs-metrics
+check 'well' equal "$(property Result kvcachefs-metrics)" success
+ns umount /run/kv
+
 check 'it is reloaded' control reload kvcachefs
 check 'by an upgrade' equal "$(stat_value generation)" 1
 all_is_there 'after a reload'
@@ -149,6 +218,12 @@ check 'and keeps nothing' equal "$(property NFileDescriptorStore)" 0
 check 'it starts again' control start kvcachefs
 all_is_there 'after the end'
 check 'and ends again' control stop kvcachefs
+
+cp "$work/kvcachefs.toml" "$work/right"
+echo 'wrong = 1' >>"$work/kvcachefs.toml"
+check 'with a wrong configuration it does not start' ns sh -c '! systemctl start kvcachefs 2>/dev/null'
+check 'nor is it tried again' equal "$(property ActiveState) $(property NRestarts) $(property ExecMainStatus)" 'failed 0 2'
+mv "$work/right" "$work/kvcachefs.toml"
 
 if [ "$(cat /sys/module/fuse/parameters/enable_uring 2>/dev/null)" = Y ]; then
   # What was made before has disks, and lasts.

@@ -11,13 +11,14 @@ programs=$(cd "${1:-$root/build/dev/bin}" && pwd)
 [ -x /lib/systemd/systemd ] || { echo "systemd_fstab.sh: no /lib/systemd/systemd here" >&2; exit 1; }
 . "$root/tests/external/own_systemd.sh"
 
-# A disk that has to be there first, and two pools.
-mkdir -p "$work/data" "$work/a" "$work/b" "$work/root"
+# A disk that has to be there first, at a place that systemd escapes, and two pools.
+data=$work/a\ 100%\ disk
+mkdir -p "$data" "$work/a" "$work/b" "$work/root"
 truncate --size 256M "$work/disk"
 mkfs.ext4 -q "$work/disk"
 cat >"$work/fstab" <<EOF
-$work/disk  $work/data  ext4  loop,nofail  0  0
-a  $work/a  kvcachefs  size=64M,spill=$work/data/a.spill,spill_size=128M,nofail  0  0
+$work/disk  ${data// /\\040}  ext4  loop,nofail  0  0
+a  $work/a  kvcachefs  size=64M,spill=${data// /\\040}/a.spill,spill_size=128M,nofail  0  0
 b  $work/b  kvcachefs  size=64M,nofail,x-systemd.before=kvcachefs.target  0  0
 EOF
 cat >"$work/units/engine.service" <<EOF
@@ -50,11 +51,11 @@ inactive() { [ "$(property ActiveState "$1")" = inactive ]; }
 
 mv "$work/disk" "$work/away"
 check 'without its disk the first is not mounted' ns bash -c "! systemctl start '$(unit_of "$work/a")' 2>/dev/null"
-check 'and leaves nothing where the disk would be' equal "$(ls "$work/data")" ''
+check 'and leaves nothing where the disk would be' equal "$(ls "$data")" ''
 mv "$work/away" "$work/disk"
 control reset-failed
 check 'the first is mounted' control start "$(unit_of "$work/a")"
-check 'its disk before it' active "$(unit_of "$work/data")"
+check 'its disk before it' active "$(unit_of "$data")"
 check 'the second is mounted' control start --no-block "$(unit_of "$work/b")"
 check 'before what uses it' control start engine
 supervisor=$(supervisor_pid)
@@ -106,7 +107,7 @@ check 'both are mounted again' control start "$(unit_of "$work/a")" "$(unit_of "
 check 'with what the disk has' ns cmp "$work/entry" "$work/a/entry"
 scope=$(basename "$(scope_of "$(supervisor_pid)")")
 # As at the end of the machine: the disk goes after the daemon, which writes to it.
-check 'the disk is unmounted' control stop "$(unit_of "$work/data")"
+check 'the disk is unmounted' control stop "$(unit_of "$data")"
 check 'after the daemon has ended' inactive "$scope"
-check 'with nothing to unmount by force' inactive "$(unit_of "$work/data")"
+check 'with nothing to unmount by force' inactive "$(unit_of "$data")"
 echo "systemd_fstab.sh: $checks checks passed"

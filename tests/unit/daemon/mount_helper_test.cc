@@ -112,9 +112,9 @@ TEST(MountArguments, NameTheDisksThatTheScopeNeeds) {
     std::erase_if(found, [](const std::string& word) { return !word.starts_with("--property=Requires"); });
     return found;
   };
-  EXPECT_EQ(of_disks("size=1G,spill=/data/a b,spill_size=1G,catalog=/fast/a"),
-            (std::vector<std::string>{"--property=RequiresMountsFor=/data/a b",
-                                      "--property=RequiresMountsFor=/fast/a"}));
+  EXPECT_EQ(of_disks(R"(size=1G,spill=/data/a b,spill_size=1G,catalog=/fast/"a" \ b)"),
+            (std::vector<std::string>{R"(--property=RequiresMountsFor="/data/a b")",
+                                      R"(--property=RequiresMountsFor="/fast/\"a\" \\ b")"}));
   EXPECT_TRUE(of_disks("size=1G,spill=none").empty());
 }
 
