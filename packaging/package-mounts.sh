@@ -3,7 +3,8 @@
 # the scripts of the packages, as root; always succeeds, and says on standard error what could not be done.
 #
 # usage: package-mounts upgrade   have each daemon go on as the program that is installed: no mount ends
-#        package-mounts stop      stop each daemon whose mount no process uses, and unmount what it served
+#        package-mounts stop      before a removal: stop each daemon whose mount no process uses, unmount what it served, and
+#                                 name the lines of /etc/fstab that nothing mounts from then on
 set -u
 
 hint() {
@@ -44,9 +45,18 @@ stop() {
   done
 }
 
+# systemd goes on with a start where a mount fails that has one of these options.
+name_lines_of_fstab() {
+  [ -r /etc/fstab ] || return
+  awk '$1 !~ /^#/ && $3 == "kvcachefs" {
+    if (!any++) print "kvcachefs: without the package nothing mounts these lines of /etc/fstab; one without nofail stops the next boot:"
+    print "kvcachefs:   " $0 (("," $4 ",") ~ /,(nofail|noauto|_netdev|x-systemd.automount),/ ? "" : "  <- stops it")
+  }' /etc/fstab >&2
+}
+
 case ${1:-} in
   upgrade) upgrade ;;
-  stop) stop ;;
-  *) sed -n '/^# usage/,/^#  /s/^# //p' "$0" >&2; exit 2 ;;
+  stop) stop; name_lines_of_fstab ;;
+  *) sed -n '/^# usage/,/from then on$/s/^# //p' "$0" >&2; exit 2 ;;
 esac
 exit 0

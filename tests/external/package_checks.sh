@@ -80,12 +80,42 @@ without_service_manager() {
   check 'apt installs it again' apt install --reinstall "${old[0]}"
   check 'and the mount goes on with another process' equal "$(stat_of /run/kvcachefs/mount generation)" 1
   check 'with the entry' same /tmp/entry /mnt/llama/entry
+  echo 'qwen /mnt/qwen kvcachefs size=64M 0 0' >>/etc/fstab
   check 'a removal with a mount that no process uses' apt remove kvcachefs
+  check 'names the line of fstab that stops the next boot' said 'qwen /mnt/qwen kvcachefs size=64M 0 0  <- stops it'
+  check 'and the one that does not' grep -q 'llama /mnt/llama kvcachefs size=64M,nofail 0 0$' "$log"
+  sed -i '/^qwen/d' /etc/fstab
   check 'unmounts it' fails mountpoint -q /mnt/llama
   check 'and ends its daemon' no_process '^[^ ]*kvcachefsd'
   check 'the configuration stays' test -e /etc/kvcachefs.toml
-  check 'a purge' apt purge kvcachefs
+  purge_with_others_files
   check 'leaves nothing' nothing_left
+}
+
+catalog() { mkdir -p "$1" && touch "$1/data.mdb" "$1/lock"; }
+
+# What administrators may have beside what daemons keep under /var/lib/kvcachefs.
+purge_with_others_files() {
+  local state=/var/lib/kvcachefs path
+  local own=("$state/gone" "$state/mnt-kv.settings" "$state/mnt-kv.settings.new" "$state/cut.catalog")
+  local others=("$state/q.spill" "$state/q.spill.catalog/data.mdb" "$state/notes/data.mdb" "$state/notes/text" "$state/disk/data.mdb"
+    "$state/linked/data.mdb" "$state/empty" "$state/used/data.mdb")
+  mkdir -p "$state/disk" "$state/empty"
+  mount -t tmpfs disk "$state/disk"
+  catalog /tmp/linked
+  ln -s /tmp/linked "$state/linked"
+  for path in gone cut.catalog q.spill.catalog notes disk used; do catalog "$state/$path"; done
+  touch "$state/q.spill" "$state/notes/text" "$state/mnt-kv.settings" "$state/mnt-kv.settings.new"
+  exec 5<"$state/used/lock"
+  flock 5
+  check 'a purge, with files of others beside those of the daemon' apt purge kvcachefs
+  exec 5<&-
+  for path in "${own[@]}"; do check "$path goes" fails test -e "$path"; done
+  for path in "${others[@]}"; do check "$path stays" test -e "$path"; done
+  for path in q.spill q.spill.catalog notes disk linked empty used; do check "$path is named" said "$state/$path stays"; done
+  check 'and why one is in use' said "$state/used is in use by a kvcachefsd that still runs"
+  umount "$state/disk"
+  rm -r "$state"
 }
 
 nothing_left() {
