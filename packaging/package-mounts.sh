@@ -18,11 +18,32 @@ served() {
     awk '$1 == "/" && !seen[$2]++ { print $2, $3 }'
 }
 
+# upgrades MOUNT WHICH: how many were done or refused, or why the last was; nothing if the mount does not answer.
+upgrades() {
+  timeout 10 sed -n "s/^$2 //p" "$1/.kvcachefs/upgrades" 2>/dev/null
+}
+
+grew() {
+  [ -n "$1" ] && [ -n "$2" ] && [ "$1" -lt "$2" ]
+}
+
 upgrade() {
   served | while read -r _ escaped; do
     mount=$(printf '%b' "$escaped")
-    answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1) ||
-      hint "$mount is served by the program from before, until it is mounted anew: $answer"
+    were_done=$(upgrades "$mount" 'done')
+    were_refused=$(upgrades "$mount" refused)
+    answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1)
+    case $? in
+      0) continue ;;
+      3) echo "$answer" >&2; continue ;;
+      4 | 124) ;;  # the daemon was asked, and has not answered
+      *) hint "$mount is served by the program from before, until it is mounted anew: $answer"; continue ;;
+    esac
+    if grew "$were_refused" "$(upgrades "$mount" refused)"; then
+      hint "$mount is served by the program from before, until it is mounted anew: $(upgrades "$mount" reason)"
+    elif ! grew "$were_done" "$(upgrades "$mount" 'done')"; then
+      hint "$mount: not known yet whether it goes on as the new program; $mount/.kvcachefs/upgrades will say"
+    fi
   done
 }
 

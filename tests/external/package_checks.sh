@@ -199,8 +199,10 @@ make_package_of_later_format() {
   dpkg-deb --root-owner-group -b /tmp/later /tmp/later.deb
 }
 
+stopped_has_gone_on() { equal "$(stat_of /mnt/stopped generation)" 1; }
+
 changes_under_systemd() {
-  local pid metrics_pid
+  local pid metrics_pid supervisor
   check 'apt installs the package' apt install --no-install-recommends "${old[0]}"
   check 'the service is not enabled' equal "$(systemctl is-enabled kvcachefs || true)" disabled
   check 'nor has it failed' equal "$(systemctl is-active kvcachefs || true)" inactive
@@ -212,6 +214,10 @@ changes_under_systemd() {
   check 'the metrics are served' until_true 10 metrics_served
   mkdir -p /mnt/alone
   check 'a daemon without a supervisor beside them' kvcachefsd --daemonize -o no_supervisor --pool a:size=64M /mnt/alone
+  mkdir -p /mnt/stopped
+  check 'and one whose supervisor will not answer' kvcachefsd --daemonize --pool s:size=64M /mnt/stopped
+  supervisor=$(stat_of /mnt/stopped supervisor_pid)
+  kill -STOP "$supervisor"
   head -c 1M /dev/urandom >/tmp/block
   head -c 4M /dev/urandom >/tmp/kept
   for directory in /mnt/kv/p /mnt/kv/q /mnt/llama; do cp /tmp/kept $directory/kept; done
@@ -229,8 +235,11 @@ changes_under_systemd() {
   check 'the metrics are those of the new program' fails equal "$(systemctl show -P MainPID kvcachefs-metrics)" "$metrics_pid"
   check 'and served' until_true 10 metrics_served
   check 'what could not be upgraded is a hint' said '/mnt/alone is served by the program from before, until it is mounted anew'
-  umount /mnt/alone
-  check 'its daemon ends when it is unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/alone'
+  check 'what is not known yet is no such hint' said '/mnt/stopped: not known yet whether it goes on as the new program'
+  kill -CONT "$supervisor"
+  check 'it goes on as the new program when it comes to it' until_true 20 stopped_has_gone_on
+  umount /mnt/alone /mnt/stopped
+  check 'their daemons end when they are unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/(alone|stopped)'
 
   check 'a downgrade to a version that knows the formats' apt install "${old[0]}"
   check 'is installed' equal "$(installed)" "ii $(version_of "${old[0]}")"
