@@ -12,10 +12,10 @@ hint() {
 }
 
 # A line for each daemon: the number of its file system, and where all of it is mounted. What is mounted elsewhere of it are
-# binds of its pools.
+# binds of its pools. A space in a path is \040 there, which each shell's printf knows, unlike the \x20 of findmnt.
 served() {
-  findmnt --raw --noheadings --types fuse.kvcachefs --output FSROOT,MAJ:MIN,TARGET |
-    awk '$1 == "/" && !seen[$2]++ { print $2, $3 }'
+  awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && $4 == "/" && !seen[$3]++) print $3, $5 }' \
+    /proc/self/mountinfo
 }
 
 # upgrades MOUNT WHICH: how many were done or refused, or why the last was; nothing if the mount does not answer.
@@ -48,7 +48,7 @@ upgrade() {
 }
 
 unmount_binds() {
-  findmnt --raw --noheadings --output MAJ:MIN,TARGET | awk -v device="$1" '$1 == device { print $2 }' | tac |
+  awk -v device="$1" '$3 == device { print $5 }' /proc/self/mountinfo | tac |
     while read -r escaped; do
       umount "$(printf '%b' "$escaped")"
     done

@@ -199,7 +199,7 @@ make_package_of_later_format() {
   dpkg-deb --root-owner-group -b /tmp/later /tmp/later.deb
 }
 
-stopped_has_gone_on() { equal "$(stat_of /mnt/stopped generation)" 1; }
+stopped_has_gone_on() { equal "$(stat_of '/mnt/is stopped' generation)" 1; }
 
 changes_under_systemd() {
   local pid metrics_pid supervisor
@@ -214,9 +214,9 @@ changes_under_systemd() {
   check 'the metrics are served' until_true 10 metrics_served
   mkdir -p /mnt/alone
   check 'a daemon without a supervisor beside them' kvcachefsd --daemonize -o no_supervisor --pool a:size=64M /mnt/alone
-  mkdir -p /mnt/stopped
-  check 'and one whose supervisor will not answer' kvcachefsd --daemonize --pool s:size=64M /mnt/stopped
-  supervisor=$(stat_of /mnt/stopped supervisor_pid)
+  mkdir -p '/mnt/is stopped'
+  check 'and one whose supervisor will not answer' kvcachefsd --daemonize --pool s:size=64M '/mnt/is stopped'
+  supervisor=$(stat_of '/mnt/is stopped' supervisor_pid)
   kill -STOP "$supervisor"
   head -c 1M /dev/urandom >/tmp/block
   head -c 4M /dev/urandom >/tmp/kept
@@ -235,11 +235,11 @@ changes_under_systemd() {
   check 'the metrics are those of the new program' fails equal "$(systemctl show -P MainPID kvcachefs-metrics)" "$metrics_pid"
   check 'and served' until_true 10 metrics_served
   check 'what could not be upgraded is a hint' said '/mnt/alone is served by the program from before, until it is mounted anew'
-  check 'what is not known yet is no such hint' said '/mnt/stopped: not known yet whether it goes on as the new program'
+  check 'what is not known yet is no such hint' said '/mnt/is stopped: not known yet whether it goes on as the new program'
   kill -CONT "$supervisor"
   check 'it goes on as the new program when it comes to it' until_true 20 stopped_has_gone_on
-  umount /mnt/alone /mnt/stopped
-  check 'their daemons end when they are unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/(alone|stopped)'
+  umount /mnt/alone '/mnt/is stopped'
+  check 'their daemons end when they are unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/(alone|is stopped)'
 
   check 'a downgrade to a version that knows the formats' apt install "${old[0]}"
   check 'is installed' equal "$(installed)" "ii $(version_of "${old[0]}")"
