@@ -62,6 +62,9 @@ without_service_manager() {
   for page in man1/kvcachefs.1 man5/kvcachefs.toml.5 man7/kvcachefs.7 man8/kvcachefsd.8 man8/mount.kvcachefs.8; do
     check "the manual $page" test -n "$(dpkg -L kvcachefs | grep "/$page.gz")"
   done
+  for document in CONTRIBUTING.md connectors.md bench/README.md examples/connector.py examples/connector.cc; do
+    check "$document, which the README names" grep -qE "/doc/kvcachefs/$document(.gz)?\$" <(dpkg -L kvcachefs)
+  done
   check 'the group of those who may steer pools' getent group kvcachefs
   check 'no file lies outside /usr merged' fails grep -E '^/(bin|sbin|lib64)/' <(dpkg -L kvcachefs)
   check 'all files are as they were packed' dpkg --verify kvcachefs
