@@ -3,7 +3,8 @@
 # the scripts of the packages, as root; always succeeds, and says on standard error what could not be done.
 #
 # usage: package-mounts upgrade   have each daemon go on as the program that is installed: no mount ends
-#        package-mounts stop      stop each daemon whose mount no process uses, and unmount what it served
+#        package-mounts stop      before a removal: stop each daemon whose mount no process uses, unmount what it served, and
+#                                 name the lines of /etc/fstab that nothing mounts from then on
 set -u
 
 hint() {
@@ -11,22 +12,43 @@ hint() {
 }
 
 # A line for each daemon: the number of its file system, and where all of it is mounted. What is mounted elsewhere of it are
-# binds of its pools.
+# binds of its pools. A space in a path is \040 there, which each shell's printf knows, unlike the \x20 of findmnt.
 served() {
-  findmnt --raw --noheadings --types fuse.kvcachefs --output FSROOT,MAJ:MIN,TARGET |
-    awk '$1 == "/" && !seen[$2]++ { print $2, $3 }'
+  awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && $4 == "/" && !seen[$3]++) print $3, $5 }' \
+    /proc/self/mountinfo
+}
+
+# upgrades MOUNT WHICH: how many were done or refused, or why the last was; nothing if the mount does not answer.
+upgrades() {
+  timeout 10 sed -n "s/^$2 //p" "$1/.kvcachefs/upgrades" 2>/dev/null
+}
+
+grew() {
+  [ -n "$1" ] && [ -n "$2" ] && [ "$1" -lt "$2" ]
 }
 
 upgrade() {
   served | while read -r _ escaped; do
     mount=$(printf '%b' "$escaped")
-    answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1) ||
-      hint "$mount is served by the program from before, until it is mounted anew: $answer"
+    were_done=$(upgrades "$mount" 'done')
+    were_refused=$(upgrades "$mount" refused)
+    answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1)
+    case $? in
+      0) continue ;;
+      3) echo "$answer" >&2; continue ;;
+      4 | 124) ;;  # the daemon was asked, and has not answered
+      *) hint "$mount is served by the program from before, until it is mounted anew: $answer"; continue ;;
+    esac
+    if grew "$were_refused" "$(upgrades "$mount" refused)"; then
+      hint "$mount is served by the program from before, until it is mounted anew: $(upgrades "$mount" reason)"
+    elif ! grew "$were_done" "$(upgrades "$mount" 'done')"; then
+      hint "$mount: not known yet whether it goes on as the new program; $mount/.kvcachefs/upgrades will say"
+    fi
   done
 }
 
 unmount_binds() {
-  findmnt --raw --noheadings --output MAJ:MIN,TARGET | awk -v device="$1" '$1 == device { print $2 }' | tac |
+  awk -v device="$1" '$3 == device { print $5 }' /proc/self/mountinfo | tac |
     while read -r escaped; do
       umount "$(printf '%b' "$escaped")"
     done
@@ -44,9 +66,18 @@ stop() {
   done
 }
 
+# systemd goes on with a start where a mount fails that has one of these options.
+name_lines_of_fstab() {
+  [ -r /etc/fstab ] || return
+  awk '$1 !~ /^#/ && $3 == "kvcachefs" {
+    if (!any++) print "kvcachefs: without the package nothing mounts these lines of /etc/fstab; one without nofail stops the next boot:"
+    print "kvcachefs:   " $0 (("," $4 ",") ~ /,(nofail|noauto|_netdev|x-systemd.automount),/ ? "" : "  <- stops it")
+  }' /etc/fstab >&2
+}
+
 case ${1:-} in
   upgrade) upgrade ;;
-  stop) stop ;;
-  *) sed -n '/^# usage/,/^#  /s/^# //p' "$0" >&2; exit 2 ;;
+  stop) stop; name_lines_of_fstab ;;
+  *) sed -n '/^# usage/,/from then on$/s/^# //p' "$0" >&2; exit 2 ;;
 esac
 exit 0

@@ -179,12 +179,15 @@ CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnv
   for (double waited_s = 0; waited_s < kUpgradePatienceS; waited_s += kUpgradeLookS) {
     if (!environment.wait(kUpgradeLookS)) break;
     Result<StatsReading> after = tree.daemon_stats("upgrades");
-    if (!after) return pass(after);
+    if (!after && is_daemon_gone(after.error().code)) return pass(after);
+    if (!after) continue;
     if (after->number("refused") != before->number("refused")) return stop(kFailure, after->text("reason"));
     if (after->number("done") == before->number("done")) continue;
     return print_version(tree, environment);
   }
-  return stop(kFailure, fmt::format("process {} has not become another; its log may say why", supervisor));
+  return stop(kNotKnownYet, fmt::format("process {} has neither become another nor refused to, in {} s: its "
+                                        "log and .kvcachefs/upgrades will say",
+                                        supervisor, kUpgradePatienceS));
 }
 
 CliResult<void> show_help(const CliArguments& arguments, const CliEnvironment& environment) {

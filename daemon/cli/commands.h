@@ -16,7 +16,7 @@
 
 namespace kvcachefs {
 
-enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kNotMounted = 3 };
+enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kNotMounted = 3, kNotKnownYet = 4 };
 
 struct CliError {
   CliError(int code, std::string text) : exit_code(code), message(std::move(text)) {}

@@ -139,8 +139,8 @@ std::string fish(const std::vector<CompletedCommand>& commands, const std::strin
       switch (argument) {
         case Argument::kPool:
           out += fmt::format(
-              "complete -c kvcachefs -n {} -a '(ls (findmnt -n -f -o TARGET -t fuse.kvcachefs "
-              "2>/dev/null) 2>/dev/null)'\n",
+              "complete -c kvcachefs -n {} -a '(for mount in (findmnt -n -f -o TARGET -t "
+              "fuse.kvcachefs 2>/dev/null); ls $mount 2>/dev/null; end)'\n",
               seen);
           break;
         case Argument::kKey:

@@ -63,6 +63,9 @@ without_service_manager() {
   for page in man1/kvcachefs.1 man5/kvcachefs.toml.5 man7/kvcachefs.7 man8/kvcachefsd.8 man8/mount.kvcachefs.8; do
     check "the manual $page" test -n "$(dpkg -L kvcachefs | grep "/$page.gz")"
   done
+  for document in CONTRIBUTING.md connectors.md bench/README.md examples/connector.py examples/connector.cc; do
+    check "$document, which the README names" grep -qE "/doc/kvcachefs/$document(.gz)?\$" <(dpkg -L kvcachefs)
+  done
   check 'the group of those who may steer pools' getent group kvcachefs
   check 'no file lies outside /usr merged' fails grep -E '^/(bin|sbin|lib64)/' <(dpkg -L kvcachefs)
   check 'all files are as they were packed' dpkg --verify kvcachefs
@@ -81,12 +84,42 @@ without_service_manager() {
   check 'apt installs it again' apt install --reinstall "${old[0]}"
   check 'and the mount goes on with another process' equal "$(stat_of /run/kvcachefs/mount generation)" 1
   check 'with the entry' same /tmp/entry /mnt/llama/entry
+  echo 'qwen /mnt/qwen kvcachefs size=64M 0 0' >>/etc/fstab
   check 'a removal with a mount that no process uses' apt remove kvcachefs
+  check 'names the line of fstab that stops the next boot' said 'qwen /mnt/qwen kvcachefs size=64M 0 0  <- stops it'
+  check 'and the one that does not' grep -q 'llama /mnt/llama kvcachefs size=64M,nofail 0 0$' "$log"
+  sed -i '/^qwen/d' /etc/fstab
   check 'unmounts it' fails mountpoint -q /mnt/llama
   check 'and ends its daemon' no_process '^[^ ]*kvcachefsd'
   check 'the configuration stays' test -e /etc/kvcachefs.toml
-  check 'a purge' apt purge kvcachefs
+  purge_with_others_files
   check 'leaves nothing' nothing_left
+}
+
+catalog() { mkdir -p "$1" && touch "$1/data.mdb" "$1/lock"; }
+
+# What administrators may have beside what daemons keep under /var/lib/kvcachefs.
+purge_with_others_files() {
+  local state=/var/lib/kvcachefs path
+  local own=("$state/gone" "$state/mnt-kv.settings" "$state/mnt-kv.settings.new" "$state/cut.catalog")
+  local others=("$state/q.spill" "$state/q.spill.catalog/data.mdb" "$state/notes/data.mdb" "$state/notes/text" "$state/disk/data.mdb"
+    "$state/linked/data.mdb" "$state/empty" "$state/used/data.mdb")
+  mkdir -p "$state/disk" "$state/empty"
+  mount -t tmpfs disk "$state/disk"
+  catalog /tmp/linked
+  ln -s /tmp/linked "$state/linked"
+  for path in gone cut.catalog q.spill.catalog notes disk used; do catalog "$state/$path"; done
+  touch "$state/q.spill" "$state/notes/text" "$state/mnt-kv.settings" "$state/mnt-kv.settings.new"
+  exec 5<"$state/used/lock"
+  flock 5
+  check 'a purge, with files of others beside those of the daemon' apt purge kvcachefs
+  exec 5<&-
+  for path in "${own[@]}"; do check "$path goes" fails test -e "$path"; done
+  for path in "${others[@]}"; do check "$path stays" test -e "$path"; done
+  for path in q.spill q.spill.catalog notes disk linked empty used; do check "$path is named" said "$state/$path stays"; done
+  check 'and why one is in use' said "$state/used is in use by a kvcachefsd that still runs"
+  umount "$state/disk"
+  rm -r "$state"
 }
 
 nothing_left() {
@@ -170,8 +203,10 @@ make_package_of_later_format() {
   dpkg-deb --root-owner-group -b /tmp/later /tmp/later.deb
 }
 
+stopped_has_gone_on() { equal "$(stat_of '/mnt/is stopped' generation)" 1; }
+
 changes_under_systemd() {
-  local pid metrics_pid
+  local pid metrics_pid supervisor
   check 'apt installs the package' apt install --no-install-recommends "${old[0]}"
   check 'the service is not enabled' equal "$(systemctl is-enabled kvcachefs || true)" disabled
   check 'nor has it failed' equal "$(systemctl is-active kvcachefs || true)" inactive
@@ -184,6 +219,10 @@ changes_under_systemd() {
   check 'the metrics are served' until_true 10 metrics_served
   mkdir -p /mnt/alone
   check 'a daemon without a supervisor beside them' kvcachefsd --daemonize -o no_supervisor --pool a:size=64M /mnt/alone
+  mkdir -p '/mnt/is stopped'
+  check 'and one whose supervisor will not answer' kvcachefsd --daemonize --pool s:size=64M '/mnt/is stopped'
+  supervisor=$(stat_of '/mnt/is stopped' supervisor_pid)
+  kill -STOP "$supervisor"
   head -c 1M /dev/urandom >/tmp/block
   head -c 4M /dev/urandom >/tmp/kept
   for directory in /mnt/kv/p /mnt/kv/q /mnt/llama; do cp /tmp/kept $directory/kept; done
@@ -201,8 +240,11 @@ changes_under_systemd() {
   check 'the metrics are those of the new program' fails equal "$(systemctl show -P MainPID kvcachefs-metrics)" "$metrics_pid"
   check 'and served' until_true 10 metrics_served
   check 'what could not be upgraded is a hint' said '/mnt/alone is served by the program from before, until it is mounted anew'
-  umount /mnt/alone
-  check 'its daemon ends when it is unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/alone'
+  check 'what is not known yet is no such hint' said '/mnt/is stopped: not known yet whether it goes on as the new program'
+  kill -CONT "$supervisor"
+  check 'it goes on as the new program when it comes to it' until_true 20 stopped_has_gone_on
+  umount /mnt/alone '/mnt/is stopped'
+  check 'their daemons end when they are unmounted' until_true 20 no_process '^[^ ]*kvcachefsd .*/mnt/(alone|is stopped)'
 
   check 'a downgrade to a version that knows the formats' apt install "${old[0]}"
   check 'is installed' equal "$(installed)" "ii $(version_of "${old[0]}")"

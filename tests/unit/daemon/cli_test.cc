@@ -1,5 +1,10 @@
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <cstdlib>
 
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/table.h"
@@ -7,6 +12,35 @@
 #include "tests/unit/daemon/cli_fixture.h"
 
 namespace kvcachefs::cli_test {
+
+// A process of a supervisor's name, which SIGHUP does nothing to.
+class Supervisor {
+ public:
+  Supervisor() {
+    int ends[2];
+    if (::pipe(ends) != 0 || (pid_ = ::fork()) < 0) std::abort();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_NAME, "kvcachefs-super");
+      ::signal(SIGHUP, SIG_IGN);
+      ::close(ends[1]);
+      for (;;) ::pause();
+    }
+    ::close(ends[1]);
+    char none;
+    if (::read(ends[0], &none, 1) != 0) std::abort();  // the end, when the child has closed its own
+    ::close(ends[0]);
+  }
+  ~Supervisor() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+  std::string pid() const { return std::to_string(pid_); }
+
+ private:
+  pid_t pid_ = 0;
+};
 
 TEST_F(CliTest, ShowsAllPools) {
   mount_.add_pool("llama");
@@ -190,6 +224,27 @@ TEST_F(CliTest, UpgradesTheDaemonOfAProcessAlone) {
   EXPECT_EQ(none.exit_code, 3);
   EXPECT_EQ(none.error, "kvcachefs: process " + pid + " serves no kvcachefs that is mounted here\n");
   EXPECT_EQ(run_alone({"upgrade", "--pid", "0"}).exit_code, 2);
+}
+
+TEST_F(CliTest, TellsAnUpgradeThatIsRefusedFromOneWhoseEndIsNotKnown) {
+  const Supervisor supervisor;
+  mount_.write(".kvcachefs/stats", "supervisor_pid " + supervisor.pid() + "\n");
+  mount_.write(".kvcachefs/upgrades", "done 2\nrefused 0\nreason \n");
+  views_ = 5;
+  const Outcome open = run({"upgrade"});
+  EXPECT_EQ(open.exit_code, 4);
+  EXPECT_TRUE(open.error.contains("process " + supervisor.pid() + " has neither become another nor refused"))
+      << open.error;
+
+  views_ = 5;
+  on_wait_ = [&] { mount_.write(".kvcachefs/upgrades", "done 2\nrefused 1\nreason no room\n"); };
+  const Outcome refused = run({"upgrade"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.error, "kvcachefs: no room\n");
+
+  views_ = 5;
+  on_wait_ = [&] { mount_.write(".kvcachefs/upgrades", "done 3\nrefused 1\nreason no room\n"); };
+  EXPECT_EQ(run({"upgrade"}).exit_code, 0);
 }
 
 TEST_F(CliTest, SaysThatNothingIsMounted) {

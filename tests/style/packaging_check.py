@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The packages have the documents that README.md names. What packaging/kubernetes and docs/engines.md start is a configuration that
+kvcachefsd takes, with a volume for all that is to outlive the container, and starts over a mount that is dead. Shells accept what
+the tool has them complete; those that are installed are asked.
+
+usage: tests/style/packaging_check.py ROOT DIRECTORY-OF-PROGRAMS
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+root, programs = Path(sys.argv[1]), Path(sys.argv[2])
+failures = []
+
+
+def text_of(path):
+    return (root / path).read_text()
+
+
+def found(pattern, text, what):
+    match = re.search(pattern, text, re.M)
+    if not match:
+        sys.exit(f"{what} is not found: this check no longer fits it")
+    return match[1]
+
+
+def run(*words, **options):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+
+
+def program(path, script):
+    path.write_text("#!/bin/sh\n" + script + "\n")
+    path.chmod(0o755)
+
+
+def below(path, directories):
+    return any(path == directory or path.startswith(directory + "/") for directory in directories)
+
+
+def check_documents():
+    named = {name for name in re.findall(r"[\w./-]+\.md\b", text_of("README.md")) if not name.startswith("tests/")}
+    if len(named) < 4:
+        sys.exit("README.md: hardly any documents found: this check no longer fits it")
+    debian = set(text_of("packaging/debian/kvcachefs.docs").split())
+    debian |= {line.split()[0] for line in text_of("packaging/debian/kvcachefs.install").splitlines()}
+    rpm = {name for line in re.findall(r"^%doc (.*)$", text_of("packaging/rpm/kvcachefs.spec"), re.M) for name in line.split()}
+    for name in sorted(named - debian):
+        failures.append(f"packaging/debian: README.md names {name}, which the package has not")
+    for name in sorted(named - rpm):
+        # Those that %doc would give the name of another lie in a folder.
+        if f"documents/{Path(name).parent}" not in rpm:
+            failures.append(f"packaging/rpm: README.md names {name}, which the package has not")
+
+
+def check_pod(scratch, state):
+    pod = text_of("packaging/kubernetes/daemonset.yaml")
+    configuration = textwrap.dedent(found(r"^  kvcachefs\.toml: \|\n((?: {4}.*\n|\n)+)", pod, "kvcachefs.toml in daemonset.yaml"))
+    # The machine that runs this may have less memory than a node.
+    (scratch / "kvcachefs.toml").write_text(re.sub(r'^size = ".*"', 'size = "64M"', configuration, flags=re.M))
+    checked = run(programs / "kvcachefsd", "--check-config", "--config", scratch / "kvcachefs.toml", "-o", "state_dir=none")
+    if checked.returncode != 0:
+        failures.append(f"daemonset.yaml: {checked.stderr}")
+    on_host = set(re.findall(r"- name: (\w+)\n +hostPath:", pod))
+    volumes = [path for name, path in re.findall(r"- name: (\w+)\n +mountPath: (\S+)", pod) if name in on_host]
+    mount_point = found(r'^mountpoint = "(.*)"', configuration, "the mount point in daemonset.yaml")
+    for path in [state, mount_point, *re.findall(r'^spill = "(.*)"', configuration, re.M)]:
+        if not below(path, volumes):
+            failures.append(f"daemonset.yaml: {path} goes with the pod")
+    # As in a dead mount, which is there and cannot be looked into, mkdir fails.
+    start = found(r"^ +- (mkdir .*)$", pod, "the command of daemonset.yaml")
+    if mount_point not in start:
+        failures.append(f"daemonset.yaml: the command makes another directory than {mount_point}")
+    (scratch / "dead").write_text("")
+    program(scratch / "kvcachefsd", 'echo "started $*"')
+    started = run("sh", "-c", start.replace(mount_point, str(scratch / "dead")), env={"PATH": f"{scratch}:{os.environ['PATH']}"})
+    if started.stdout != "started --config /etc/kvcachefs/kvcachefs.toml\n":
+        failures.append(f"daemonset.yaml: over a dead mount no daemon is started: {started.stderr}")
+
+
+def check_docker(state):
+    command = found(r"^ +docker run -d --name kvcachefs ((?:.*\\\n)+.*)$", text_of("docs/engines.md"), "the daemon in docs/engines.md")
+    volumes = re.findall(r"-v [^:\s]+:([^:\s]+)", command)
+    for path in [state, *re.findall(r"spill=([^,\s]+)", command)]:
+        if not below(path, volumes):
+            failures.append(f"docs/engines.md: {path} goes with the container")
+
+
+def check_completion(scratch, shell, check, ask):
+    """The script's syntax; and as pools it has the names in the mount, and none if nothing is mounted."""
+    script = scratch / f"completion.{shell}"
+    script.write_text(run(programs / "kvcachefs", "completion", shell, check=True).stdout)
+    if not shutil.which(shell):
+        return
+    syntax = run(shell, check, script)
+    if syntax.returncode != 0 or syntax.stderr:
+        failures.append(f"completion {shell}: {syntax.stderr}")
+    for directory in ("here", "mount/a-pool"):
+        (scratch / directory).mkdir(parents=True, exist_ok=True)
+    (scratch / "here/no-pool").write_text("")
+    for answer, pools in (("exit 1", []), (f"echo {scratch}/mount", ["a-pool"])):
+        program(scratch / "findmnt", answer)
+        asked = run(shell, "-c", ask, cwd=scratch / "here",
+                    env={"PATH": f"{scratch}:{os.environ['PATH']}", "HOME": str(scratch), "SCRIPT": str(script)})
+        if asked.stdout.split() != pools:
+            failures.append(f"completion {shell}: has {asked.stdout.split()} for pools, not {pools}: {asked.stderr}")
+
+
+with tempfile.TemporaryDirectory() as directory:
+    scratch = Path(directory)
+    state = found(r'state_dir = "(.*)";', text_of("daemon/config.h"), "the state directory in daemon/config.h")
+    check_documents()
+    check_pod(scratch, state)
+    check_docker(state)
+    check_completion(scratch, "bash", "-n",
+                     'source "$SCRIPT"; COMP_WORDS=(kvcachefs status ""); COMP_CWORD=2; _kvcachefs; echo "${COMPREPLY[@]}"')
+    check_completion(scratch, "zsh", "-n",
+                     'compadd() { shift; print -r -- "$@" }; words=(kvcachefs status ""); CURRENT=3; source "$SCRIPT"')
+    check_completion(scratch, "fish", "--no-execute", 'source "$SCRIPT"; complete -C "kvcachefs status "')
+for failure in failures:
+    print(failure)
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
