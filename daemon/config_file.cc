@@ -242,8 +242,9 @@ Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes,
   return reader.read(parsed.table(), config, origins);
 }
 
-// The files of the directory beside the configuration file, in the order of their names.
-Result<std::vector<std::filesystem::path>> further_files(const std::filesystem::path& file) {
+}  // namespace
+
+Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& file) {
   std::filesystem::path directory = file;
   directory.replace_extension(".d");
   std::error_code error;
@@ -257,14 +258,12 @@ Result<std::vector<std::filesystem::path>> further_files(const std::filesystem::
   return files;
 }
 
-}  // namespace
-
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins) {
   Config changed = config;
   PoolOrigins changed_origins = origins;
   if (auto done = read_file(file, memory_bytes, false, changed, changed_origins); !done) return done;
-  auto further = further_files(file);
+  auto further = further_config_files(file);
   if (!further) return pass(further);
   for (const std::filesystem::path& each : *further)
     if (auto done = read_file(each, memory_bytes, true, changed, changed_origins); !done) return done;
