@@ -18,9 +18,9 @@ namespace kvcachefs {
 class Announcement {
  public:
   explicit Announcement(int fd) : fd_(fd) {}
-  void ready(const std::string& runtime_dir) {
+  void ready(const std::string& log) {
     if (!fd_) return;
-    log_to(log_path(runtime_dir));
+    log_to(log);
     if (auto null = sys::open_at(AT_FDCWD, "/dev/null", O_RDWR)) {
       (void)dup2(null->get(), STDIN_FILENO);
       (void)dup2(null->get(), STDOUT_FILENO);

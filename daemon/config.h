@@ -105,11 +105,13 @@ Result<void> check_pools(const Config& config, const PoolOrigins& origins, uint6
 // Over io_uring no open may wait, and an open of an entry that is only on the disk has to.
 Result<void> check_transport(const Config& config, const PoolOrigins& origins);
 
-// These two functions are in daemon/config_file.cc. Beside FILE.toml, the files FILE.d/*.toml are read, which
-// have pools alone; no two files define the same pool. The reader changes `config` and `origins` only on
-// success.
+// These three functions are in daemon/config_file.cc. Beside FILE.toml, the files FILE.d/*.toml are read,
+// which have pools alone; no two files define the same pool. The reader changes `config` and `origins` only
+// on success.
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins);
+// FILE.d/*.toml, in the order of their names.
+Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& file);
 // The text is TOML that read_config_file() reads back as it is, unless a path is no UTF-8. It leaves out
 // `daemonize`, which only the command line has.
 std::string format_config(const Config& config);

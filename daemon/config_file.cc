@@ -146,6 +146,25 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+// The result is on one line, but for a long array.
+std::string toml_text(const toml::node& node) {
+  std::ostringstream out;
+  constexpr auto kFlags = toml::format_flags::allow_unicode_strings;
+  if (const toml::table* const table = node.as_table()) {
+    toml::table inline_table = *table;
+    inline_table.is_inline(true);
+    out << toml::toml_formatter(inline_table, kFlags);
+  } else {
+    out << toml::toml_formatter(node, kFlags);
+  }
+  return out.str();
+}
+
+// The result is a basic string, whatever the text: literal and multi-line strings are not allowed.
+std::string toml_string(std::string text) {
+  return toml_text(toml::value<std::string>(std::move(text)));
+}
+
 // What the daemon has written itself, so that the text of a value is a string, always.
 class KeptReader {
  public:
@@ -154,9 +173,12 @@ class KeptReader {
   Result<KeptPools> read(const toml::table& table) const {
     KeptPools pools;
     for (const auto& [key, node] : table) {
+      if (key.str() != "pools") {
+        pools[""].unknown.emplace(key.str(), toml_text(node));
+        continue;
+      }
       const toml::table* const named = node.as_table();
-      if (key.str() != "pools" || named == nullptr)
-        return wrong(key.source(), fmt::format("unknown key '{}'", key.str()));
+      if (named == nullptr) return wrong(key.source(), "pools is not a table of pools");
       for (const auto& [name, pool] : *named) {
         const toml::table* const settings = pool.as_table();
         if (settings == nullptr) return wrong(name.source(), fmt::format("{} is not a pool", name.str()));
@@ -180,11 +202,12 @@ class KeptReader {
     KeptPool pool;
     PoolOptions scratch;
     for (const auto& [key, node] : settings) {
-      const auto flag = node.value_exact<bool>();
-      if (flag && key.str() == kCreated) {
-        pool.is_created = *flag;
-      } else if (flag && key.str() == kDeleted) {
-        pool.is_deleted = *flag;
+      if (key.str() == kCreated || key.str() == kDeleted) {
+        const auto flag = node.value_exact<bool>();
+        if (!flag) return wrong(node.source(), fmt::format("{} is not true or false", key.str()));
+        (key.str() == kCreated ? pool.is_created : pool.is_deleted) = *flag;
+      } else if (find_pool_setting(key.str()) == nullptr) {
+        pool.unknown.emplace(key.str(), toml_text(node));
       } else {
         const auto text = node.value_exact<std::string>();
         if (!text) return wrong(node.source(), fmt::format("{} is no text", key.str()));
@@ -199,14 +222,6 @@ class KeptReader {
   const std::string& file_;
   const uint64_t memory_bytes_;
 };
-
-// The result is a basic string, whatever the text: literal and multi-line strings are not allowed.
-std::string toml_string(std::string text) {
-  std::ostringstream out;
-  out << toml::toml_formatter(toml::value<std::string>(std::move(text)),
-                              toml::format_flags::allow_unicode_strings);
-  return out.str();
-}
 
 Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes, bool pools_alone,
                        Config& config, PoolOrigins& origins) {
@@ -227,8 +242,9 @@ Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes,
   return reader.read(parsed.table(), config, origins);
 }
 
-// The files of the directory beside the configuration file, in the order of their names.
-Result<std::vector<std::filesystem::path>> further_files(const std::filesystem::path& file) {
+}  // namespace
+
+Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& file) {
   std::filesystem::path directory = file;
   directory.replace_extension(".d");
   std::error_code error;
@@ -242,14 +258,12 @@ Result<std::vector<std::filesystem::path>> further_files(const std::filesystem::
   return files;
 }
 
-}  // namespace
-
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins) {
   Config changed = config;
   PoolOrigins changed_origins = origins;
   if (auto done = read_file(file, memory_bytes, false, changed, changed_origins); !done) return done;
-  auto further = further_files(file);
+  auto further = further_config_files(file);
   if (!further) return pass(further);
   for (const std::filesystem::path& each : *further)
     if (auto done = read_file(each, memory_bytes, true, changed, changed_origins); !done) return done;
@@ -277,11 +291,13 @@ std::string format_kept_pools(const KeptPools& pools) {
       "# kvcachefsd wrote this, down to the last line: what was changed of its pools while it served, over "
       "its configuration.\n"
       "# `kvcachefs get` shows it, and `kvcachefs reset` takes it back.\n";
+  // The empty name comes first: its keys are in no table.
   for (const auto& [name, pool] : pools) {
-    out += fmt::format("\n[pools.{}]\n", toml_string(name));
+    out += name.empty() ? "\n" : fmt::format("\n[pools.{}]\n", toml_string(name));
     if (pool.is_created) out += fmt::format("{} = true\n", kCreated);
     if (pool.is_deleted) out += fmt::format("{} = true\n", kDeleted);
     for (const auto& [key, value] : pool.values) out += fmt::format("{} = {}\n", key, toml_string(value));
+    for (const auto& [key, value] : pool.unknown) out += fmt::format("{} = {}\n", toml_string(key), value);
   }
   out += kLastLine;
   return out;

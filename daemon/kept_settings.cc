@@ -148,6 +148,10 @@ void KeptSettings::tell(const Config& config, const KeptPools& kept) {
       log_info("pool {}: {} is {}, as it was set: `kvcachefs reset {} {}` takes that back", pool.name, key,
                value, pool.name, key);
   }
+  for (const auto& [name, its] : kept)
+    for (const auto& [key, value] : its.unknown)
+      log_warning("{}: {}unknown key '{}': it stays there, and has no effect", file_of(config),
+                  name.empty() ? "" : fmt::format("pool {}: ", name), key);
 }
 
 Result<std::vector<PoolOptions>> KeptSettings::served(const Config& config, const PoolOrigins& origins,

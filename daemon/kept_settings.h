@@ -3,7 +3,9 @@
 // that were deleted. They go over the configuration. Any thread, but for read() and over(), which a start
 // calls. Failure: a file that cannot be read, is wrong or was cut short, or that another user may write to,
 // is EINVAL or the errno and one line that names it, and stays as it is; what cannot be written down, or
-// where another process has written since, is logged, and stands in the `settings` of its pool.
+// where another process has written since, is logged, and stands in the `settings` of its pool. A key that
+// is not known is no failure, because an older program is to start with the file of a newer one: it stays
+// in the file, and tell() warns of it.
 #pragma once
 
 #include <cerrno>
@@ -24,10 +26,13 @@ struct KeptPool {
   bool is_created = false;                                 // the configuration does not have it
   bool is_deleted = false;                                 // the configuration has it
   std::map<std::string, std::string, std::less<>> values;  // by the setting's key
+  // What this version does not know, a newer one has written: each value in TOML, by its key.
+  std::map<std::string, std::string, std::less<>> unknown = {};
 
   bool operator==(const KeptPool&) const = default;
-  bool is_nothing() const { return !is_created && !is_deleted && values.empty(); }
+  bool is_nothing() const { return !is_created && !is_deleted && values.empty() && unknown.empty(); }
 };
+// The empty name, which no pool has, is for what is unknown beside the pools.
 using KeptPools = std::map<std::string, KeptPool, std::less<>>;
 
 // In daemon/config_file.cc. The text is TOML; the reader answers EINVAL and `FILE:LINE: message`.

@@ -6,11 +6,12 @@
 #include <cstdio>
 
 #include "base/sys.h"
+#include "daemon/runtime_dir.h"
 
 namespace kvcachefs {
 
-std::string log_path(const std::string& runtime_dir) {
-  return runtime_dir + "/kvcachefsd.log";
+std::string log_path(const std::string& runtime_dir, const std::string& mountpoint) {
+  return RuntimeDir::directory_of(runtime_dir, mountpoint) + ".log";
 }
 
 void log_to(const std::string& path) {

@@ -24,6 +24,7 @@
 #include "daemon/command_line.h"
 #include "daemon/handovers.h"
 #include "daemon/kept_settings.h"
+#include "daemon/log_file.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
 #include "daemon/serve.h"
@@ -186,7 +187,7 @@ int serve_from(Start start, Config& config, const Succession& succession, Servic
   std::string why = ended.error().message;
   if (ended.error().code == EBUSY) {
     auto again = mount_again(config);
-    if (again) announcement.ready(config.runtime_dir.string());
+    if (again) announcement.ready(log_path(config.runtime_dir.string(), config.mountpoint.string()));
     if (again) return 0;
     why = std::move(again.error().message);
   }

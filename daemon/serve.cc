@@ -204,9 +204,10 @@ void serve_clients(const Config& config, Session& session, const Pools& pools, c
            session.passthrough() ? "passthrough" : "daemon",
            session.over_io_uring() ? "io_uring" : "dev_fuse", pools.list().size());
   survivors.children().serving(now_ns());
-  audience.announcement.ready(config.runtime_dir.string());
+  const std::string log = log_path(config.runtime_dir.string(), config.mountpoint.string());
+  audience.announcement.ready(log);
   audience.served();
-  const auto gets_on = [&audience, log = log_path(config.runtime_dir.string())] {
+  const auto gets_on = [&audience, &log] {
     keep_log_bounded(log);
     audience.gets_on();
   };

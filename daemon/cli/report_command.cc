@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <ostream>
 
 #include "base/key_value.h"
@@ -13,6 +12,7 @@
 #include "base/sys.h"
 #include "base/sys_disk.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/daemon_process.h"
 #include "daemon/cli/masked_names.h"
 #include "daemon/log_file.h"
 #include "daemon/running_daemon.h"
@@ -24,6 +24,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kLogLines = 200;
+constexpr const char* kService = "kvcachefs.service";  // as the packages have it
 
 std::string or_why(Result<std::string> text) {
   if (!text) return fmt::format("cannot be had: {}\n", text.error().message);
@@ -141,30 +142,31 @@ std::string disks(const MountTree& tree, const CliEnvironment& environment,
   return out;
 }
 
-Result<std::string> journal() {
-  std::string text;
-  // The service's name is the package's.
-  FILE* const answer = ::popen(
-      "journalctl --unit kvcachefs.service --lines 200 --no-pager --output short-iso 2>/dev/null", "r");
-  if (answer == nullptr) return fail(ENOENT, "journalctl cannot be run");
-  char piece[4096];
-  for (size_t got; (got = std::fread(piece, 1, sizeof piece, answer)) > 0;) text.append(piece, got);
-  if (::pclose(answer) != 0) return fail(ENOENT, "journalctl has none");
-  return text;
+// The mount that is meant; empty if none is known.
+std::string mount_of(const CliArguments& arguments, const CliEnvironment& environment) {
+  if (!arguments.mount.empty()) return resolve_mount_point(arguments.mount).value_or(arguments.mount);
+  const auto mounts = read_mounts(environment.mountinfo);
+  return mounts ? only_root(*mounts, "").value_or("") : "";
 }
 
-std::string log_lines(const CliArguments& arguments, const std::vector<std::string>& directories) {
-  Result<std::string> text = sys::read_text(log_path(arguments.runtime_dir).c_str());
-  std::string out = log_path(arguments.runtime_dir) + '\n';
-  if (!text) {
-    out = fmt::format("{}; the journal of kvcachefs.service\n", text.error().message);
-    text = journal();
-  }
-  if (!text) return out + or_why(text);
+// Without a process that can be asked, the log has its mount's name. The service's may be another mount's, so
+// that it is taken for a daemon that is gone alone.
+std::vector<DaemonLog> logs(pid_t process, const std::string& file, bool is_gone) {
+  if (process > 0) return {log_of(process, file)};
+  std::vector<DaemonLog> all;
+  if (!file.empty()) all.push_back(log_in(file));
+  if (file.empty()) all.push_back({"of a daemon in the background", fail(ENOENT, "--mount says of which")});
+  if (is_gone) all.push_back(journal_of(kService));
+  return all;
+}
+
+std::string last_lines(const DaemonLog& log, bool with_names, const std::vector<std::string>& directories) {
+  std::string out = log.place + '\n';
+  if (!log.end) return out + or_why(log.end);
   std::vector<std::string_view> lines;
-  for (std::string_view rest = *text; !rest.empty();) lines.push_back(take_part(rest, '\n'));
+  for (std::string_view rest = *log.end; !rest.empty();) lines.push_back(take_part(rest, '\n'));
   for (size_t at = lines.size() - std::min(lines.size(), kLogLines); at < lines.size(); ++at)
-    out += (arguments.names ? std::string(lines[at]) : masked_names(lines[at], directories)) + '\n';
+    out += (with_names ? std::string(lines[at]) : masked_names(lines[at], directories)) + '\n';
   return out;
 }
 
@@ -179,12 +181,16 @@ CliResult<void> report(const CliArguments& arguments, const CliEnvironment& envi
   section(environment, "versions", versions(tree));
   const SystemFacts facts = gather_system_facts(std::nullopt);
   section(environment, "system", format_system(judge_system(facts), facts.release));
+  const auto number =
+      tree == nullptr ? 0 : static_cast<pid_t>(tree->daemon_stats().value_or(StatsReading()).number("pid"));
+  const pid_t process = is_daemon(number) ? number : 0;
+  const std::string unseen = gone.empty() ? "cannot be had: its process is not seen from here\n" : gone;
+  section(environment, "command line", process > 0 ? or_why(command_line_of(process)) : unseen);
+  section(environment, "configuration file", process > 0 ? or_why(configuration_files_of(process)) : unseen);
   section(environment, "configuration", tree == nullptr ? gone : configuration(*tree, pools));
   section(environment, "statistics", tree == nullptr ? gone : statistics(*tree, pools));
   section(environment, "upgrades", tree == nullptr ? gone : or_why(tree->read_daemon_file("upgrades")));
   section(environment, "mounts", mount_lines(environment, arguments.runtime_dir));
-  const pid_t process =
-      tree == nullptr ? 0 : static_cast<pid_t>(tree->daemon_stats().value_or(StatsReading()).number("pid"));
   section(environment,
           process > 0 ? "memory of the daemon" : "memory, of this process: the daemon cannot be asked",
           memory(process));
@@ -200,7 +206,10 @@ CliResult<void> report(const CliArguments& arguments, const CliEnvironment& envi
     directories.push_back(arguments.runtime_dir);
     if (!arguments.mount.empty()) directories.push_back(arguments.mount);
   }
-  section(environment, "log", log_lines(arguments, directories));
+  const std::string mount = mount_of(arguments, environment);
+  const std::string file = mount.empty() ? "" : log_path(arguments.runtime_dir, mount);
+  for (const DaemonLog& log : logs(process, file, tree == nullptr))
+    section(environment, "log", last_lines(log, arguments.names, directories));
   return {};
 }
 

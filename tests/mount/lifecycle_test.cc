@@ -11,8 +11,10 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
@@ -21,6 +23,9 @@
 
 namespace kvcachefs::test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LifecycleTest : public ::testing::Test {
  protected:
@@ -240,21 +245,62 @@ TEST_F(LifecycleTest, TwoMountsSideBySide) {
   two.stop();
 }
 
+// It is not a Mount, because it has to outlive the process that the test starts.
+class BackgroundDaemon {
+ public:
+  BackgroundDaemon(const Runner& runner, std::string root, std::vector<std::string> words)
+      : root_(std::move(root)) {
+    make_directory(root_);
+    if (mode() == Mode::kDaemonIo) words.insert(words.begin(), {"-o", "no_passthrough"});
+    if (mode() == Mode::kIoUring) words.insert(words.begin(), {"-o", "io_uring"});
+    words.insert(words.begin(), {"kvcachefsd", "--daemonize", "-o", "runtime_dir=" + runner.file("run"), "-o",
+                                 "state_dir=none"});
+    words.push_back(root_);
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+    // Because the command returned, the daemon serves without further waiting.
+    pid_ = std::stoi(parse_stats(read_file(root_ + "/.kvcachefs/stats")).at("pid"));
+  }
+  ~BackgroundDaemon() {
+    EXPECT_GT(pid_, 1);
+    if (pid_ <= 1) return;
+    EXPECT_EQ(::kill(pid_, SIGTERM), 0);
+    EXPECT_TRUE(eventually([&] { return mounts_below(root_).empty() && ::kill(pid_, 0) != 0; }))
+        << "it does not end";
+  }
+  BackgroundDaemon(const BackgroundDaemon&) = delete;
+  BackgroundDaemon& operator=(const BackgroundDaemon&) = delete;
+  std::string report() const { return run({"kvcachefs", "--mount", root_, "report", "--names"}).out; }
+
+ private:
+  std::string root_;
+  pid_t pid_ = 0;
+};
+
 TEST_F(LifecycleTest, Daemonize) {
   const Runner runner;
-  // The test does not use Mount, because the daemon has to outlive the process that the test starts.
-  std::vector<std::string> words = {"--daemonize", "--pool", "p:size=16M", runner.mount_point()};
-  if (mode() == Mode::kDaemonIo) words.insert(words.begin(), {"-o", "no_passthrough"});
-  if (mode() == Mode::kIoUring) words.insert(words.begin(), {"-o", "io_uring"});
-  words.insert(words.begin(), {"kvcachefsd", "-o", "runtime_dir=" + runner.file("run")});
-  ASSERT_EQ(run(words).exit_code, 0);
-  // Because the command returned, the daemon serves without further waiting.
-  EXPECT_EQ(read_file(runner.mount_point() + "/p/.pool/size"), "16M\n");
-  const pid_t pid = std::stoi(parse_stats(read_file(runner.mount_point() + "/.kvcachefs/stats")).at("pid"));
-  ASSERT_GT(pid, 1);
-  EXPECT_EQ(::kill(pid, SIGTERM), 0);
-  EXPECT_TRUE(eventually([&] { return mounts_below(runner.file("")).empty() && ::kill(pid, 0) != 0; }))
-      << "it does not end";
+  const std::string root = runner.file("one");
+  const BackgroundDaemon daemon(runner, root, {"--pool", "p:size=16M"});
+  EXPECT_EQ(read_file(root + "/p/.pool/size"), "16M\n");
+}
+
+TEST_F(LifecycleTest, DaemonsInTheBackgroundHaveALogEach) {
+  const Runner runner;
+  const std::string root = runner.file("one"), other = runner.file("two"), config = runner.file("kv.toml");
+  std::ofstream(config) << "# a remark\n[pools.p]\nsize = \"16M\"\n";
+  const BackgroundDaemon first(runner, root, {"--config", config});
+  const BackgroundDaemon second(runner, other, {"--pool", "p:size=16M"});
+  EXPECT_NE(write_once(root + "/p/.pool/policy", "of-one"), 0);
+  EXPECT_NE(write_once(other + "/p/.pool/policy", "of-two"), 0);
+  const std::string report = first.report(), another = second.report();
+  for (const std::string& part : std::vector<std::string>{
+           "kvcachefsd --daemonize ", " --config " + config + " ",
+           "# " + config + "\n# a remark\n[pools.p]\n", "== log\n" + runner.file("run/"), "'of-one'"})
+    EXPECT_THAT(report, HasSubstr(part));
+  EXPECT_THAT(report, Not(HasSubstr("of-two")));
+  EXPECT_THAT(another, HasSubstr("'of-two'"));
+  EXPECT_THAT(another, HasSubstr("== configuration file\nnone\n"));
+  EXPECT_THAT(another, Not(HasSubstr("of-one")));
 }
 
 TEST_F(LifecycleTest, LogLinesHavePriorities) {

@@ -22,6 +22,7 @@ PATHS_OF_OTHERS = {
     "alloc/numa_topology.cc": "/proc",
     "alloc/placement.cc": "/proc",
     "daemon/cli/check_command.cc": "the caller's, with the caller's rights",
+    "daemon/cli/daemon_process.cc": "/proc, and what root's daemon names",
     "daemon/cli/cli.cc": "the caller's, with the caller's rights",
     "daemon/cli/find_commands.cc": "a pool in the mount",
     "daemon/cli/metrics_command.cc": "the caller's, with the caller's rights",

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/cli/masked_names.h"
+#include "daemon/log_file.h"
 #include "tests/unit/daemon/cli_fixture.h"
 
 namespace kvcachefs::cli_watch_test {
@@ -137,6 +138,11 @@ TEST_F(CliWatchTest, TheCountersEndWithTheMount) {
   EXPECT_NE(result.error, "");
 }
 
+// Where the log of a daemon in the background lies, below the fake mount's root as the runtime directory.
+std::string log_name(const std::filesystem::path& root) {
+  return std::filesystem::path(log_path(root, std::filesystem::canonical(root))).filename();
+}
+
 TEST_F(CliWatchTest, ReportsWhatATicketAsksFor) {
   mount_.add_pool("llama");
   mount_.write("llama/.pool/settings", "size configured 16G\n");
@@ -146,24 +152,28 @@ TEST_F(CliWatchTest, ReportsWhatATicketAsksFor) {
   for (int i = 0; i < 197; ++i) log += "<6>started\n";
   log += "<4>pool llama: the catalog has lost something, the first: name (node 7, 'secret's name')\n<4>" +
          root + "/llama/secret file: Input/output error\n<6>kvcachefs is served at " + root + "\n";
-  mount_.write("kvcachefsd.log", log);
+  mount_.write(log_name(root), log);
+  mount_.write("mnt-other.mount.log", "<6>of another mount\n");
   const Outcome result = run({"report", "--runtime-dir", root});
   EXPECT_EQ(result.exit_code, 0) << result.error;
   for (const char* part :
        {"== versions\ntool: 0.1.0\ndaemon: kvcachefs 0.1.0\nkernel: ", "== system\n", "\nFUSE",
+        "== command line\ncannot be had: its process is not seen from here\n",
         "== configuration\npool llama\nsize configured 16G\n", "== statistics\nversion 0.1.0\n",
         "\npool llama\nsize_bytes 17179869184\n", "== upgrades\ndone 2\n", "== mounts\n",
         "MemTotal:", "== disks\nnone\n", "(node 7, '[name]')\n", "/llama/[name]\n"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is missing:\n" << result.out;
   EXPECT_EQ(result.out.find("secret"), std::string::npos) << result.out;
   EXPECT_EQ(result.out.find("before the last 200"), std::string::npos);
+  EXPECT_EQ(result.out.find("of another mount"), std::string::npos);
+  EXPECT_EQ(result.out.find("kvcachefs.service"), std::string::npos) << "which may serve another mount";
   EXPECT_NE(result.out.find("<6>kvcachefs is served at " + root + "\n"), std::string::npos);
   EXPECT_NE(run({"report", "--names", "--runtime-dir", root}).out.find("'secret's name'"), std::string::npos);
 }
 
 TEST_F(CliWatchTest, ReportsWithoutADaemon) {
   const std::string root = mount_.root();
-  mount_.write("kvcachefsd.log", "<3>" + root + "/llama/secret: gone\n");
+  mount_.write(log_name(root), "<3>" + root + "/llama/secret: gone\n");
   std::filesystem::remove_all(mount_.root() / ".kvcachefs");
   const Outcome result = run({"report", "--runtime-dir", root});
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -171,7 +181,12 @@ TEST_F(CliWatchTest, ReportsWithoutADaemon) {
             std::string::npos)
       << result.out;
   EXPECT_NE(result.out.find("<3>" + root + "/[name]\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("== log\nthe journal of kvcachefs.service\n"), std::string::npos);
   EXPECT_NE(result.out.find("MemTotal:"), std::string::npos);
+  const Outcome unnamed = run_alone({"report", "--runtime-dir", root});
+  EXPECT_NE(unnamed.out.find("== log\nof a daemon in the background\ncannot be had: --mount says of which\n"),
+            std::string::npos)
+      << unnamed.out;
 }
 
 TEST(MaskedNames, LeaveOutWhatUsersChose) {

@@ -1,6 +1,11 @@
 // The file of what was changed of pools (daemon/kept_settings.h), as text.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "daemon/kept_settings.h"
 
 namespace kvcachefs::kept_pools_test {
@@ -12,11 +17,60 @@ const KeptPools kPools = {
     {"b", {.is_created = false, .is_deleted = true, .values = {}}},
     {"c", {.is_created = false, .is_deleted = false, .values = {{"spill", "/data/\"x\"\\ y"}}}}};
 
+constexpr std::string_view kOfANewerVersion = R"(
+format = 7
+[pools.p]
+policy = "lfu"
+colour = "dark \"blue\""
+weights = [1, 2.5, {a = true}]
+frozen = true
+"a key" = 1979-05-27
+[pools.p.schedule]
+every = "1h"
+[pools.p.schedule.but]
+days = ["Sat", "Sun"]
+[tenants.x]
+share = 3
+
+# end
+)";
+
 TEST(KeptPools, WhatIsWrittenIsRead) {
   for (const KeptPools& pools : {KeptPools(), kPools}) {
     const auto read = parse_kept_pools("F", format_kept_pools(pools), kMemory);
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_EQ(*read, pools);
+  }
+}
+
+TEST(KeptPools, WhatANewerVersionHasWrittenStays) {
+  const auto read = parse_kept_pools("F", kOfANewerVersion, kMemory);
+  ASSERT_TRUE(read) << read.error().message;
+  const KeptPool& pool = read->at("p");
+  EXPECT_EQ(pool.values.size(), 1u);
+  EXPECT_EQ(pool.values.at("policy"), "lfu");
+  EXPECT_EQ(pool.unknown.size(), 5u);
+  EXPECT_FALSE((KeptPool{.values = {}, .unknown = pool.unknown}).is_nothing());
+  const std::string text = format_kept_pools(*read);
+  for (const char* part :
+       {"\"format\" = 7\n", "\"tenants\" = { x = { share = 3 } }\n", "\"colour\" = \"dark \\\"blue\\\"\"\n",
+        "\"weights\" = [ 1, 2.5, { a = true } ]\n", "\"frozen\" = true\n", "\"a key\" = 1979-05-27\n",
+        "\"schedule\" = { but = { days = [ \"Sat\", \"Sun\" ] }, every = \"1h\" }\n"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing:\n" << text;
+  const auto again = parse_kept_pools("F", text, kMemory);
+  ASSERT_TRUE(again) << again.error().message << text;
+  EXPECT_EQ(*again, *read);
+}
+
+TEST(KeptPools, AWrongValueOfAKnownKeyIsRefused) {
+  for (const auto& [line, why] : std::vector<std::pair<std::string, std::string>>{
+           {"policy = \"mru\"", "F:2: policy: 'mru' is not a policy"},
+           {"policy = 3", "F:2: policy is no text"},
+           {"created = \"yes\"", "F:2: created is not true or false"},
+           {"deleted = 1", "F:2: deleted is not true or false"}}) {
+    const auto read = parse_kept_pools("F", "[pools.p]\n" + line + "\n\n# end\n", kMemory);
+    ASSERT_FALSE(read) << line;
+    EXPECT_TRUE(read.error().message.starts_with(why)) << read.error().message;
   }
 }
 

@@ -11,6 +11,11 @@
 
 namespace kvcachefs::log_file_test {
 
+TEST(LogFile, IsOneMountsAlone) {
+  EXPECT_EQ(log_path("/run/kv", "/mnt/kv"), "/run/kv/mnt-kv.mount.log");
+  EXPECT_EQ(log_path("/run/kv", "/mnt"), "/run/kv/mnt.mount.log");
+}
+
 TEST(LogFile, BeginsAnewWhenItHasGrown) {
   const std::string directory = "/tmp/kv-log-" + std::to_string(getpid());
   std::filesystem::create_directory(directory);
