@@ -126,13 +126,6 @@ void similar_remove_million(benchmark::State& state) {
 }
 BENCHMARK(similar_remove_million)->Unit(benchmark::kMillisecond)->Iterations(1);
 
-void similar_forget_owner(benchmark::State& state) {
-  SimilarIndex index;
-  fill(index);
-  for (auto _ : state) index.forget_owner(1);  // it has no claims: the walk alone
-}
-BENCHMARK(similar_forget_owner)->Unit(benchmark::kMillisecond);
-
 void simhash(benchmark::State& state) {
   std::mt19937_64 random(3);
   Tokens tokens = random_tokens(random, kSimilarBlockTokens);

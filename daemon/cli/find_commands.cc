@@ -112,44 +112,61 @@ CliResult<std::string> query_of(const CliArguments& arguments, std::string optio
   return fmt::format("tokens{}{}\n{}", model, options, *ids);
 }
 
-void print_json(const Answer& answer, std::span<const char* const> fields, std::ostream& out) {
+// Of what an answer says of itself, and of each of its rows; what follows in a row is KEY=VALUE.
+using Fields = std::span<const std::string_view>;
+
+bool is_text(std::string_view key) {
+  return key == "name" || key == "agent" || key == "tier";
+}
+
+nlohmann::json value_of(std::string_view key, std::string_view text) {
+  const auto number = is_text(key) ? std::nullopt : number_in<uint64_t>(text);
+  return number ? nlohmann::json(*number) : nlohmann::json(text);
+}
+
+std::string json_text(const Answer& answer, Fields fields) {
   nlohmann::json json = nlohmann::json::object();
   std::string_view words = answer.head;
   for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
     const KeyValue pair = split_key_value(word);
-    if (const auto number = number_in<uint64_t>(*pair.value))
-      json[std::string(pair.key)] = *number;
-    else
-      json[std::string(pair.key)] = *pair.value;
+    json[std::string(pair.key)] = value_of(pair.key, *pair.value);
   }
   auto& rows = json["rows"] = nlohmann::json::array();
   for (const auto& row : answer.rows) {
     auto& object = rows.emplace_back(nlohmann::json::object());
     for (size_t i = 0; i < row.size(); ++i) {
       const KeyValue pair = split_key_value(row[i]);
-      const std::string key = i < fields.size() ? fields[i] : std::string(pair.key);
-      const std::string_view text = i < fields.size() ? std::string_view(row[i]) : *pair.value;
-      const auto number = i < fields.size() ? number_in<uint64_t>(text) : std::nullopt;
-      if (number && key != "name")
-        object[key] = *number;
+      if (i < fields.size())
+        object[std::string(fields[i])] = value_of(fields[i], row[i]);
       else
-        object[key] = text;
+        object[std::string(pair.key)] = *pair.value;
     }
   }
-  out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
-void print_rows(const Answer& answer, std::vector<Table::Column> columns, std::ostream& out) {
-  const size_t fields = columns.size();
+std::string table_text(const Answer& answer, Fields fields) {
+  std::vector<Table::Column> columns;
+  for (const std::string_view field : fields) {
+    auto& column = columns.emplace_back(std::string(field), is_text(field) ? Align::kLeft : Align::kRight);
+    std::ranges::transform(column.title, column.title.begin(), ::toupper);
+  }
   Table table(std::move(columns));
   for (const auto& row : answer.rows) {
-    std::vector<std::string> cells(row.begin(),
-                                   row.begin() + static_cast<ptrdiff_t>(std::min(row.size(), fields)));
-    cells.resize(fields);
-    for (size_t i = fields; i < row.size(); ++i) cells.back() += "  " + row[i];
+    const auto size = static_cast<ptrdiff_t>(std::min(row.size(), fields.size()));
+    std::vector<std::string> cells(row.begin(), row.begin() + size);
+    cells.resize(fields.size());
+    for (size_t i = fields.size(); i < row.size(); ++i) cells.back() += "  " + row[i];
     table.add(std::move(cells));
   }
-  if (!answer.rows.empty()) out << table.text();
+  return answer.rows.empty() ? std::string() : table.text();
+}
+
+CliResult<void> print(const CliResult<Answer>& answer, Fields fields, const CliArguments& arguments,
+                      std::ostream& out) {
+  if (!answer) return std::unexpected(answer.error());
+  out << (arguments.json ? json_text(*answer, fields) : answer->head + '\n' + table_text(*answer, fields));
+  return {};
 }
 
 }  // namespace
@@ -244,20 +261,10 @@ CliResult<void> match(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
   auto query = query_of(arguments);
   if (!query) return std::unexpected(query.error());
-  auto answer = ask(tree, arguments.pool, "match", *query);
-  if (!answer) return std::unexpected(answer.error());
-  const bool names = !arguments.names_file.empty();
-  static constexpr std::array kPieces = {"first", "end", "tier", "version", "name"};
-  if (arguments.json) {
-    print_json(*answer, names ? std::span(kPieces).first(3) : std::span(kPieces), environment.out);
-    return {};
-  }
-  environment.out << answer->head << '\n';
-  std::vector<Table::Column> columns = {
-      {"FIRST", Align::kRight}, {"END", Align::kRight}, {"TIER", Align::kLeft}};
-  if (!names) columns.insert(columns.end(), {{"VERSION", Align::kRight}, {"NAME", Align::kLeft}});
-  print_rows(*answer, std::move(columns), environment.out);
-  return {};
+  static constexpr std::array<std::string_view, 5> kFields = {"first", "end", "tier", "version", "name"};
+  const Fields of_names = Fields(kFields).first(3);
+  return print(ask(tree, arguments.pool, "match", *query),
+               arguments.names_file.empty() ? Fields(kFields) : of_names, arguments, environment.out);
 }
 
 CliResult<void> similar(const MountTree& tree, const CliArguments& arguments,
@@ -267,26 +274,9 @@ CliResult<void> similar(const MountTree& tree, const CliArguments& arguments,
   auto query = query_of(arguments,
                         fmt::format(" distance={} most={}{}", arguments.distance, arguments.most, excluded));
   if (!query) return std::unexpected(query.error());
-  auto answer = ask(tree, arguments.pool, "similar", *query);
-  if (!answer) return std::unexpected(answer.error());
-  static constexpr std::array kFields = {"query_token", "token",   "distance", "confidence",
-                                         "tier",        "version", "agent",    "name"};
-  if (arguments.json) {
-    print_json(*answer, kFields, environment.out);
-    return {};
-  }
-  environment.out << answer->head << '\n';
-  print_rows(*answer,
-             {{"QUERY", Align::kRight},
-              {"TOKEN", Align::kRight},
-              {"DISTANCE", Align::kRight},
-              {"CONFIDENCE", Align::kRight},
-              {"TIER", Align::kLeft},
-              {"VERSION", Align::kRight},
-              {"AGENT", Align::kLeft},
-              {"NAME", Align::kLeft}},
-             environment.out);
-  return {};
+  static constexpr std::array<std::string_view, 8> kFields = {
+      "query_token", "token", "distance", "confidence", "tier", "version", "agent", "name"};
+  return print(ask(tree, arguments.pool, "similar", *query), kFields, arguments, environment.out);
 }
 
 CliResult<void> forget_agent(const MountTree& tree, const CliArguments& arguments, const CliEnvironment&) {
@@ -370,7 +360,7 @@ CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
                      const CliEnvironment& environment) {
   auto answer = ask_where(tree, arguments);
   if (!answer) return std::unexpected(answer.error());
-  static constexpr std::array kFields = {"size", "tier", "hits", "age", "name"};
+  static constexpr std::array<std::string_view, 5> kFields = {"size", "tier", "hits", "age", "name"};
   const auto column = static_cast<size_t>(std::ranges::find(kFields, arguments.sort) - kFields.begin());
   const auto key = [column](const std::vector<std::string>& row) {
     return column < row.size() ? number_in<uint64_t>(row[column]).value_or(0) : 0;
@@ -382,18 +372,7 @@ CliResult<void> list(const MountTree& tree, const CliArguments& arguments,
     if (arguments.sort.empty() || key(one) == key(other)) return name(one) < name(other);
     return key(one) > key(other);
   });
-  if (arguments.json) {
-    print_json(*answer, kFields, environment.out);
-    return {};
-  }
-  print_rows(*answer,
-             {{"SIZE", Align::kRight},
-              {"TIER", Align::kLeft},
-              {"HITS", Align::kRight},
-              {"AGE_S", Align::kRight},
-              {"NAME", Align::kLeft}},
-             environment.out);
-  return {};
+  return print(answer, kFields, arguments, environment.out);
 }
 
 }  // namespace kvcachefs

@@ -58,13 +58,12 @@ Result<void> write_forget_agent(ControlledPool& target, std::string_view text) {
   if (agent.empty()) return wrong_text(target, "forget_agent: there is no name");
   const EntryIndex::Filter his(Attribute::kAgent, std::string(agent));
   for (size_t left = SIZE_MAX;;) {
-    const auto found = target.pool->insight().index().list({&his, 1}, [](const auto&...) { return true; });
+    const auto found = target.pool->insight().index().having({&his, 1});
     if (found.empty()) return {};
     if (found.size() >= left)
       return fail(EBUSY, fmt::format("pool {}: {} entries of {} are left", target.pool->name(), left, agent));
-    left = found.size() < EntryIndex::kMostListed ? found.size() : SIZE_MAX;
-    for (const auto& [entry, metadata] : found)
-      (void)target.pool->tree().remove_xattr(entry.handle.ino, "user.kv.agent");
+    left = found.size();
+    for (const uint64_t ino : found) (void)target.pool->tree().remove_xattr(ino, "user.kv.agent");
   }
 }
 

@@ -59,8 +59,7 @@ Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, con
   const auto& tokens = query.tokens;
   const IndexState state(target);
   const auto pieces = index_of(target).match(
-      query.model, tokens,
-      [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
+      query.model, tokens, [&tree](const std::string& name) { return tree.readable(name); });
   const auto pinned = std::ranges::count_if(
       pieces, [&](const auto& piece) { return pin(target, query.pin, piece.entry.handle); });
   std::string answer =
@@ -74,11 +73,6 @@ Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, con
     fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}\n", piece.first_token, piece.end_token,
                    tier_name(piece.entry.tier), piece.entry.version, escaped(piece.entry.name, "\\"));
   return answer;
-}
-
-bool may_read(ReadableTree& tree, std::string_view name, uint64_t ino) {
-  const auto file = tree.look_up(name);
-  return file && file->st_ino == ino && tree.rights().may_read(*file);
 }
 
 // How many of the names, from the first on, are entries that are stored; they are told in runs of one tier.
@@ -108,8 +102,9 @@ Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std
     if (const auto now = is_name && !here ? tree.look_up(name) : fail(ENOENT); now && S_ISREG(now->st_mode))
       here = index_of(target).stored(now->st_ino);
     const auto tier = here ? std::optional(here->second) : std::nullopt;
-    if (here && pins.seconds > 0 && may_read(tree, name, here->first.ino))
-      pinned += pin(target, pins, here->first);
+    if (here && pins.seconds > 0)
+      if (const auto now = tree.readable(name); now && now->st_ino == here->first.ino)
+        pinned += pin(target, pins, here->first);
     end_run(tier);
     ended = !tier.has_value();
     if (!ended) ++present;
@@ -123,9 +118,8 @@ Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree,
                                  std::span<const EntryIndex::Filter> filters) {
   const IndexState state(target);
   const uint64_t now = now_coarse_ms();
-  const auto found = index_of(target).list(
-      filters,
-      [&tree](const std::string& name, const struct stat& file) { return tree.may_read(name, file); });
+  const auto found =
+      index_of(target).list(filters, [&tree](const std::string& name) { return tree.readable(name); });
   std::string answer = fmt::format("entries={} more={} index={}\n", found.size(),
                                    found.size() == EntryIndex::kMostListed ? "maybe" : "no", state.text());
   for (const auto& [entry, metadata] : found) {
@@ -162,8 +156,8 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
   auto tree = tree_of(target, rights);
   if (!tree) return pass(tree);
   const IndexState state(target);
-  const auto found = index_of(target).similar(
-      query, [&](const std::string& name, const struct stat& file) { return tree->may_read(name, file); });
+  const auto found =
+      index_of(target).similar(query, [&](const std::string& name) { return tree->readable(name); });
   std::string answer =
       fmt::format("blocks={} found={} truncated={} index={}\n", query.tokens.size() / kSimilarBlockTokens,
                   found.blocks.size(), found.truncated, state.text());

@@ -44,23 +44,27 @@ class ReadableTree {
  public:
   ReadableTree(UniqueFd root, const Rights& rights) : root_(std::move(root)), rights_(rights) {}
 
-  // Whether the caller may read a file that has this name.
-  bool may_read(std::string_view name, const struct stat& file);
   // What the caller's stat(2) of the name would tell: ENOENT, or EACCES where a directory above it keeps him
   // out. EINVAL: no call of his can name it so.
   Result<struct stat> look_up(std::string_view name);
+  // The same of a file that he may read.
+  std::optional<struct stat> readable(std::string_view name);
   // The inode of a file that the caller may look up; none: there is none. For queries of many names: of a
   // directory that is asked for a good part of its names it is not more than they were at one moment.
   std::optional<uint64_t> file_at(std::string_view name);
   const Rights& rights() const { return rights_; }
 
  private:
+  struct NameHash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
   struct Directory {
     Result<UniqueFd> fd;
     uint64_t names = 0;  // so many it had when it was opened
     uint64_t asked = 0;  // of files that were sought in it
     bool is_listed = false;
-    std::unordered_map<std::string, uint64_t> files = {};  // their inodes, once it is listed
+    std::unordered_map<std::string, uint64_t, NameHash, std::equal_to<>> files =
+        {};  // their inodes, once it is listed
   };
 
   Directory open(std::string_view path);

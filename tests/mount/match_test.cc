@@ -68,6 +68,30 @@ TEST_F(MatchTest, WhatIsReplacedRewrittenOrGoneIsNotNamed) {
   EXPECT_EQ(match(sequence(5, 64)).names(), Names{});
 }
 
+// The index does not hear that a name above an entry's changes.
+TEST_F(MatchTest, TheNamesAreThoseThatDirectoriesHaveNow) {
+  start();
+  const auto is_at = [this](const std::string& name) {
+    EXPECT_EQ(match(sequence(0, 32)).names(), Names{name});
+    const auto listed = query("where agent=x").lines;
+    ASSERT_EQ(listed.size(), 1);
+    EXPECT_TRUE(listed[0].ends_with("\t" + name + "\tagent=x")) << listed[0];
+  };
+  make_directory(path("d"));
+  store_with("d/e", sequence(0, 32), {{"agent", "x"}});
+  is_at("d/e");
+  ASSERT_EQ(::rename(path("d").c_str(), path("moved").c_str()), 0);
+  is_at("moved/e");
+  make_directory(path("d"));
+  store_with("d/e", sequence(900, 32));
+  is_at("moved/e");
+  ASSERT_EQ(::renameat2(AT_FDCWD, path("d").c_str(), AT_FDCWD, path("moved").c_str(), RENAME_EXCHANGE), 0);
+  is_at("d/e");
+  ASSERT_EQ(::rename(path("d").c_str(), path("away").c_str()), 0);
+  ASSERT_EQ(::symlink("away", path("d").c_str()), 0);
+  is_at("away/e");
+}
+
 TEST_F(MatchTest, ModelsAreApart) {
   start();
   store_with("one", sequence(0, 32), {{"model", "llama-70b/tp4"}});

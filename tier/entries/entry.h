@@ -198,6 +198,7 @@ struct Entry {
 
   bool is_file() const { return stage != Stage::kOther; }
   bool is_stored() const { return !removed && stage >= Stage::kFresh; }
+  bool is_settled() const { return is_stored() && writer_count == 0; }
   bool is_kept() const { return pinned || leased; }
   // A pinned cold entry counts too, because it is being promoted.
   bool pins_memory() const { return is_kept() && !removed; }

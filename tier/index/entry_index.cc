@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/clock.h"
 
@@ -12,17 +13,13 @@ namespace {
 constexpr uint64_t kStepNs = 5'000'000;
 // A query reads first what has been published before it: 10,000 entries in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
-// With what the allocator adds: a record with three keys, and with values that others have too.
-constexpr uint64_t kRecordBytes = 480;
+// With what the allocator adds: a record without the bytes of its name, and with values that others have too.
+constexpr uint64_t kRecordBytes = 440;
 // What tokens take, with the SimilarIndex, for what they are.
 constexpr uint64_t kSimilarShare = 4;
 constexpr uint64_t kModelBytes = 1024;  // with a name of 255 bytes, which is there twice
 // Of a key or value that no other entry has: its place in the map, and the set of one.
 constexpr uint64_t kKeyBytes = 96, kValueBytes = 192;
-
-bool is_whole(const Entry& entry) {
-  return entry.is_stored() && entry.writer_count == 0;
-}
 
 Checksum key_of(std::string_view text) {
   return checksum_of(std::as_bytes(std::span(text)));
@@ -67,10 +64,6 @@ std::optional<uint64_t> EntryIndex::next() {
   return ino;
 }
 
-uint64_t EntryIndex::waiting() const {
-  return waiting_;
-}
-
 bool EntryIndex::work(uint64_t until_ns) {
   while (now_ns() < until_ns) {
     const auto ino = next();
@@ -113,7 +106,7 @@ void EntryIndex::read(uint64_t ino) {
     const LockedEntry entry(entries_.shard(ino), ino);
     has_gone = entry == nullptr || entry->removed;
     if (!has_gone) {
-      if (!entry->described || !is_whole(*entry)) return;
+      if (!entry->described || !entry->is_settled()) return;
       record.content_epoch = entry->disk.content_epoch;
       record.generation = entry->generation;
     }
@@ -127,8 +120,10 @@ void EntryIndex::read(uint64_t ino) {
   const uint32_t generation = record.generation;
   const Metadata metadata = read_metadata(fd->get());
   // A path of more than PATH_MAX is no name that an answer could have.
-  if (const auto name = arena_.name_of(fd->get()); name && !metadata.empty())
-    if (insert(ino, std::move(record), metadata, *name)) join_group(ino, *file, metadata);
+  if (auto name = arena_.name_of(fd->get()); name && !metadata.empty()) {
+    record.name = std::move(*name);
+    if (insert(ino, std::move(record), metadata)) join_group(ino, *file, metadata);
+  }
   // After that, because one that has expired is to be known with its group. Its owner sets the time of
   // writing to what he likes: one to come is as now.
   const auto now_s = static_cast<int64_t>(wall_clock_ns() / 1'000'000'000);
@@ -145,8 +140,8 @@ void EntryIndex::join_group(uint64_t ino, const struct stat& file, const Metadat
 }
 
 // Values that others have too may be left to it alone, and so count whole.
-uint64_t EntryIndex::room_for(const Metadata& metadata) const {
-  uint64_t bytes = kRecordBytes;
+uint64_t EntryIndex::room_for(const Record& record, const Metadata& metadata) const {
+  uint64_t bytes = kRecordBytes + record.name.size();
   for (const std::string& value : metadata.attributes)
     if (!value.empty()) bytes += kValueBytes + value.size();
   if (!metadata[Attribute::kGroup].empty()) bytes += EntryGroups::kMemberBytes;
@@ -158,8 +153,8 @@ uint64_t EntryIndex::room_for(const Metadata& metadata) const {
   return bytes;
 }
 
-bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) {
-  record.room_bytes = room_for(metadata);
+bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata) {
+  record.room_bytes = room_for(record, metadata);
   if (!room_.take(record.uid, record.room_bytes)) {
     ++refused_;
     return false;
@@ -174,18 +169,17 @@ bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   }
   Record& known = records_[ino] = std::move(record);
   ++indexed_entries_;
-  index_bytes_ += kRecordBytes;
-  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata, name);
+  index_bytes_ += kRecordBytes + known.name.size();
+  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata);
   return true;
 }
 
-void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata,
-                               std::string_view its_name) {
+void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
   const std::string& name = metadata[Attribute::kModel];
   Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
   record.model = &model;
   ++model.records;
-  insert_after_parent(ino, record, model, metadata, its_name);
+  insert_after_parent(ino, record, model, metadata);
   if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
   count(model);
 }
@@ -198,11 +192,10 @@ void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, cons
   }
   record.owner = *owner;
   if (!model.similar) model.similar = std::make_unique<SimilarIndex>();
-  model.similar->insert(ino, *owner, metadata.tokens, 0);
+  if (!model.similar->insert(ino, *owner, metadata.tokens, 0)) ++refused_;
 }
 
-void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata,
-                                     std::string_view name) {
+void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
   PrefixTree::Place start = PrefixTree::kStart;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
@@ -216,8 +209,8 @@ void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model,
   }
   record.member = model.tree.insert(ino, start, metadata.tokens);
   if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
-  record.keys = keys_of(name);
-  for (const Checksum& key : record.keys) {
+  record.leads = true;
+  for (const Checksum& key : keys_of(record.name)) {
     model.leading[key].insert(ino);
     if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
       for (const uint64_t follower : followers->second) again(follower);
@@ -252,7 +245,8 @@ void EntryIndex::drop(uint64_t ino) {
     index_bytes_ -= EntryGroups::kMemberBytes;
   }
   if (record.awaits) erase(record.model->awaiting, *record.awaits, ino);
-  for (const Checksum& key : record.keys) erase(record.model->leading, key, ino);
+  if (record.leads)
+    for (const Checksum& key : keys_of(record.name)) erase(record.model->leading, key, ino);
   for (ByValue::value_type* const value : record.values) {
     if (value == nullptr) continue;
     value->second.erase(ino);
@@ -265,18 +259,18 @@ void EntryIndex::drop(uint64_t ino) {
     count(*record.model);
   }
   --indexed_entries_;
-  index_bytes_ -= kRecordBytes;
+  index_bytes_ -= kRecordBytes + record.name.size();
   room_.give_back(record.uid, record.room_bytes);
   records_.erase(found);
 }
 
-std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd) {
+std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& look) {
   still_at_it_();
   const Record& record = records_.at(ino);
-  Found result{.handle = {ino, record.generation}, .name = {}};
+  Found result{.handle = {ino, record.generation}, .name = record.name};
   {
     const LockedEntry entry(entries_.shard(ino), ino);
-    if (entry == nullptr || !is_whole(*entry)) return std::nullopt;
+    if (entry == nullptr || !entry->is_settled()) return std::nullopt;
     if (entry->disk.content_epoch != record.content_epoch) {
       again(ino);
       return std::nullopt;
@@ -286,36 +280,40 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead
     result.hits = entry->hits;
     result.stored_ms = entry->stored_ms;
   }
-  auto file = arena_.open(result.handle, O_PATH | O_NOFOLLOW);
-  if (!file) return std::nullopt;
-  auto name = arena_.name_of(file->get());
-  const auto attributes = sys::stat_of(file->get());
-  if (!name || !attributes || !may_read(*name, *attributes)) return std::nullopt;
-  result.name = std::move(*name);
-  result.size_bytes = size_of(*attributes);
-  if (fd != nullptr) *fd = std::move(*file);
+  auto file = look(result.name);
+  // A stat takes 2 us, to ask for the name 15.
+  if (!file || file->st_ino != ino) {
+    const auto fd = arena_.open(result.handle, O_PATH | O_NOFOLLOW);
+    if (!fd) return std::nullopt;
+    auto name = arena_.name_of(fd->get());
+    if (!name || *name == result.name) return std::nullopt;
+    result.name = std::move(*name);
+    file = look(result.name);
+    if (!file || file->st_ino != ino) return std::nullopt;
+  }
+  result.size_bytes = size_of(*file);
   return result;
 }
 
 std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
-                                                 const MayRead& may_read) {
+                                                 const Look& look) {
   std::vector<Piece> result;
   MutexLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
   const auto known = models_.find(model);
   if (known == models_.end()) return result;
   std::unordered_map<uint64_t, Found> usable;
-  const auto look = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
-    auto found = look_at(ino, may_read);
+  const auto is_usable = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
+    auto found = look_at(ino, look);
     if (found) usable.emplace(ino, std::move(*found));
     return found.has_value();
   };
-  for (const PrefixTree::Piece& piece : known->second.tree.match(tokens, look))
+  for (const PrefixTree::Piece& piece : known->second.tree.match(tokens, is_usable))
     result.push_back({std::move(usable.at(piece.ino)), piece.first_token, piece.end_token});
   return result;
 }
 
-EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const MayRead& may_read) {
+EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Look& look) {
   SimilarFound result;
   MutexLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
@@ -329,18 +327,16 @@ EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Ma
   for (const Similar& block : answer.found) {
     if (result.blocks.size() == query.most_results) break;
     const auto [found, is_new] = looked_at.try_emplace(block.ino);
-    if (is_new) found->second = look_at(block.ino, may_read);
+    if (is_new) found->second = look_at(block.ino, look);
     if (found->second)
       result.blocks.push_back({*found->second, block, std::string(owners_.name_of(block.owner))});
   }
   return result;
 }
 
-std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
-                                                                     const MayRead& may_read) {
-  std::vector<std::pair<Found, Metadata>> result;
-  MutexLock lock(mutex_);
+std::vector<uint64_t> EntryIndex::known_with(std::span<const Filter> filters) {
   (void)work(now_ns() + kCatchUpNs);
+  std::vector<uint64_t> result;
   std::vector<const std::unordered_set<uint64_t>*> sets;
   for (const auto& [attribute, value] : filters) {
     const auto found = by_value_.find(value_key(attribute, value));
@@ -348,12 +344,22 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
     sets.push_back(&found->second);
   }
   const auto& fewest = *std::ranges::min(sets, {}, [](const auto* set) { return set->size(); });
-  for (const uint64_t ino : fewest) {
+  std::ranges::copy_if(fewest, std::back_inserter(result), [&sets](uint64_t ino) {
+    return std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); });
+  });
+  return result;
+}
+
+std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
+                                                                     const Look& look) {
+  std::vector<std::pair<Found, Metadata>> result;
+  MutexLock lock(mutex_);
+  for (const uint64_t ino : known_with(filters)) {
     if (result.size() == kMostListed) break;
-    if (!std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); })) continue;
-    UniqueFd fd;
-    if (auto found = look_at(ino, may_read, &fd))
-      result.emplace_back(std::move(*found), read_metadata(fd.get()));
+    auto found = look_at(ino, look);
+    if (!found) continue;
+    if (const auto fd = arena_.open(found->handle, O_PATH | O_NOFOLLOW))
+      result.emplace_back(std::move(*found), read_metadata(fd->get()));
   }
   return result;
 }
@@ -373,12 +379,8 @@ uint64_t EntryIndex::leaf_below(uint64_t ino) {
 std::optional<std::pair<sys::Handle, Entry::Tier>> EntryIndex::stored(uint64_t ino) {
   still_at_it_();
   const LockedEntry entry(entries_.shard(ino), ino);
-  if (entry == nullptr || !is_whole(*entry)) return std::nullopt;
+  if (entry == nullptr || !entry->is_settled()) return std::nullopt;
   return std::pair(handle_of(*entry), entry->tier);
-}
-
-EntryIndex::Usage EntryIndex::usage() const {
-  return {.entries = indexed_entries_, .blocks = indexed_blocks_, .bytes = index_bytes_, .refused = refused_};
 }
 
 void EntryIndex::count(Model& model) {

@@ -68,9 +68,11 @@ class EntryIndex final : public EntryObserver {
   // Reads what has changed, and touches the groups that were used, for a few milliseconds; true: there is
   // more.
   bool step() EXCLUDES(mutex_);
-  uint64_t waiting() const;  // so many changes have not been read
+  uint64_t waiting() const { return waiting_; }  // so many changes have not been read
 
-  // An entry that is there now, and may be opened by whom `may_read` answers for.
+  // What a stat of the name tells whom it answers for, if he may read that file.
+  using Look = std::function<std::optional<struct stat>(const std::string& name)>;
+  // An entry that is there now, and may be opened by whom `look` answers for.
   struct Found {
     sys::Handle handle;
     std::string name;  // in the pool
@@ -80,14 +82,13 @@ class EntryIndex final : public EntryObserver {
     uint32_t hits = 0;
     uint64_t stored_ms = 0;
   };
-  using MayRead = std::function<bool(const std::string& name, const struct stat& file)>;
   struct Piece {
     Found entry;
     size_t first_token = 0, end_token = 0;
   };
   // The entries of the model that hold the longest prefix of the tokens, in order and without a gap.
-  std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens,
-                           const MayRead& may_read) EXCLUDES(mutex_);
+  std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens, const Look& look)
+      EXCLUDES(mutex_);
   // The indexed blocks that are nearly one of the query's, the nearest first, of entries whose content holds
   // at any position (user.kv.pre_rope).
   struct SimilarQuery {
@@ -107,13 +108,18 @@ class EntryIndex final : public EntryObserver {
     uint64_t truncated = 0;  // blocks of the query for which not all was looked at
   };
   static constexpr size_t kMostSimilar = 4096;
-  SimilarFound similar(const SimilarQuery& query, const MayRead& may_read) EXCLUDES(mutex_);
+  SimilarFound similar(const SimilarQuery& query, const Look& look) EXCLUDES(mutex_);
 
   // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
   static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;
-  std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const MayRead& may_read)
+  std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const Look& look)
       EXCLUDES(mutex_);
+  // The inodes of all of them, looked at by nobody.
+  std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return known_with(filters);
+  }
 
   EntryGroups& groups() { return groups_; }
   // An entry that is of no use without this one, or without one that is of no use without it, and so on, and
@@ -129,7 +135,11 @@ class EntryIndex final : public EntryObserver {
     uint64_t bytes = 0;    // of the daemon's memory
     uint64_t refused = 0;  // so many entries had no room in it
   };
-  Usage usage() const;  // as it was after the last change
+  // As it was after the last change.
+  Usage usage() const {
+    return {
+        .entries = indexed_entries_, .blocks = indexed_blocks_, .bytes = index_bytes_, .refused = refused_};
+  }
 
  private:
   struct KeyHash {
@@ -154,9 +164,11 @@ class EntryIndex final : public EntryObserver {
     Model* model = nullptr;  // none: it has no tokens
     std::optional<PrefixTree::Member> member = std::nullopt;
     std::optional<OwnerNumber> owner = std::nullopt;  // it is in the model's SimilarIndex, as this owner's
-    std::vector<Checksum> keys = {};  // by which those that follow it name it; none: it cannot be followed
     std::optional<Checksum> awaits = std::nullopt;
+    bool leads = false;  // others can follow it, and name it by keys_of(name)
     bool has_group = false;
+    // In the pool, as it was when it was read. A directory above it may have another by now.
+    std::string name = {};
     std::array<ByValue::value_type*, kAttributes> values = {};
   };
 
@@ -168,19 +180,18 @@ class EntryIndex final : public EntryObserver {
   void count(Model& model) REQUIRES(mutex_);      // it has changed
   void read(uint64_t ino) REQUIRES(mutex_);
   // False: there is no room for it.
-  bool insert(uint64_t ino, Record record, const Metadata& metadata, std::string_view name) REQUIRES(mutex_);
-  uint64_t room_for(const Metadata& metadata) const REQUIRES(mutex_);
+  bool insert(uint64_t ino, Record record, const Metadata& metadata) REQUIRES(mutex_);
+  uint64_t room_for(const Record& record, const Metadata& metadata) const REQUIRES(mutex_);
   void join_group(uint64_t ino, const struct stat& file, const Metadata& metadata) REQUIRES(mutex_);
   void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
-  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata, std::string_view its_name)
+  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
+  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
       REQUIRES(mutex_);
-  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata,
-                           std::string_view name) REQUIRES(mutex_);
   std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
   static void erase(ByKey& from, const Checksum& key, uint64_t ino);
   void drop(uint64_t ino) REQUIRES(mutex_);
-  std::optional<Found> look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd = nullptr)
-      REQUIRES(mutex_);
+  std::vector<uint64_t> known_with(std::span<const Filter> filters) REQUIRES(mutex_);
+  std::optional<Found> look_at(uint64_t ino, const Look& look) REQUIRES(mutex_);
 
   MemoryArena& arena_;
   Entries& entries_;

@@ -232,26 +232,30 @@ class SimilarIndex::Search {
 
 SimilarIndex::SimilarIndex() : tables_(kTables, ChunkTable(size_t{1} << bits_)) {}
 
-void SimilarIndex::insert(uint64_t ino, OwnerNumber owner, std::span<const uint32_t> tokens,
+bool SimilarIndex::insert(uint64_t ino, OwnerNumber owner, std::span<const uint32_t> tokens,
                           uint32_t first_token) {
+  bool is_whole = true;
   for (; tokens.size() >= kSimilarBlockTokens; tokens = tokens.subspan(kSimilarBlockTokens)) {
+    const uint32_t token = std::exchange(first_token, first_token + kSimilarBlockTokens);
     const uint32_t block = block_for(simhash_of(tokens.first<kSimilarBlockTokens>()));
-    if (block != kNone) {
-      uint32_t& latest_of_entry = entries_.try_emplace(ino, kNone).first->second;
-      uint32_t& latest_of_block = blocks_[block].first_claim;
-      const uint32_t number = take_place(claims_, free_claims_,
-                                         {.ino = ino,
-                                          .token = first_token,
-                                          .block = block,
-                                          .next_of_entry = latest_of_entry,
-                                          .next_of_block = latest_of_block,
-                                          .previous_of_block = kNone,
-                                          .owner = owner});
-      if (latest_of_block != kNone) claims_[latest_of_block].previous_of_block = number;
-      latest_of_entry = latest_of_block = number;
+    if (block == kNone) {
+      is_whole = false;
+      continue;
     }
-    first_token += kSimilarBlockTokens;
+    uint32_t& latest_of_entry = entries_.try_emplace(ino, kNone).first->second;
+    uint32_t& latest_of_block = blocks_[block].first_claim;
+    const uint32_t number = take_place(claims_, free_claims_,
+                                       {.ino = ino,
+                                        .token = token,
+                                        .block = block,
+                                        .next_of_entry = latest_of_entry,
+                                        .next_of_block = latest_of_block,
+                                        .previous_of_block = kNone,
+                                        .owner = owner});
+    if (latest_of_block != kNone) claims_[latest_of_block].previous_of_block = number;
+    latest_of_entry = latest_of_block = number;
   }
+  return is_whole;
 }
 
 void SimilarIndex::remove(uint64_t ino) {
@@ -261,19 +265,6 @@ void SimilarIndex::remove(uint64_t ino) {
     unlink(std::exchange(claim, claims_[claim].next_of_entry));
   }
   entries_.erase(entry);
-}
-
-void SimilarIndex::forget_owner(OwnerNumber owner) {
-  for (auto& [ino, latest] : entries_) {
-    for (uint32_t* claim = &latest; *claim != kNone;) {
-      if (claims_[*claim].owner == owner) {
-        unlink(std::exchange(*claim, claims_[*claim].next_of_entry));
-      } else {
-        claim = &claims_[*claim].next_of_entry;
-      }
-    }
-  }
-  std::erase_if(entries_, [](const auto& entry) { return entry.second == kNone; });
 }
 
 SimilarAnswer SimilarIndex::find(std::span<const uint32_t> query_tokens, unsigned most_distance,
@@ -313,12 +304,8 @@ uint32_t SimilarIndex::block_for(uint64_t hash) {
     line = tables_[0].line(line).next();
   } while (line != 0);
 
-  for (size_t table = 0; table < kTables; ++table) {
-    if (tables_[table].size_of(chunk_of(hash, table)) == kMostInBucket) {
-      ++refused_blocks_;
-      return kNone;
-    }
-  }
+  for (size_t table = 0; table < kTables; ++table)
+    if (tables_[table].size_of(chunk_of(hash, table)) == kMostInBucket) return kNone;
   if (bits_ < kMostBits && blocks() == ChunkTable::kSlots << bits_) grow();
   const uint32_t block = take_place(blocks_, free_blocks_, {.hash = hash, .first_claim = kNone});
   put(hash, block);

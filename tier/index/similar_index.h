@@ -18,7 +18,7 @@
 //   2. Of a block's claims the latest kMostClaims are looked at, and if there are more the query's block
 //      counts as truncated.
 //   3. A bucket has at most kMostInBucket hashes. A new block that belongs in a full one is not indexed, and
-//      counted in refused_blocks(): there are that many blocks like it. 900 million random blocks fill none.
+//      insert() says so: there are that many blocks like it. 900 million random blocks fill none.
 #pragma once
 
 #include <cstddef>
@@ -65,12 +65,10 @@ class SimilarIndex {
   SimilarIndex();
 
   // The entry claims each whole block of these tokens, the first of which is at `first_token` of the entry.
-  // It adds to the claims that the entry has.
-  void insert(uint64_t ino, OwnerNumber owner, std::span<const uint32_t> tokens, uint32_t first_token);
+  // It adds to the claims that the entry has. False: a block of them is refused.
+  bool insert(uint64_t ino, OwnerNumber owner, std::span<const uint32_t> tokens, uint32_t first_token);
   // All claims of the entry go, and with its last claim a block.
   void remove(uint64_t ino);
-  // The owner's claims go, whichever entries made them. It walks all claims: 50 ms for a million.
-  void forget_owner(OwnerNumber owner);
 
   // The `most_results` nearest blocks to each whole block of the query, of all of them together.
   // most_distance is at most kMostDistance. A null `excluded` excludes none.
@@ -79,7 +77,6 @@ class SimilarIndex {
 
   size_t blocks() const { return blocks_.size() - free_blocks_.size(); }
   size_t claims() const { return claims_.size() - free_claims_.size(); }
-  uint64_t refused_blocks() const { return refused_blocks_; }
   // What it takes of the process's heap, with what the allocator adds.
   uint64_t memory_bytes() const;
 
@@ -123,7 +120,6 @@ class SimilarIndex {
   std::vector<uint32_t> free_blocks_;
   std::vector<uint32_t> free_claims_;
   std::unordered_map<uint64_t, uint32_t> entries_;  // the entry's latest claim by its inode
-  uint64_t refused_blocks_ = 0;
 };
 
 }  // namespace kvcachefs

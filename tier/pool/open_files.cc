@@ -63,7 +63,7 @@ Result<void> OpenFiles::may_be_written_now(Entry& entry) {
     marked = std::move(*fd);
   }
   // This is the last occasion to give back holes; and a file that is updated in place gets no reservation.
-  if (entry.memory.reserved_end > 0 && entry.is_stored() && entry.writer_count == 0) {
+  if (entry.memory.reserved_end > 0 && entry.is_settled()) {
     reservations_.give_back_holes(entry);
     entry.memory.reserved_end = 0;
   }

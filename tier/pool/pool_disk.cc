@@ -63,7 +63,7 @@ bool PoolDisk::is_admitted(Entry& entry) {
 }
 
 bool PoolDisk::wants_spill(const Entry& entry, bool again) const {
-  return takes_more() && entry.is_stored() && entry.tier == Entry::Tier::kDirty && entry.writer_count == 0 &&
+  return takes_more() && entry.is_settled() && entry.tier == Entry::Tier::kDirty &&
          (again || !entry.disk.spill_queued()) && !entry.disk.is_unspillable();
 }
 

@@ -17,7 +17,7 @@ std::expected<SpillTask, Residency::Refusal> PoolResidency::begin_spill(uint64_t
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr) return std::unexpected(Refusal::kNever);
   if (entry->disk.spilling()) return std::unexpected(Refusal::kSoon);
-  const bool settled = entry->is_stored() && entry->writer_count == 0;
+  const bool settled = entry->is_settled();
   if (settled && entry->memory.reserved_end > 0) reservations_.give_back_holes(*entry);
   if (entry->removed || entry->tier != Entry::Tier::kDirty || (!urgent && !settled) || !disk_.takes_more()) {
     entries_.contents().spill_asked(*entry, DiskFacts::Spill::kNotAsked);
