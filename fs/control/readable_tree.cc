@@ -100,9 +100,10 @@ Result<struct stat> ReadableTree::look_up(std::string_view name) {
   return sys::stat_at(directory.fd->get(), std::string(last).c_str());
 }
 
-std::optional<struct stat> ReadableTree::readable(std::string_view name) {
-  const auto file = look_up(name);
-  return file && rights_.may_read(*file) ? std::optional(*file) : std::nullopt;
+Result<struct stat> ReadableTree::readable(std::string_view name) {
+  auto file = look_up(name);
+  if (file && !rights_.may_read(*file)) return fail(EACCES);
+  return file;
 }
 
 std::optional<uint64_t> ReadableTree::file_at(std::string_view name) {

@@ -47,8 +47,8 @@ class ReadableTree {
   // What the caller's stat(2) of the name would tell: ENOENT, or EACCES where a directory above it keeps him
   // out. EINVAL: no call of his can name it so.
   Result<struct stat> look_up(std::string_view name);
-  // The same of a file that he may read.
-  std::optional<struct stat> readable(std::string_view name);
+  // The same of a file that he may read; else EACCES.
+  Result<struct stat> readable(std::string_view name);
   // The inode of a file that the caller may look up; none: there is none. For queries of many names: of a
   // directory that is asked for a good part of its names it is not more than they were at one moment.
   std::optional<uint64_t> file_at(std::string_view name);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 
 #include "base/clock.h"
@@ -281,6 +282,7 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& l
     result.stored_ms = entry->stored_ms;
   }
   auto file = look(result.name);
+  if (!file && file.error().code == EACCES) return std::nullopt;
   // A stat takes 2 us, to ask for the name 15.
   if (!file || file->st_ino != ino) {
     const auto fd = arena_.open(result.handle, O_PATH | O_NOFOLLOW);

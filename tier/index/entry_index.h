@@ -70,8 +70,8 @@ class EntryIndex final : public EntryObserver {
   bool step() EXCLUDES(mutex_);
   uint64_t waiting() const { return waiting_; }  // so many changes have not been read
 
-  // What a stat of the name tells whom it answers for, if he may read that file.
-  using Look = std::function<std::optional<struct stat>(const std::string& name)>;
+  // What a stat of the name tells whom it answers for; EACCES also if he may not read that file.
+  using Look = std::function<Result<struct stat>(const std::string& name)>;
   // An entry that is there now, and may be opened by whom `look` answers for.
   struct Found {
     sys::Handle handle;

@@ -57,8 +57,7 @@ class EntryIndexTest : public test::PoolPartsTest {
   }
 
   const EntryIndex::Look look_ = [this](const std::string& name) {
-    const auto file = sys::stat_at(arena_->tree_fd(), name.c_str());
-    return file ? std::optional(*file) : std::nullopt;
+    return sys::stat_at(arena_->tree_fd(), name.c_str());
   };
   std::optional<EntryIndex> index_;
 };
