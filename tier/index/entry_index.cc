@@ -3,13 +3,15 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/clock.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kStepNs = 5'000'000;
+// Others wait for the index so long, the evictor of all pools among them.
+constexpr uint64_t kStepNs = 1'000'000;
 // A query reads first what has been published before it: 10,000 entries in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
 // With what the allocator adds: a record with three keys, and with values that others have too.
@@ -22,21 +24,6 @@ constexpr uint64_t kKeyBytes = 96, kValueBytes = 192;
 
 bool is_whole(const Entry& entry) {
   return entry.is_stored() && entry.writer_count == 0;
-}
-
-Checksum key_of(std::string_view text) {
-  return checksum_of(std::as_bytes(std::span(text)));
-}
-
-// The names by which an entry's followers may call it: its path in the pool, its last component, and that
-// without its ending, which for most engines is the hash of the block.
-std::vector<Checksum> keys_of(std::string_view name) {
-  std::vector<Checksum> keys = {key_of(name)};
-  const std::string_view last = name.substr(name.rfind('/') + 1);
-  if (last.size() < name.size()) keys.push_back(key_of(last));
-  if (const size_t dot = last.find('.'); dot != std::string_view::npos && dot > 0)
-    keys.push_back(key_of(last.substr(0, dot)));
-  return keys;
 }
 
 std::string value_key(Attribute attribute, std::string_view value) {
@@ -90,7 +77,7 @@ bool EntryIndex::step() {
       if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->is_stored())
         entries_.candidates().opened(*entry);
   }
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   const bool more = work(until_ns);
   return seek_refused() || more;
 }
@@ -179,57 +166,6 @@ bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   return true;
 }
 
-void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata,
-                               std::string_view its_name) {
-  const std::string& name = metadata[Attribute::kModel];
-  Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
-  record.model = &model;
-  ++model.records;
-  insert_after_parent(ino, record, model, metadata, its_name);
-  if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
-  count(model);
-}
-
-void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
-  const auto owner = owners_.acquire(metadata[Attribute::kAgent]);
-  if (!owner) {
-    ++refused_;
-    return;
-  }
-  record.owner = *owner;
-  if (!model.similar) model.similar = std::make_unique<SimilarIndex>();
-  model.similar->insert(ino, *owner, metadata.tokens, 0);
-}
-
-void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata,
-                                     std::string_view name) {
-  PrefixTree::Place start = PrefixTree::kStart;
-  if (!metadata.parent.empty()) {
-    const Checksum key = key_of(metadata.parent);
-    const auto place = end_of(key, model);
-    if (!place) {
-      record.awaits = key;
-      model.awaiting[key].insert(ino);
-      return;
-    }
-    start = *place;
-  }
-  record.member = model.tree.insert(ino, start, metadata.tokens);
-  if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
-  record.keys = keys_of(name);
-  for (const Checksum& key : record.keys) {
-    model.leading[key].insert(ino);
-    if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
-      for (const uint64_t follower : followers->second) again(follower);
-  }
-}
-
-std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
-  const auto leading = model.leading.find(key);
-  if (leading == model.leading.end()) return std::nullopt;
-  return model.tree.end_of(*records_.at(*leading->second.begin()).member);
-}
-
 void EntryIndex::erase(ByKey& from, const Checksum& key, uint64_t ino) {
   const auto found = from.find(key);
   found->second.erase(ino);
@@ -272,7 +208,9 @@ void EntryIndex::drop(uint64_t ino) {
 
 std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead& may_read, UniqueFd* fd) {
   still_at_it_();
-  const Record& record = records_.at(ino);
+  const auto known = records_.find(ino);
+  if (known == records_.end()) return std::nullopt;
+  const Record& record = known->second;
   Found result{.handle = {ino, record.generation}, .name = {}};
   {
     const LockedEntry entry(entries_.shard(ino), ino);
@@ -300,7 +238,7 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const MayRead
 std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
                                                  const MayRead& may_read) {
   std::vector<Piece> result;
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
   const auto known = models_.find(model);
   if (known == models_.end()) return result;
@@ -317,7 +255,7 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
 
 EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const MayRead& may_read) {
   SimilarFound result;
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
   const auto known = models_.find(query.model);
   if (known == models_.end() || !known->second.similar) return result;
@@ -336,10 +274,9 @@ EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Ma
   return result;
 }
 
-std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
-                                                                     const MayRead& may_read) {
-  std::vector<std::pair<Found, Metadata>> result;
-  MutexLock lock(mutex_);
+std::vector<uint64_t> EntryIndex::with_all(std::span<const Filter> filters) {
+  std::vector<uint64_t> result;
+  FairLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
   std::vector<const std::unordered_set<uint64_t>*> sets;
   for (const auto& [attribute, value] : filters) {
@@ -348,22 +285,41 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
     sets.push_back(&found->second);
   }
   const auto& fewest = *std::ranges::min(sets, {}, [](const auto* set) { return set->size(); });
-  for (const uint64_t ino : fewest) {
-    if (result.size() == kMostListed) break;
-    if (!std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); })) continue;
-    UniqueFd fd;
-    if (auto found = look_at(ino, may_read, &fd))
-      result.emplace_back(std::move(*found), read_metadata(fd.get()));
+  std::ranges::copy_if(fewest, std::back_inserter(result), [&](uint64_t ino) {
+    return std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); });
+  });
+  return result;
+}
+
+std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
+                                                                     const MayRead& may_read) {
+  constexpr size_t kTurn = 128;  // takes a millisecond
+  std::vector<std::pair<Found, Metadata>> result;
+  const std::vector<uint64_t> inodes = with_all(filters);
+  for (size_t at = 0; at < inodes.size();) {
+    FairLock lock(mutex_);
+    for (const size_t end = std::min(at + kTurn, inodes.size()); at < end; ++at) {
+      UniqueFd fd;
+      auto found = look_at(inodes[at], may_read, &fd);
+      if (!found) continue;
+      Metadata metadata = read_metadata(fd.get());
+      if (!std::ranges::all_of(filters,
+                               [&](const auto& each) { return metadata[each.first] == each.second; }))
+        continue;
+      result.emplace_back(std::move(*found), std::move(metadata));
+      if (result.size() == kMostListed) return result;
+    }
   }
   return result;
 }
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   (void)work(now_ns() + kStepNs);  // the last leaf has just gone
+  size_t links = 0;
   for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {
     const auto follower = record->second.model->tree.follower_of(*record->second.member);
-    if (!follower) break;
+    if (!follower || ++links > kMostLinks) break;
     ino = *follower;
     record = records_.find(ino);
   }
