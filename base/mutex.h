@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 
@@ -91,5 +92,29 @@ class Condition {
  private:
   std::condition_variable condition_;
 };
+
+// A mutex that those have first who came first. A thread that gives a Mutex up and takes it again at once
+// mostly gets it before those who wait, however long they do.
+class CAPABILITY("mutex") FairMutex {
+ public:
+  void lock() ACQUIRE() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const uint64_t own = next_++;
+    condition_.wait(lock, [&] { return own == served_; });
+  }
+  void unlock() RELEASE() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++served_;
+    }
+    condition_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  uint64_t next_ = 0, served_ = 0;
+};
+using FairLock = LockOf<FairMutex>;
 
 }  // namespace kvcachefs

@@ -37,19 +37,6 @@ Result<uint64_t> entry_of(const ControlledPool& target, ReadableTree& tree, cons
   return file->st_ino;
 }
 
-// A change of xattrs takes the catalog's memory (fs/operations.h, when_catalog_takes_more()). One wait is
-// enough: it is for all that is there, and this thread adds one record at a time.
-Result<void> wait_for_catalog(Pool& pool) {
-  const DiskTier* const tier = pool.disk().tier();
-  if (tier == nullptr || !tier->store->log().is_full()) return {};
-  const auto answer = std::make_shared<std::promise<Result<void>>>();
-  pool.disk_requests().when_catalog_takes_more(
-      [answer](Result<void> outcome) { answer->set_value(std::move(outcome)); });
-  const auto outcome = answer->get_future().get();
-  if (!outcome && outcome.error().code == ETIMEDOUT) return fail(EIO, outcome.error().message);
-  return {};
-}
-
 // The tokens go first and come last, because with other metadata, or half of them, they would be found where
 // they are not.
 std::vector<XattrChange> changes_of(const IndexRecord& record, int fd) {
@@ -125,6 +112,18 @@ Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record) {
 }
 
 }  // namespace
+
+// One wait is enough: it is for all that is there, and this thread adds one record at a time.
+Result<void> wait_for_catalog(Pool& pool) {
+  const DiskTier* const tier = pool.disk().tier();
+  if (tier == nullptr || !tier->store->log().is_full()) return {};
+  const auto answer = std::make_shared<std::promise<Result<void>>>();
+  pool.disk_requests().when_catalog_takes_more(
+      [answer](Result<void> outcome) { answer->set_value(std::move(outcome)); });
+  const auto outcome = answer->get_future().get();
+  if (!outcome && outcome.error().code == ETIMEDOUT) return fail(EIO, outcome.error().message);
+  return {};
+}
 
 Result<void> index_entries(ControlledPool& target, const Rights& rights,
                            std::span<const IndexRecord> records) {

@@ -13,6 +13,10 @@
 
 namespace kvcachefs {
 
+// A change of xattrs takes the catalog's memory: it is to wait as it would for SETXATTR
+// (fs/operations.h, when_catalog_takes_more()). EIO: the disk does not answer.
+Result<void> wait_for_catalog(Pool& pool);
+
 // Each value is set as setxattr(2) by the caller would set it. Tokens count as a whole: until all of a record
 // is set, its entry has none.
 Result<void> index_entries(ControlledPool& target, const Rights& rights,

@@ -63,7 +63,10 @@ Result<void> write_forget_agent(ControlledPool& target, std::string_view text) {
     if (found.size() >= left)
       return fail(EBUSY, fmt::format("pool {}: {} entries of {} are left", target.pool->name(), left, agent));
     left = found.size();
-    for (const uint64_t ino : found) (void)target.pool->tree().remove_xattr(ino, "user.kv.agent");
+    for (const uint64_t ino : found) {
+      if (auto takes_more = wait_for_catalog(*target.pool); !takes_more) return takes_more;
+      (void)target.pool->tree().remove_xattr(ino, "user.kv.agent");
+    }
   }
 }
 

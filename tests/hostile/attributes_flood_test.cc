@@ -124,6 +124,34 @@ TEST_F(AttributesFloodTest, XattrsOfManyWaitForTheCatalog) {
   flood([&](int number) { return set_xattr(mine(number % kFiles), "user.b", std::to_string(number)); }, true);
 }
 
+// One order of the owner's changes as many as a user likes.
+TEST_F(AttributesFloodTest, AForgottenAgentsEntriesWaitForTheCatalog) {
+  start({.size = kSize});
+  make_files(kFiles);
+  for (int number = 0; number < kFiles; ++number)
+    ASSERT_EQ(set_xattr(mine(number), "user.kv.agent", "he"), 0);
+  ASSERT_EQ(sync_directory(), 0);
+  const int64_t before_mib = resident_mib();
+  ASSERT_EQ(store(fault_file(), "pause catalog committed\n"), 0);
+  std::atomic<bool> is_done = false;
+  std::thread owner([&] {
+    EXPECT_EQ(write_once(mount().control("forget_agent"), "he"), 0);
+    is_done = true;
+  });
+  EXPECT_TRUE(eventually([&] { return exists(fault_file() + ".paused"); }));
+  int64_t last_mib = -1;
+  EXPECT_TRUE(eventually([&] {
+    ::usleep(300'000);
+    return std::exchange(last_mib, resident_mib()) == last_mib;
+  }));
+  EXPECT_LT(resident_mib() - before_mib, kMostGrowthMib);
+  EXPECT_FALSE(is_done);
+  ::unlink((fault_file() + ".paused").c_str());
+  owner.join();
+  for (int number = 0; number < kFiles; ++number)
+    ASSERT_EQ(::getxattr(mine(number).c_str(), "user.kv.agent", nullptr, 0), -1) << number;
+}
+
 // The catalog is told of what has changed, not of the inode's xattrs.
 TEST_F(AttributesFloodTest, AttributesAndNamesOfManyAreSmall) {
   start({.size = kSize});

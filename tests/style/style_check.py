@@ -170,7 +170,7 @@ def check_words(path, layer, code):
             fail(path, number, "locks are those of base/mutex.h, which clang's thread-safety analysis knows")
 
 
-LOCK = re.compile(r"^( *)(?:mutable |static )?(?:Shared)?Mutex (\w+)(?: ACQUIRED_BEFORE\(\w+\))?;", re.M)
+LOCK = re.compile(r"^( *)(?:mutable |static )?(?:Shared|Fair)?Mutex (\w+)(?: ACQUIRED_BEFORE\(\w+\))?;", re.M)
 
 
 def check_lock_order(path, layer, code, order):

@@ -11,31 +11,16 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kStepNs = 5'000'000;
+// Others wait for the index so long, the evictor of all pools among them.
+constexpr uint64_t kStepNs = 1'000'000;
 // A query reads first what has been published before it: 10,000 entries in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
 // With what the allocator adds: a record without the bytes of its name, and with values that others have too.
 constexpr uint64_t kRecordBytes = 440;
 // What tokens take, with the SimilarIndex, for what they are.
 constexpr uint64_t kSimilarShare = 4;
-constexpr uint64_t kModelBytes = 1024;  // with a name of 255 bytes, which is there twice
-// Of a key or value that no other entry has: its place in the map, and the set of one.
-constexpr uint64_t kKeyBytes = 96, kValueBytes = 192;
-
-Checksum key_of(std::string_view text) {
-  return checksum_of(std::as_bytes(std::span(text)));
-}
-
-// The names by which an entry's followers may call it: its path in the pool, its last component, and that
-// without its ending, which for most engines is the hash of the block.
-std::vector<Checksum> keys_of(std::string_view name) {
-  std::vector<Checksum> keys = {key_of(name)};
-  const std::string_view last = name.substr(name.rfind('/') + 1);
-  if (last.size() < name.size()) keys.push_back(key_of(last));
-  if (const size_t dot = last.find('.'); dot != std::string_view::npos && dot > 0)
-    keys.push_back(key_of(last.substr(0, dot)));
-  return keys;
-}
+// Of a value that no other entry has: its place in the map, and the set of one.
+constexpr uint64_t kValueBytes = 192;
 
 std::string value_key(Attribute attribute, std::string_view value) {
   return std::string(1, static_cast<char>('a' + static_cast<char>(attribute))).append(value);
@@ -84,7 +69,7 @@ bool EntryIndex::step() {
       if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->is_stored())
         entries_.candidates().opened(*entry);
   }
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   const bool more = work(until_ns);
   return seek_refused() || more;
 }
@@ -175,89 +160,21 @@ bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata) {
   return true;
 }
 
-void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
-  const std::string& name = metadata[Attribute::kModel];
-  Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
-  record.model = &model;
-  ++model.records;
-  insert_after_parent(ino, record, model, metadata);
-  if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
-  count(model);
-}
-
-void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
-  const auto owner = owners_.acquire(metadata[Attribute::kAgent]);
-  if (!owner) {
-    ++refused_;
-    return;
-  }
-  record.owner = *owner;
-  if (!model.similar) model.similar = std::make_unique<SimilarIndex>();
-  if (!model.similar->insert(ino, *owner, metadata.tokens, 0)) ++refused_;
-}
-
-void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
-  PrefixTree::Place start = PrefixTree::kStart;
-  if (!metadata.parent.empty()) {
-    const Checksum key = key_of(metadata.parent);
-    const auto place = end_of(key, model);
-    if (!place) {
-      record.awaits = key;
-      model.awaiting[key].insert(ino);
-      return;
-    }
-    start = *place;
-  }
-  record.member = model.tree.insert(ino, start, metadata.tokens);
-  if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
-  record.leads = true;
-  for (const Checksum& key : keys_of(record.name)) {
-    model.leading[key].insert(ino);
-    if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
-      for (const uint64_t follower : followers->second) again(follower);
-  }
-}
-
-std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
-  const auto leading = model.leading.find(key);
-  if (leading == model.leading.end()) return std::nullopt;
-  return model.tree.end_of(*records_.at(*leading->second.begin()).member);
-}
-
-void EntryIndex::erase(ByKey& from, const Checksum& key, uint64_t ino) {
-  const auto found = from.find(key);
-  found->second.erase(ino);
-  if (found->second.empty()) from.erase(found);
-}
-
 void EntryIndex::drop(uint64_t ino) {
   const auto found = records_.find(ino);
   if (found == records_.end()) return;
   const Record& record = found->second;
-  if (record.member) record.model->tree.remove(*record.member);
-  if (record.owner) {
-    record.model->similar->remove(ino);
-    owners_.release(*record.owner);
-    // It keeps the memory of its largest size.
-    if (record.model->similar->blocks() == 0) record.model->similar.reset();
-  }
+  if (record.model != nullptr) drop_tokens(ino, record);
   if (record.has_group) {
     groups_.leave(ino);
     index_bytes_ -= EntryGroups::kMemberBytes;
   }
-  if (record.awaits) erase(record.model->awaiting, *record.awaits, ino);
-  if (record.leads)
-    for (const Checksum& key : keys_of(record.name)) erase(record.model->leading, key, ino);
   for (ByValue::value_type* const value : record.values) {
     if (value == nullptr) continue;
     value->second.erase(ino);
     if (!value->second.empty()) continue;
     index_bytes_ -= kValueBytes + value->first.size();
     by_value_.erase(by_value_.find(value->first));
-  }
-  if (record.model != nullptr) {
-    --record.model->records;
-    count(*record.model);
   }
   --indexed_entries_;
   index_bytes_ -= kRecordBytes + record.name.size();
@@ -267,7 +184,9 @@ void EntryIndex::drop(uint64_t ino) {
 
 std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& look) {
   still_at_it_();
-  const Record& record = records_.at(ino);
+  const auto known = records_.find(ino);
+  if (known == records_.end()) return std::nullopt;
+  const Record& record = known->second;
   Found result{.handle = {ino, record.generation}, .name = record.name};
   {
     const LockedEntry entry(entries_.shard(ino), ino);
@@ -300,7 +219,7 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& l
 std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
                                                  const Look& look) {
   std::vector<Piece> result;
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
   const auto known = models_.find(model);
   if (known == models_.end()) return result;
@@ -317,7 +236,7 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
 
 EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Look& look) {
   SimilarFound result;
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   (void)work(now_ns() + kCatchUpNs);
   const auto known = models_.find(query.model);
   if (known == models_.end() || !known->second.similar) return result;
@@ -336,9 +255,10 @@ EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Lo
   return result;
 }
 
-std::vector<uint64_t> EntryIndex::known_with(std::span<const Filter> filters) {
-  (void)work(now_ns() + kCatchUpNs);
+std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
   std::vector<uint64_t> result;
+  FairLock lock(mutex_);
+  (void)work(now_ns() + kCatchUpNs);
   std::vector<const std::unordered_set<uint64_t>*> sets;
   for (const auto& [attribute, value] : filters) {
     const auto found = by_value_.find(value_key(attribute, value));
@@ -354,24 +274,33 @@ std::vector<uint64_t> EntryIndex::known_with(std::span<const Filter> filters) {
 
 std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
                                                                      const Look& look) {
+  constexpr size_t kTurn = 128;  // takes a millisecond
   std::vector<std::pair<Found, Metadata>> result;
-  MutexLock lock(mutex_);
-  for (const uint64_t ino : known_with(filters)) {
-    if (result.size() == kMostListed) break;
-    auto found = look_at(ino, look);
-    if (!found) continue;
-    if (const auto fd = arena_.open(found->handle, O_PATH | O_NOFOLLOW))
-      result.emplace_back(std::move(*found), read_metadata(fd->get()));
+  const std::vector<uint64_t> inodes = having(filters);
+  for (size_t at = 0; at < inodes.size();) {
+    FairLock lock(mutex_);
+    for (const size_t end = std::min(at + kTurn, inodes.size()); at < end; ++at) {
+      auto found = look_at(inodes[at], look);
+      const auto fd = found ? arena_.open(found->handle, O_PATH | O_NOFOLLOW) : fail(ENOENT);
+      if (!fd) continue;
+      Metadata metadata = read_metadata(fd->get());
+      if (!std::ranges::all_of(filters,
+                               [&](const auto& each) { return metadata[each.first] == each.second; }))
+        continue;
+      result.emplace_back(std::move(*found), std::move(metadata));
+      if (result.size() == kMostListed) return result;
+    }
   }
   return result;
 }
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {
-  MutexLock lock(mutex_);
+  FairLock lock(mutex_);
   (void)work(now_ns() + kStepNs);  // the last leaf has just gone
+  size_t links = 0;
   for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {
     const auto follower = record->second.model->tree.follower_of(*record->second.member);
-    if (!follower) break;
+    if (!follower || ++links > kMostLinks) break;
     ino = *follower;
     record = records_.find(ino);
   }
@@ -383,18 +312,6 @@ std::optional<std::pair<sys::Handle, Entry::Tier>> EntryIndex::stored(uint64_t i
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || !entry->is_settled()) return std::nullopt;
   return std::pair(handle_of(*entry), entry->tier);
-}
-
-void EntryIndex::count(Model& model) {
-  const bool ends = model.records == 0;
-  const uint64_t similar_bytes = model.similar ? model.similar->memory_bytes() : 0;
-  const uint64_t bytes = ends ? 0
-                              : kModelBytes + model.tree.memory_bytes() + similar_bytes +
-                                    (model.leading.size() + model.awaiting.size()) * kKeyBytes;
-  const uint64_t blocks = ends ? 0 : model.tree.blocks();
-  index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
-  indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
-  if (ends) models_.erase(models_.find(model.name));
 }
 
 }  // namespace kvcachefs

@@ -65,7 +65,7 @@ class EntryIndex final : public EntryObserver {
   void described(const Entry& entry) override { changed(entry); }
   void removed(const Entry& entry, RemovalReason) override { changed(entry); }
 
-  // Reads what has changed, and touches the groups that were used, for a few milliseconds; true: there is
+  // Reads what has changed, and touches the groups that were used, for a millisecond each; true: there is
   // more.
   bool step() EXCLUDES(mutex_);
   uint64_t waiting() const { return waiting_; }  // so many changes have not been read
@@ -111,19 +111,19 @@ class EntryIndex final : public EntryObserver {
   SimilarFound similar(const SimilarQuery& query, const Look& look) EXCLUDES(mutex_);
 
   // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
+  // Others have the lock in between, because the caller may be kept from any number of them.
   static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;
   std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const Look& look)
       EXCLUDES(mutex_);
   // The inodes of all of them, looked at by nobody.
-  std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return known_with(filters);
-  }
+  std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(mutex_);
 
   EntryGroups& groups() { return groups_; }
   // An entry that is of no use without this one, or without one that is of no use without it, and so on, and
-  // without which no other is useless; if there is none, the entry itself.
+  // without which no other is useless; if there is none, the entry itself. Of a longer chain it is the one
+  // after kMostLinks: the evictor of all pools waits for this, for some milliseconds.
+  static constexpr size_t kMostLinks = 16'384;
   uint64_t leaf_below(uint64_t ino) EXCLUDES(mutex_);
 
   // An entry that is stored, whether it has metadata or not, and where its content is.
@@ -142,6 +142,7 @@ class EntryIndex final : public EntryObserver {
   }
 
  private:
+  static constexpr uint64_t kModelBytes = 1024;  // with a name of 255 bytes, which is there twice
   struct KeyHash {
     size_t operator()(const Checksum& key) const { return key.low; }
   };
@@ -190,7 +191,7 @@ class EntryIndex final : public EntryObserver {
   std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
   static void erase(ByKey& from, const Checksum& key, uint64_t ino);
   void drop(uint64_t ino) REQUIRES(mutex_);
-  std::vector<uint64_t> known_with(std::span<const Filter> filters) REQUIRES(mutex_);
+  void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
   std::optional<Found> look_at(uint64_t ino, const Look& look) REQUIRES(mutex_);
 
   MemoryArena& arena_;
@@ -199,7 +200,7 @@ class EntryIndex final : public EntryObserver {
   const std::function<void()> still_at_it_;
   const TellTimes tell_times_;
   EntryGroups groups_;
-  mutable Mutex mutex_;
+  mutable FairMutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
   ByValue by_value_ GUARDED_BY(mutex_);

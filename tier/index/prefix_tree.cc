@@ -10,6 +10,8 @@
 namespace kvcachefs {
 namespace {
 
+constexpr size_t kMostLooks = 4096;
+
 template <class Slot>
 uint32_t take_slot(std::deque<Slot>& slots, std::vector<uint32_t>& free) {
   if (free.empty()) {
@@ -124,10 +126,13 @@ std::optional<uint64_t> PrefixTree::follower_of(Member member) const {
   if (nodes_[place].covering > 1 || nodes_[place].starting == 0) return std::nullopt;
   // Each node below is covered, mostly by one that starts here.
   std::vector<Place> ahead = {place};
+  size_t looks = 0;
   for (size_t at = 0; at < ahead.size(); ++at)
     for (Place child = nodes_[ahead[at]].first_child; child != kNone; child = nodes_[child].next_sibling) {
-      for (Member its = nodes_[child].first_member; its != kNone; its = members_[its].next)
+      for (Member its = nodes_[child].first_member; its != kNone && looks < kMostLooks;
+           its = members_[its].next, ++looks)
         if (members_[its].start == place) return members_[its].ino;
+      if (++looks > kMostLooks) return std::nullopt;
       ahead.push_back(child);
     }
   return std::nullopt;
@@ -172,7 +177,6 @@ void PrefixTree::add_ends(const Step& step, std::vector<Candidate>& to) const {
 }
 
 void PrefixTree::add_leaving(const Step& step, Place next, std::vector<Candidate>& to) const {
-  constexpr size_t kMostLooks = 4096;
   const Node& last = nodes_[step.place];
   const size_t begin = last.depth - last.tokens.size();
   const size_t most = to.size() + kMostHere;

@@ -34,7 +34,8 @@ class PrefixTree {
   std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens);
   void remove(Member member);
   Place end_of(Member member) const { return members_[member].end; }
-  // One of those that start where the entry ends, if no other entry holds what precedes them.
+  // One of those that start where the entry ends, if no other entry holds what precedes them. Of those below
+  // it thousands are looked at.
   std::optional<uint64_t> follower_of(Member member) const;
 
   struct Piece {

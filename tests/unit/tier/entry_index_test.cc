@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -341,6 +344,52 @@ TEST_F(EntryIndexTest, AgreesWithAModel) {
       if (entry.agent == agent) expected.insert(its);
     ASSERT_EQ(listed, expected) << "step " << step;
   }
+}
+
+// A caller may be kept from all that he asks for, and the evictor needs the index meanwhile.
+TEST_F(EntryIndexTest, OthersHaveTheIndexWhileManyEntriesAreLookedAt) {
+  constexpr int kEntries = 2000;
+  for (int i = 0; i < kEntries; ++i) {
+    store("e" + std::to_string(i));
+    set("e" + std::to_string(i), "agent", "a");
+  }
+  while (index_->step()) {
+  }
+  std::atomic<int> looks = 0;
+  int looks_then = 0;
+  const uint64_t first = ino("e0");
+  std::thread other;
+  const EntryIndex::Filter filter(Attribute::kAgent, "a");
+  const auto found = index_->list(
+      {&filter, 1}, [&](const std::string&) -> Result<struct stat> {
+        if (looks++ == 0) {
+          other = std::thread([&] {
+            (void)index_->leaf_below(first);
+            looks_then = looks;
+          });
+        }
+        ::usleep(500);
+        return fail(EACCES);
+      });
+  other.join();
+  EXPECT_TRUE(found.empty());
+  EXPECT_EQ(looks, kEntries);
+  EXPECT_LT(looks_then, kEntries / 2);
+}
+
+TEST_F(EntryIndexTest, OfALongChainTheEvictorGetsOneOnTheWay) {
+  constexpr uint32_t kLinks = EntryIndex::kMostLinks + 100;
+  ASSERT_TRUE(arena_->resize(uint64_t{1} << 30));
+  const auto name = [](uint32_t number) { return "e" + std::to_string(number); };
+  for (uint32_t i = 0; i < kLinks; ++i) {
+    store(name(i));
+    if (i > 0) set(name(i), "parent", name(i - 1));
+    set(name(i), "tokens", bytes_of(blocks({i})));
+  }
+  while (index_->step()) {
+  }
+  EXPECT_EQ(index_->leaf_below(ino(name(0))), ino(name(EntryIndex::kMostLinks)));
+  EXPECT_EQ(index_->leaf_below(ino(name(kLinks - 10))), ino(name(kLinks - 1)));
 }
 
 }  // namespace kvcachefs::entry_index_test

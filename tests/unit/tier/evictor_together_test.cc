@@ -138,8 +138,7 @@ TEST_F(EvictorTogetherTest, AGroupExpiresWithItsFirst) {
   const uint64_t b = store_in("b", "g");
   ASSERT_TRUE(tree_->set_xattr(b, "user.kv.expires", "1", 0));
   read();
-  tidy();
-  tidy();
+  for (int turns = 0; turns < 100 && !left().empty(); ++turns) tidy();  // each takes 2 ms at most
   EXPECT_EQ(left(), "");
   EXPECT_EQ(counters_.expired, 1u);
 }

@@ -1,0 +1,110 @@
+// Where the tokens of an entry come in its EntryIndex: after those of its parent.
+#include "tier/index/entry_index.h"
+
+namespace kvcachefs {
+namespace {
+
+// Of a key that no other entry has: its place in the map, and the set of one.
+constexpr uint64_t kKeyBytes = 96;
+
+Checksum key_of(std::string_view text) {
+  return checksum_of(std::as_bytes(std::span(text)));
+}
+
+// The names by which an entry's followers may call it: its path in the pool, its last component, and that
+// without its ending, which for most engines is the hash of the block.
+std::vector<Checksum> keys_of(std::string_view name) {
+  std::vector<Checksum> keys = {key_of(name)};
+  const std::string_view last = name.substr(name.rfind('/') + 1);
+  if (last.size() < name.size()) keys.push_back(key_of(last));
+  if (const size_t dot = last.find('.'); dot != std::string_view::npos && dot > 0)
+    keys.push_back(key_of(last.substr(0, dot)));
+  return keys;
+}
+
+}  // namespace
+
+void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
+  const std::string& name = metadata[Attribute::kModel];
+  Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
+  record.model = &model;
+  ++model.records;
+  insert_after_parent(ino, record, model, metadata);
+  if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
+  count(model);
+}
+
+void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
+  const auto owner = owners_.acquire(metadata[Attribute::kAgent]);
+  if (!owner) {
+    ++refused_;
+    return;
+  }
+  record.owner = *owner;
+  if (!model.similar) model.similar = std::make_unique<SimilarIndex>();
+  if (!model.similar->insert(ino, *owner, metadata.tokens, 0)) ++refused_;
+}
+
+void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
+  PrefixTree::Place start = PrefixTree::kStart;
+  if (!metadata.parent.empty()) {
+    const Checksum key = key_of(metadata.parent);
+    const auto place = end_of(key, model);
+    if (!place) {
+      record.awaits = key;
+      model.awaiting[key].insert(ino);
+      return;
+    }
+    start = *place;
+  }
+  record.member = model.tree.insert(ino, start, metadata.tokens);
+  if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
+  record.leads = true;
+  for (const Checksum& key : keys_of(record.name)) {
+    model.leading[key].insert(ino);
+    if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
+      for (const uint64_t follower : followers->second) again(follower);
+  }
+}
+
+std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
+  const auto leading = model.leading.find(key);
+  if (leading == model.leading.end()) return std::nullopt;
+  return model.tree.end_of(*records_.at(*leading->second.begin()).member);
+}
+
+void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
+  Model& model = *record.model;
+  if (record.member) model.tree.remove(*record.member);
+  if (record.owner) {
+    model.similar->remove(ino);
+    owners_.release(*record.owner);
+    // It keeps the memory of its largest size.
+    if (model.similar->blocks() == 0) model.similar.reset();
+  }
+  if (record.awaits) erase(model.awaiting, *record.awaits, ino);
+  if (record.leads)
+    for (const Checksum& key : keys_of(record.name)) erase(model.leading, key, ino);
+  --model.records;
+  count(model);
+}
+
+void EntryIndex::erase(ByKey& from, const Checksum& key, uint64_t ino) {
+  const auto found = from.find(key);
+  found->second.erase(ino);
+  if (found->second.empty()) from.erase(found);
+}
+
+void EntryIndex::count(Model& model) {
+  const bool ends = model.records == 0;
+  const uint64_t similar_bytes = model.similar ? model.similar->memory_bytes() : 0;
+  const uint64_t bytes = ends ? 0
+                              : kModelBytes + model.tree.memory_bytes() + similar_bytes +
+                                    (model.leading.size() + model.awaiting.size()) * kKeyBytes;
+  const uint64_t blocks = ends ? 0 : model.tree.blocks();
+  index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
+  indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
+  if (ends) models_.erase(models_.find(model.name));
+}
+
+}  // namespace kvcachefs
