@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The packages have the documents that README.md names. What packaging/kubernetes and docs/engines.md start is a configuration that
 kvcachefsd takes, with a volume for all that is to outlive the container, and starts over a mount that is dead. Shells accept what
-the tool has them complete; those that are installed are asked. What packages do to mounts they do to all, whatever their paths.
+the tool has them complete; those that are installed are asked. What packages do to mounts they do to all, whatever their paths. A
+purge goes on where something cannot be removed, and names it.
 
 usage: tests/style/packaging_check.py ROOT DIRECTORY-OF-PROGRAMS
 """
@@ -129,6 +130,23 @@ def check_package_mounts(scratch):
             failures.append(f"package-mounts {order}: asked {were}, not {asked}")
 
 
+def check_purge(scratch, state):
+    """As where a file of a catalog is a mount point, or immutable."""
+    there = scratch / "state"
+    for catalog in ("busy", "removed"):
+        (there / catalog).mkdir(parents=True)
+        for name in ("lock", "data.mdb"):
+            (there / catalog / name).write_text("")
+    program(scratch / "rm", 'case $* in *busy*) exit 1 ;; esac; exec /bin/rm "$@"')
+    postrm = text_of("packaging/debian/kvcachefs.postrm").replace(state, str(there)).replace("/run/kvcachefs", str(scratch / "run"))
+    (scratch / "postrm").write_text(postrm)
+    purged = run("sh", scratch / "postrm", "purge", env={"PATH": f"{scratch}:{os.environ['PATH']}"})
+    stays = f"kvcachefs: {there}/busy stays\n"
+    if purged.returncode != 0 or stays not in purged.stderr or [path.name for path in there.iterdir()] != ["busy"]:
+        failures.append(f"postrm purge: status {purged.returncode}, {list(there.iterdir())}: {purged.stderr}")
+    (scratch / "rm").unlink()
+
+
 with tempfile.TemporaryDirectory() as directory:
     scratch = Path(directory)
     state = found(r'state_dir = "(.*)";', text_of("daemon/config.h"), "the state directory in daemon/config.h")
@@ -136,6 +154,7 @@ with tempfile.TemporaryDirectory() as directory:
     check_pod(scratch, state)
     check_docker(state)
     check_package_mounts(scratch)
+    check_purge(scratch, state)
     check_completion(scratch, "bash", "-n",
                      'source "$SCRIPT"; COMP_WORDS=(kvcachefs status ""); COMP_CWORD=2; _kvcachefs; echo "${COMPREPLY[@]}"')
     check_completion(scratch, "zsh", "-n",
