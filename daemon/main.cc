@@ -249,6 +249,8 @@ int run(int argc, char** argv) {
   if (config.oom_score_adj)
     if (auto set = set_oom_score_adj(*config.oom_score_adj); !set) log_warning("{}", set.error().message);
 
+  // An upgrade comes back to the directory that the command line is meant for (Succession).
+  if (config.daemonize && start->survivors) (void)!chdir("/");
   if (!config.daemonize || start->survivors) {
     Announcement nobody(-1);
     return serve_from(std::move(*start), config, succession, manager, nobody);
