@@ -304,6 +304,21 @@ TEST_F(LifecycleTest, ADaemonInTheBackgroundIsUpgradedWithRelativePaths) {
   EXPECT_EQ(read_file(root + "/p/entry"), "content");
 }
 
+TEST_F(LifecycleTest, AnUpgradeGoesOnWhereThePoolsAre) {
+  if (mode() == Mode::kIoUring) GTEST_SKIP() << "no upgrade over io_uring";
+  const Runner runner;
+  const std::string root = runner.file("mount"), link = runner.file("link");
+  for (const char* name : {"one", "two"}) ASSERT_EQ(error_of(::mkdir(runner.file(name).c_str(), 0700)), 0);
+  std::filesystem::create_directory_symlink("one", link);
+  const BackgroundDaemon daemon(runner, root, {"--pool", "p:size=16M", "-o", "runtime_dir=" + link});
+  ASSERT_EQ(store(root + "/p/entry", "content"), 0);
+  std::filesystem::remove(link);
+  std::filesystem::create_directory_symlink("two", link);
+  const Outcome upgraded = run({"kvcachefs", "--mount", root, "upgrade"});
+  EXPECT_EQ(upgraded.exit_code, 0) << upgraded.error;
+  EXPECT_EQ(read_file(root + "/p/entry"), "content");
+}
+
 TEST_F(LifecycleTest, DaemonsInTheBackgroundHaveALogEach) {
   const Runner runner;
   const std::string root = runner.file("one"), other = runner.file("two"), config = runner.file("kv.toml");
