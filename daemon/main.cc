@@ -181,6 +181,9 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
 int serve_from(Start start, Config& config, const Succession& succession, ServiceManager& manager,
                Announcement& announcement) {
   config.mountpoint = std::move(start.mountpoint);
+  // The pools of another are where that one had them, whatever is configured by now.
+  if (start.survivors)
+    config.runtime_dir = RuntimeDir::runtime_dir_of(start.lock.get(), config.runtime_dir.string());
   const auto ended = serve_as_configured(config, succession, manager, std::move(start.survivors),
                                          std::move(start.lock), announcement);
   if (ended) return *ended;
@@ -249,6 +252,8 @@ int run(int argc, char** argv) {
   if (config.oom_score_adj)
     if (auto set = set_oom_score_adj(*config.oom_score_adj); !set) log_warning("{}", set.error().message);
 
+  // An upgrade comes back to the directory that the command line is meant for (Succession).
+  if (config.daemonize && start->survivors) (void)!chdir("/");
   if (!config.daemonize || start->survivors) {
     Announcement nobody(-1);
     return serve_from(std::move(*start), config, succession, manager, nobody);

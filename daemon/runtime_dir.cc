@@ -74,6 +74,11 @@ RuntimeDir RuntimeDir::keep(const std::string& runtime_dir, const std::string& m
   return {directory_of(runtime_dir, mountpoint), UniqueFd(lock_fd)};
 }
 
+std::string RuntimeDir::runtime_dir_of(int lock_fd, const std::string& otherwise) {
+  const auto place = sys::read_link(AT_FDCWD, fmt::format("/proc/self/fd/{}", lock_fd).c_str());
+  return place && place->starts_with('/') ? place->substr(0, place->rfind('/')) : otherwise;
+}
+
 Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::string& mountpoint) {
   if (auto made = sys::make_directories(runtime_dir, 0700); !made) return pass(made);
   const std::string directory = directory_of(runtime_dir, mountpoint);

@@ -25,6 +25,8 @@ class RuntimeDir {
   static Result<RuntimeDir> claim(const std::string& runtime_dir, const std::string& mountpoint);
   // The result is a directory that this process claimed already, when it ran another program.
   static RuntimeDir keep(const std::string& runtime_dir, const std::string& mountpoint, int lock_fd);
+  // Where the lock of keep() has its directory; `otherwise` if that cannot be known.
+  static std::string runtime_dir_of(int lock_fd, const std::string& otherwise);
   RuntimeDir(RuntimeDir&&) noexcept = default;
   RuntimeDir& operator=(RuntimeDir&&) = delete;
   ~RuntimeDir();

@@ -142,6 +142,7 @@ void drop_inheritance(ServiceManager& manager) {
 Succession::Succession(int argc, char** argv) : arguments_(argv, argv + argc) {
   std::error_code error;
   program_ = std::filesystem::read_symlink("/proc/self/exe", error);
+  directory_ = std::filesystem::current_path(error);
 }
 
 std::string own_formats() {
@@ -159,10 +160,20 @@ std::string objection_to(std::string_view formats) {
                      own_formats());
 }
 
+Error Succession::become(std::vector<std::string> words) const {
+  std::error_code unknown;
+  const auto present = std::filesystem::current_path(unknown);
+  (void)!chdir(directory_.c_str());
+  execv(program_.c_str(), pointers_to(words).data());
+  auto error = sys::last_error(program_);
+  (void)!chdir(present.c_str());
+  return error;
+}
+
 Result<void> Succession::check() const {
   std::vector<std::string> words = arguments_;
   words.insert(words.begin() + 1, "--can-succeed=" + own_formats());
-  auto answered = ask([&] { execv(program_.c_str(), pointers_to(words).data()); });
+  auto answered = ask([&] { (void)become(std::move(words)); });
   if (answered) return answered;
   return fail(ENOEXEC, fmt::format("{} cannot go on with what is served here: {}", program_,
                                    answered.error().message));
@@ -190,9 +201,7 @@ Result<void> check_disks(const std::string& pools, uint64_t memory_bytes,
 Result<void> Succession::execute(int memory_fd, int lock_fd, const std::vector<int>& descriptors) const {
   for (const int fd : descriptors) (void)fcntl(fd, F_SETFD, 0);
   (void)setenv(kVariable, fmt::format("{} {}", memory_fd, lock_fd).c_str(), 1);
-  std::vector<std::string> words = arguments_;
-  execv(program_.c_str(), pointers_to(words).data());
-  auto error = sys::last_error(program_);
+  auto error = become(arguments_);
   (void)unsetenv(kVariable);
   for (const int fd : descriptors) (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
   return std::unexpected(std::move(error));

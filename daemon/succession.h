@@ -42,7 +42,8 @@ Result<void> check_disks(const std::string& pools, uint64_t memory_bytes,
 class Succession {
  public:
   // The constructor must run before the working directory changes. The next program is the file that this one
-  // was started from, with the content that it has when it is needed.
+  // was started from, with the content that it has when it is needed, and what relative paths among its
+  // arguments start from is the directory of now, if that is still there.
   Succession(int argc, char** argv);
 
   // The check runs the next program with this program's own arguments. The program must understand those
@@ -51,7 +52,9 @@ class Succession {
   Result<void> execute(int memory_fd, int lock_fd, const std::vector<int>& descriptors) const;
 
  private:
-  std::string program_;
+  Error become(std::vector<std::string> words) const;
+
+  std::string program_, directory_;
   std::vector<std::string> arguments_;
 };
 

@@ -5,17 +5,24 @@
 # usage: package-mounts upgrade   have each daemon go on as the program that is installed: no mount ends
 #        package-mounts stop      before a removal: stop each daemon whose mount no process uses, unmount what it served, and
 #                                 name the lines of /etc/fstab that nothing mounts from then on
+# KVCACHEFS_MOUNTINFO names another /proc/self/mountinfo, for a test.
 set -u
+mountinfo=${KVCACHEFS_MOUNTINFO:-/proc/self/mountinfo}
 
 hint() {
   echo "kvcachefs: $*" >&2
 }
 
 # A line for each daemon: the number of its file system, and where all of it is mounted. What is mounted elsewhere of it are
-# binds of its pools. A space in a path is \040 there, which each shell's printf knows, unlike the \x20 of findmnt.
+# binds of its pools.
 served() {
   awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && $4 == "/" && !seen[$3]++) print $3, $5 }' \
-    /proc/self/mountinfo
+    "$mountinfo"
+}
+
+# path ESCAPED: a space is \040 there, which printf takes for another character if a digit follows, unlike \0040.
+path() {
+  printf '%b' "$(printf '%s' "$1" | sed 's/\\/\\0/g')"
 }
 
 # upgrades MOUNT WHICH: how many were done or refused, or why the last was; nothing if the mount does not answer.
@@ -29,7 +36,7 @@ grew() {
 
 upgrade() {
   served | while read -r _ escaped; do
-    mount=$(printf '%b' "$escaped")
+    mount=$(path "$escaped")
     were_done=$(upgrades "$mount" 'done')
     were_refused=$(upgrades "$mount" refused)
     answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1)
@@ -48,16 +55,16 @@ upgrade() {
 }
 
 unmount_binds() {
-  awk -v device="$1" '$3 == device { print $5 }' /proc/self/mountinfo | tac |
+  awk -v device="$1" '$3 == device { print $5 }' "$mountinfo" | tac |
     while read -r escaped; do
-      umount "$(printf '%b' "$escaped")"
+      umount "$(path "$escaped")"
     done
 }
 
 # A daemon that is stopped first writes what its disk tiers are to keep.
 stop() {
   served | while read -r device escaped; do
-    mount=$(printf '%b' "$escaped")
+    mount=$(path "$escaped")
     if answer=$(timeout 150 kvcachefs --mount "$mount" stop 2>&1); then
       unmount_binds "$device"
     else

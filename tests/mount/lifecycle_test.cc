@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -259,13 +260,14 @@ class BackgroundDaemon {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
     // Because the command returned, the daemon serves without further waiting.
-    pid_ = std::stoi(parse_stats(read_file(root_ + "/.kvcachefs/stats")).at("pid"));
+    EXPECT_GT(pid(), 1);
   }
   ~BackgroundDaemon() {
-    EXPECT_GT(pid_, 1);
-    if (pid_ <= 1) return;
-    EXPECT_EQ(::kill(pid_, SIGTERM), 0);
-    EXPECT_TRUE(eventually([&] { return mounts_below(root_).empty() && ::kill(pid_, 0) != 0; }))
+    const pid_t present = pid();
+    EXPECT_GT(present, 1);
+    if (present <= 1) return;
+    EXPECT_EQ(::kill(present, SIGTERM), 0);
+    EXPECT_TRUE(eventually([&] { return mounts_below(root_).empty() && ::kill(present, 0) != 0; }))
         << "it does not end";
   }
   BackgroundDaemon(const BackgroundDaemon&) = delete;
@@ -273,8 +275,10 @@ class BackgroundDaemon {
   std::string report() const { return run({"kvcachefs", "--mount", root_, "report", "--names"}).out; }
 
  private:
+  // Another after an upgrade.
+  pid_t pid() const { return std::stoi(parse_stats(read_file(root_ + "/.kvcachefs/stats")).at("pid")); }
+
   std::string root_;
-  pid_t pid_ = 0;
 };
 
 TEST_F(LifecycleTest, Daemonize) {
@@ -282,6 +286,37 @@ TEST_F(LifecycleTest, Daemonize) {
   const std::string root = runner.file("one");
   const BackgroundDaemon daemon(runner, root, {"--pool", "p:size=16M"});
   EXPECT_EQ(read_file(root + "/p/.pool/size"), "16M\n");
+}
+
+// Its working directory is another one than that in which its command line was given.
+TEST_F(LifecycleTest, ADaemonInTheBackgroundIsUpgradedWithRelativePaths) {
+  if (mode() == Mode::kIoUring) GTEST_SKIP() << "no upgrade over io_uring";
+  const Runner runner;
+  const std::string root = runner.file("one");
+  std::ofstream(runner.file("kv.toml")) << "[pools.p]\nsize = \"16M\"\n";
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(runner.file(""));
+  const BackgroundDaemon daemon(runner, root, {"--config", "kv.toml", "-o", "runtime_dir=relative"});
+  std::filesystem::current_path(before);
+  ASSERT_EQ(store(root + "/p/entry", "content"), 0);
+  const Outcome upgraded = run({"kvcachefs", "--mount", root, "upgrade"});
+  EXPECT_EQ(upgraded.exit_code, 0) << upgraded.error;
+  EXPECT_EQ(read_file(root + "/p/entry"), "content");
+}
+
+TEST_F(LifecycleTest, AnUpgradeGoesOnWhereThePoolsAre) {
+  if (mode() == Mode::kIoUring) GTEST_SKIP() << "no upgrade over io_uring";
+  const Runner runner;
+  const std::string root = runner.file("mount"), link = runner.file("link");
+  for (const char* name : {"one", "two"}) ASSERT_EQ(error_of(::mkdir(runner.file(name).c_str(), 0700)), 0);
+  std::filesystem::create_directory_symlink("one", link);
+  const BackgroundDaemon daemon(runner, root, {"--pool", "p:size=16M", "-o", "runtime_dir=" + link});
+  ASSERT_EQ(store(root + "/p/entry", "content"), 0);
+  std::filesystem::remove(link);
+  std::filesystem::create_directory_symlink("two", link);
+  const Outcome upgraded = run({"kvcachefs", "--mount", root, "upgrade"});
+  EXPECT_EQ(upgraded.exit_code, 0) << upgraded.error;
+  EXPECT_EQ(read_file(root + "/p/entry"), "content");
 }
 
 TEST_F(LifecycleTest, DaemonsInTheBackgroundHaveALogEach) {

@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "tests/support/faults.h"
 #include "tests/support/files.h"
 
@@ -181,6 +183,25 @@ TEST_F(RemovedPoolTest, ItTakesNoMoreMemory) {
   EXPECT_EQ(more, -1);
   EXPECT_EQ(error_name(errno), "ENOSPC");
   EXPECT_EQ(difference(1, read_at(file.fd(), 0, content.size())), "");
+}
+
+// What changes has to wait for the catalog, and the catalog of a removed pool takes nothing any more.
+TEST_F(RemovedPoolTest, ItsCatalogHasMuchToWrite) {
+  start({.size = "256M", .more = "durability=sync"});
+  const File file(path("open"), O_RDWR | O_CREAT);
+  const std::string large(60'000, 'x');
+  const auto name = [&](int number) { return path("e" + std::to_string(number)); };
+  constexpr int kFiles = 1500;  // 90 MB of changes
+  for (int i = 0; i < kFiles; ++i) ASSERT_EQ(error_name(store(name(i), "x")), "ok");
+  arm("failing catalog commit 28");
+  for (int i = 0; i < kFiles; ++i)  // there may not be room for all
+    (void)::setxattr(name(i).c_str(), "user.x", large.data(), large.size(), 0);
+  for (int i = 0; i < kFiles; ++i) (void)::unlink(name(i).c_str());
+  EXPECT_EQ(error_name(error_of(::unlink(path("open").c_str()))), "ok");
+  EXPECT_EQ(error_name(error_of(::rmdir(mount().path().c_str()))), "ok");
+  EXPECT_EQ(error_name(error_of(::fsetxattr(file.fd(), "user.x", "y", 1, 0))), "ok");
+  EXPECT_THAT(mount().log(), ::testing::Not(::testing::HasSubstr("another takes over")));
+  arm("");
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The packages have the documents that README.md names. What packaging/kubernetes and docs/engines.md start is a configuration that
 kvcachefsd takes, with a volume for all that is to outlive the container, and starts over a mount that is dead. Shells accept what
-the tool has them complete; those that are installed are asked.
+the tool has them complete; those that are installed are asked. What packages do to mounts they do to all, whatever their paths. A
+purge goes on where something cannot be removed, and names it.
 
 usage: tests/style/packaging_check.py ROOT DIRECTORY-OF-PROGRAMS
 """
@@ -77,7 +78,7 @@ def check_pod(scratch, state):
         failures.append(f"daemonset.yaml: the command makes another directory than {mount_point}")
     (scratch / "dead").write_text("")
     program(scratch / "kvcachefsd", 'echo "started $*"')
-    started = run("sh", "-c", start.replace(mount_point, str(scratch / "dead")), env={"PATH": f"{scratch}:{os.environ['PATH']}"})
+    started = run("bash", "-c", start.replace(mount_point, str(scratch / "dead")), env={"PATH": f"{scratch}:{os.environ['PATH']}"})
     if started.stdout != "started --config /etc/kvcachefs/kvcachefs.toml\n":
         failures.append(f"daemonset.yaml: over a dead mount no daemon is started: {started.stderr}")
 
@@ -110,12 +111,50 @@ def check_completion(scratch, shell, check, ask):
             failures.append(f"completion {shell}: has {asked.stdout.split()} for pools, not {pools}: {asked.stderr}")
 
 
+def check_package_mounts(scratch):
+    """As the kernel has them in mountinfo, with octal digits after what is escaped."""
+    paths = ["/mnt/kv", "/mnt/kv 1", "/mnt/a\t2\\3\\\\047 x"]
+    lines = ["1 0 0:1 / / rw - ext4 /dev/vda rw"]
+    for device, path in enumerate(paths, 2):
+        escaped = "".join(f"\\{ord(c):03o}" if c in " \t\n\\" else c for c in path)
+        lines.append(f"{device} 1 0:{device} / {escaped} rw shared:{device} - fuse.kvcachefs kvcachefs rw")
+    (scratch / "mountinfo").write_text("\n".join(lines) + "\n")
+    program(scratch / "kvcachefs", 'printf "%s\\n" "$2" >>asked')
+    program(scratch / "umount", 'printf "%s\\n" "$1" >>asked')
+    # Each is stopped and then unmounted.
+    for order, asked in (("upgrade", paths), ("stop", [path for path in paths for _ in range(2)])):
+        (scratch / "asked").write_text("")
+        run("sh", root.resolve() / "packaging/package-mounts.sh", order, cwd=scratch,
+            env={"PATH": f"{scratch}:{os.environ['PATH']}", "KVCACHEFS_MOUNTINFO": str(scratch / "mountinfo")})
+        if (were := (scratch / "asked").read_text().splitlines()) != asked:
+            failures.append(f"package-mounts {order}: asked {were}, not {asked}")
+
+
+def check_purge(scratch, state):
+    """As where a file of a catalog is a mount point, or immutable."""
+    there = scratch / "state"
+    for catalog in ("busy", "removed"):
+        (there / catalog).mkdir(parents=True)
+        for name in ("lock", "data.mdb"):
+            (there / catalog / name).write_text("")
+    program(scratch / "rm", 'case $* in *busy*) exit 1 ;; esac; exec /bin/rm "$@"')
+    postrm = text_of("packaging/debian/kvcachefs.postrm").replace(state, str(there)).replace("/run/kvcachefs", str(scratch / "run"))
+    (scratch / "postrm").write_text(postrm)
+    purged = run("sh", scratch / "postrm", "purge", env={"PATH": f"{scratch}:{os.environ['PATH']}"})
+    stays = f"kvcachefs: {there}/busy stays\n"
+    if purged.returncode != 0 or stays not in purged.stderr or [path.name for path in there.iterdir()] != ["busy"]:
+        failures.append(f"postrm purge: status {purged.returncode}, {list(there.iterdir())}: {purged.stderr}")
+    (scratch / "rm").unlink()
+
+
 with tempfile.TemporaryDirectory() as directory:
     scratch = Path(directory)
     state = found(r'state_dir = "(.*)";', text_of("daemon/config.h"), "the state directory in daemon/config.h")
     check_documents()
     check_pod(scratch, state)
     check_docker(state)
+    check_package_mounts(scratch)
+    check_purge(scratch, state)
     check_completion(scratch, "bash", "-n",
                      'source "$SCRIPT"; COMP_WORDS=(kvcachefs status ""); COMP_CWORD=2; _kvcachefs; echo "${COMPREPLY[@]}"')
     check_completion(scratch, "zsh", "-n",

@@ -83,10 +83,11 @@ void Requests::attempt_rename(uint64_t unique, uint64_t first_ino, uint64_t seco
   own_rename_place = place;
 }
 
-// The place is the caller's by then. If all that are looked at are in hand, as after a program that freed
-// none, it is the one that was taken longest ago.
+// The place is the caller's by then. All are looked at, because renames that wait for a slow disk have places
+// side by side. If all are in hand, as after a program that freed none, it is the one that was taken longest
+// ago.
 uint32_t Requests::free_rename_place() {
-  for (int tries = 0; tries < 64; ++tries) {
+  for (uint32_t tries = 0; tries < kRenames; ++tries) {
     const uint32_t place = shared_->renames++ % kRenames;
     uint64_t none = 0;
     if (shared_->renamed[place].unique.compare_exchange_strong(none, kUniqueToCome)) return place;

@@ -229,6 +229,14 @@ TEST_F(ControlFilesTest, AnAdministratorsHandleIsItsProcesssInASuccessorToo) {
   EXPECT_EQ(write({file.nodeid, 4711}, 0, "8M").error, EPERM) << "an owner's";
 }
 
+TEST_F(ControlFilesTest, APoolThatIsConfiguredAgainIsNotTakenForOneThatADeadProcessMade) {
+  const File configure = opened(nodeid_of(NodeId::kMountControl, "configure"));
+  EXPECT_EQ(kernel_.ask(write_request(configure, "q:size=1M")).error, 0);
+  EXPECT_EQ(kernel_.ask_again(write_request(configure, "q:size=1M")).error, 0) << "that process made it";
+  EXPECT_EQ(kernel_.ask(write_request(configure, "p:size=1M")).error, EEXIST);
+  EXPECT_EQ(kernel_.ask_again(write_request(configure, "p:size=1M")).error, EEXIST) << "it was there before";
+}
+
 TEST_F(ControlFilesTest, ModesSayWhoMayUseThem) {
   const auto mode = [&](uint64_t nodeid) {
     return ask(FUSE_GETATTR, nodeid, wire(fuse_getattr_in{})).as<fuse_attr_out>().attr.mode;

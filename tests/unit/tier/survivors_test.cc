@@ -241,6 +241,15 @@ TEST_F(SurvivorsTest, Renames) {
     ASSERT_FALSE(requests.attempted_rename(unique));
   }
   ASSERT_TRUE(next->requests().attempted_rename(20));
+  // Nor do many at once, as those that wait for a slow disk.
+  for (uint64_t unique = 100; unique < 400; ++unique) requests.attempt_rename(unique, 5, 6);
+  for (uint64_t unique = 10'000; unique < 10'000 + 2 * Requests::kRenames; ++unique) {
+    requests.attempt_rename(unique, 5, 6);
+    requests.rename_answered(*requests.own_rename(unique));
+  }
+  for (uint64_t unique = 100; unique < 400; ++unique)
+    ASSERT_TRUE(next->requests().attempted_rename(unique)) << unique;
+  ASSERT_TRUE(next->requests().attempted_rename(20));
   // Beyond what there is room for the latest is on record.
   for (uint64_t unique = 100'000; unique < 100'000 + 2 * Requests::kRenames; ++unique) {
     requests.attempt_rename(unique, 9, 10);
