@@ -166,9 +166,9 @@ bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, s
   return true;
 }
 
-void EntryIndex::erase(ByKey& from, const Checksum& key, uint64_t ino) {
+void EntryIndex::erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino) {
   const auto found = from.find(key);
-  found->second.erase(ino);
+  found->second.erase({user, ino});
   if (found->second.empty()) from.erase(found);
 }
 
@@ -187,8 +187,8 @@ void EntryIndex::drop(uint64_t ino) {
     groups_.leave(ino);
     index_bytes_ -= EntryGroups::kMemberBytes;
   }
-  if (record.awaits) erase(record.model->awaiting, *record.awaits, ino);
-  for (const Checksum& key : record.keys) erase(record.model->leading, key, ino);
+  if (record.awaits) erase(record.model->awaiting, *record.awaits, record.uid, ino);
+  for (const Checksum& key : record.keys) erase(record.model->leading, key, record.uid, ino);
   for (ByValue::value_type* const value : record.values) {
     if (value == nullptr) continue;
     value->second.erase(ino);

@@ -48,28 +48,31 @@ void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model,
   PrefixTree::Place start = PrefixTree::kStart;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
-    const auto place = end_of(key, model);
-    if (!place) {
+    const Record* const parent = leading(key, model, record.uid);
+    if (parent == nullptr || parent->uid != record.uid) {
       record.awaits = key;
-      model.awaiting[key].insert(ino);
-      return;
+      model.awaiting[key].emplace(record.uid, ino);
     }
-    start = *place;
+    if (parent == nullptr) return;
+    start = model.tree.end_of(*parent->member);
   }
   record.member = model.tree.insert(ino, start, metadata.tokens);
   if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
   record.keys = keys_of(name);
   for (const Checksum& key : record.keys) {
-    model.leading[key].insert(ino);
+    model.leading[key].emplace(record.uid, ino);
     if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
-      for (const uint64_t follower : followers->second) again(follower);
+      for (const auto& [user, follower] : followers->second)
+        if (follower != ino && (user == record.uid || !records_.at(follower).member)) again(follower);
   }
 }
 
-std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
-  const auto leading = model.leading.find(key);
-  if (leading == model.leading.end()) return std::nullopt;
-  return model.tree.end_of(*records_.at(*leading->second.begin()).member);
+const EntryIndex::Record* EntryIndex::leading(const Checksum& key, const Model& model, uid_t user) const {
+  const auto known = model.leading.find(key);
+  if (known == model.leading.end()) return nullptr;
+  auto first = known->second.lower_bound({user, 0});
+  if (first == known->second.end() || first->first != user) first = known->second.begin();
+  return &records_.at(first->second);
 }
 
 }  // namespace kvcachefs
