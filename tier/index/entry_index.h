@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -146,12 +147,14 @@ class EntryIndex final : public EntryObserver {
   struct KeyHash {
     size_t operator()(const Checksum& key) const { return key.low; }
   };
-  using ByKey = std::unordered_map<Checksum, std::unordered_set<uint64_t>, KeyHash>;
+  // By their users, because a user's entry follows his own first: others may call theirs the same.
+  using ByKey = std::unordered_map<Checksum, std::set<std::pair<uid_t, uint64_t>>, KeyHash>;
   struct Model {
     std::string name;
     PrefixTree tree{kBlockTokens};
     std::unique_ptr<SimilarIndex> similar = {};  // of entries that hold at any position, if there are any
-    // Entries that others of the model can follow, and those that wait for one. A key may be that of many.
+    // Entries that others of the model can follow, and those that wait for one, or for one of their user's. A
+    // key may be that of many.
     ByKey leading = {}, awaiting = {};
     uint64_t records = 0;
     uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
@@ -188,8 +191,9 @@ class EntryIndex final : public EntryObserver {
   void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
   void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
       REQUIRES(mutex_);
-  std::optional<PrefixTree::Place> end_of(const Checksum& key, const Model& model) REQUIRES(mutex_);
-  static void erase(ByKey& from, const Checksum& key, uint64_t ino);
+  // The entry that one of the user's follows by this key.
+  const Record* leading(const Checksum& key, const Model& model, uid_t user) const REQUIRES(mutex_);
+  static void erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino);
   void drop(uint64_t ino) REQUIRES(mutex_);
   void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
   std::optional<Found> look_at(uint64_t ino, const Look& look) REQUIRES(mutex_);

@@ -49,28 +49,31 @@ void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model,
   PrefixTree::Place start = PrefixTree::kStart;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
-    const auto place = end_of(key, model);
-    if (!place) {
+    const Record* const parent = leading(key, model, record.uid);
+    if (parent == nullptr || parent->uid != record.uid) {
       record.awaits = key;
-      model.awaiting[key].insert(ino);
-      return;
+      model.awaiting[key].emplace(record.uid, ino);
     }
-    start = *place;
+    if (parent == nullptr) return;
+    start = model.tree.end_of(*parent->member);
   }
   record.member = model.tree.insert(ino, start, metadata.tokens);
   if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
   record.leads = true;
   for (const Checksum& key : keys_of(record.name)) {
-    model.leading[key].insert(ino);
+    model.leading[key].emplace(record.uid, ino);
     if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
-      for (const uint64_t follower : followers->second) again(follower);
+      for (const auto& [user, follower] : followers->second)
+        if (follower != ino && (user == record.uid || !records_.at(follower).member)) again(follower);
   }
 }
 
-std::optional<PrefixTree::Place> EntryIndex::end_of(const Checksum& key, const Model& model) {
-  const auto leading = model.leading.find(key);
-  if (leading == model.leading.end()) return std::nullopt;
-  return model.tree.end_of(*records_.at(*leading->second.begin()).member);
+const EntryIndex::Record* EntryIndex::leading(const Checksum& key, const Model& model, uid_t user) const {
+  const auto known = model.leading.find(key);
+  if (known == model.leading.end()) return nullptr;
+  auto first = known->second.lower_bound({user, 0});
+  if (first == known->second.end() || first->first != user) first = known->second.begin();
+  return &records_.at(first->second);
 }
 
 void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
@@ -82,16 +85,16 @@ void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
     // It keeps the memory of its largest size.
     if (model.similar->blocks() == 0) model.similar.reset();
   }
-  if (record.awaits) erase(model.awaiting, *record.awaits, ino);
+  if (record.awaits) erase(model.awaiting, *record.awaits, record.uid, ino);
   if (record.leads)
-    for (const Checksum& key : keys_of(record.name)) erase(model.leading, key, ino);
+    for (const Checksum& key : keys_of(record.name)) erase(model.leading, key, record.uid, ino);
   --model.records;
   count(model);
 }
 
-void EntryIndex::erase(ByKey& from, const Checksum& key, uint64_t ino) {
+void EntryIndex::erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino) {
   const auto found = from.find(key);
-  found->second.erase(ino);
+  found->second.erase({user, ino});
   if (found->second.empty()) from.erase(found);
 }
 
