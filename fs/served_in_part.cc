@@ -31,8 +31,9 @@ bool is_closed_by_a_reader(uint64_t handle) {
 
 }  // namespace
 
-void ServedInPart::begin(std::span<const int32_t> told_stale) {
+void ServedInPart::begin(std::span<const int32_t> told_stale, bool any_was_told) {
   MutexLock lock(mutex_);
+  any_was_told_ = any_was_told;
   for (const int32_t thread : told_stale) looks_again_[static_cast<uint32_t>(thread)] = kToldBefore;
   in_part_.store(true, std::memory_order_release);
 }
@@ -96,7 +97,7 @@ bool ServedInPart::may_look_again(std::span<const std::byte> request) {
   MutexLock lock(mutex_);
   if (!in_part_) return false;  // all is found by now, and so is this
   const auto [told, is_first] = looks_again_.try_emplace(header.pid, header.nodeid);
-  if (is_first) return true;
+  if (is_first) return !any_was_told_;
   const uint64_t before = std::exchange(told->second, header.nodeid);
   return before != kToldBefore && before != header.nodeid;
 }

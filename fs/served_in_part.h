@@ -28,8 +28,8 @@ class ServedInPart {
   explicit ServedInPart(const Pools& pools) : pools_(pools) {}
 
   // Threads that an earlier process has told ESTALE may be in the midst of the second try of the same call,
-  // and are not told so again.
-  void begin(std::span<const int32_t> told_stale) EXCLUDES(mutex_);
+  // and are not told so again. `any_was_told`: there are more than those.
+  void begin(std::span<const int32_t> told_stale, bool any_was_told) EXCLUDES(mutex_);
   // What is to become of a request, as the device gave it: the caller carries it out, a copy of it is put
   // aside, or the caller answers ESTALE, at which the kernel looks up the names of its path and tries again.
   enum class Way { kServed, kAside, kLookedUpAgain };
@@ -56,6 +56,7 @@ class ServedInPart {
   size_t aside_bytes_ GUARDED_BY(mutex_) = 0;
   // By thread: the nodeid for which it was last told to look again; kToldBefore, for one that is not known.
   std::unordered_map<uint32_t, uint64_t> looks_again_ GUARDED_BY(mutex_);
+  bool any_was_told_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kvcachefs

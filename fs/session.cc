@@ -187,7 +187,8 @@ Result<void> Session::take_over() {
 }
 
 void Session::resume(bool in_part) {
-  if (in_part) in_part_.begin(std::exchange(told_stale_, {}));
+  if (in_part)
+    in_part_.begin(std::exchange(told_stale_, {}), server_.survivors.requests().lost_stale_lately());
   if (!tell_kernel(kNotifyResend))
     log_error("the kernel refuses to send the earlier process's unanswered requests again");
 }

@@ -119,7 +119,7 @@ void Requests::rename_answered(const Rename& rename) {
 }
 
 // A thread has one record, and settled or old ones make room first: so 256 threads between two tries are
-// known, however many others were told meanwhile.
+// known, however many others were told meanwhile. Of more it is known that there were more.
 void Requests::told_stale(int32_t thread) {
   if (shared_ == nullptr) return;
   MutexLock lock(mutex_);
@@ -129,7 +129,10 @@ void Requests::told_stale(int32_t thread) {
   if (its == std::end(shared_->stale))
     its = std::ranges::find_if(shared_->stale,
                                [now_ms](const auto& told) { return !is_lately(told.at_ms, now_ms); });
-  if (its == std::end(shared_->stale)) its = shared_->stale + shared_->stales++ % kStales;
+  if (its == std::end(shared_->stale)) {
+    its = shared_->stale + static_cast<uint32_t>(thread) % kStales;
+    shared_->stale_lost_s = static_cast<uint32_t>(now_ms / 1000) + 1;
+  }
   its->thread = thread;
   its->at_ms = now_ms;
 }
@@ -139,6 +142,12 @@ void Requests::settled_stale(int32_t thread) {
   MutexLock lock(mutex_);
   for (auto& told : shared_->stale)
     if (told.thread == thread) told.at_ms = 0;
+}
+
+bool Requests::lost_stale_lately() const {
+  if (shared_ == nullptr) return false;
+  const uint64_t lost_ms = uint64_t{shared_->stale_lost_s} * 1000;
+  return lost_ms != 0 && now_coarse_ms() < lost_ms + kLatelyMs;
 }
 
 std::vector<int32_t> Requests::told_stale_lately() const {

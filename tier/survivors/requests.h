@@ -22,7 +22,8 @@ class Requests {
 
   struct Shared {
     std::atomic<uint32_t> generation;  // of the child that serves
-    std::atomic<uint32_t> threads, renames, stales;
+    std::atomic<uint32_t> threads, renames;
+    std::atomic<uint32_t> stale_lost_s;  // when one of `stale` last made room for another
     struct {
       std::atomic<uint64_t> unique;
       std::atomic<uint32_t> attempted;
@@ -76,6 +77,7 @@ class Requests {
   void told_stale(int32_t thread) EXCLUDES(mutex_);
   void settled_stale(int32_t thread) EXCLUDES(mutex_);
   std::vector<int32_t> told_stale_lately() const;
+  bool lost_stale_lately() const;  // there were more of them than could be recorded
   // The time when the oldest request in hand of this generation's threads began; 0: no thread has one in
   // hand.
   uint64_t oldest_ns() const;

@@ -270,6 +270,10 @@ TEST_F(SurvivorsTest, WhoWasToldStale) {
   EXPECT_EQ(told.size(), 100u);
   EXPECT_EQ(told.front(), 1);
   EXPECT_EQ(told.back(), 100);
+  EXPECT_FALSE(successor()->requests().lost_stale_lately());
+  for (int32_t thread = 2000; thread < 2200; ++thread) requests.told_stale(thread);
+  EXPECT_EQ(successor()->requests().told_stale_lately().size(), size_t{Requests::kStales});
+  EXPECT_TRUE(successor()->requests().lost_stale_lately());
 }
 
 TEST_F(SurvivorsTest, AnotherFormatIsRefused) {
