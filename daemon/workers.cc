@@ -145,7 +145,8 @@ void Workers::start(unsigned server_threads) {
     for (const auto& pool : pools_.list()) act(*pool);
     std::this_thread::sleep_for(kSurveyPause);
   };
-  repeat("gatherer", [this] { session_.control().gather(kReadPause); });
+  for (int i = 0; i < ControlReads::kWorkers; ++i)
+    repeat("gatherer", [this] { session_.control().gather(kReadPause); });
   repeat(
       "log reader", [this] { session_.control().answer_log_reads(kReadPause); }, kBackgroundNice);
   repeat("surveyor", [=] {

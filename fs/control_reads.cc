@@ -22,23 +22,37 @@ void ControlReads::run(const Request& request, Job job) {
   reply_error(request, {EAGAIN, {}});
 }
 
+std::optional<uid_t> ControlReads::next_user() const {
+  std::optional<uid_t> first;
+  for (const auto& [user, queue] : waiting_) {
+    if (under_way_.contains(user)) continue;
+    if (user > last_user_) return user;
+    if (!first) first = user;
+  }
+  return first;
+}
+
 void ControlReads::step(Survivors& survivors, std::chrono::milliseconds at_most) {
   Job next;
+  uid_t user = 0;
   {
     MutexLock lock(mutex_);
-    if (waiting_.empty() && !ended_) condition_.wait_for(mutex_, at_most);
-    if (waiting_.empty()) return;
-    auto of_user = waiting_.upper_bound(last_user_);
-    if (of_user == waiting_.end()) of_user = waiting_.begin();
-    auto& [user, queue] = *of_user;
-    last_user_ = user;
+    if (!next_user() && !ended_) condition_.wait_for(mutex_, at_most);
+    const auto turn = next_user();
+    if (!turn) return;
+    user = last_user_ = *turn;
+    auto& queue = waiting_[user];
     next = std::move(queue.front().job);
     queue.pop_front();
-    if (queue.empty()) waiting_.erase(of_user);
+    if (queue.empty()) waiting_.erase(user);
+    under_way_.insert(user);
   }
   survivors.requests().begin(0, false);
   next();
   survivors.requests().end();
+  MutexLock lock(mutex_);
+  under_way_.erase(user);
+  condition_.notify_one();
 }
 
 void ControlReads::end() {

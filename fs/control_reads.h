@@ -1,8 +1,9 @@
-// ControlReads are reads of control files that look at every entry of a pool, which may take seconds. A
-// thread of their own does them, so that no server thread waits. The supervisor watches that thread as one
-// that has a request in hand; during its look the thread says that it gets on (Requests::still_at_it()).
-// Users take turns, so that one with many reads does not keep the others waiting. run() is for server
-// threads, step() for one worker. Failure: EAGAIN for a user with too many waiting reads.
+// ControlReads are reads of control files that look at every entry of a pool, which may take seconds. A few
+// threads of their own do them, so that no server thread waits. The supervisor watches those threads as ones
+// that have a request in hand; during its look a thread says that it gets on (Requests::still_at_it()).
+// Users take turns, and one read of a user is under way at a time, so that one with many or long reads does
+// not keep the others waiting. run() is for server threads, step() for workers. Failure: EAGAIN for a user
+// with too many waiting reads.
 #pragma once
 
 #include <chrono>
@@ -10,6 +11,8 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "base/mutex.h"
 #include "fs/request.h"
@@ -21,6 +24,7 @@ class ControlReads {
  public:
   using Job = std::function<void()>;           // answers the request
   static constexpr size_t kMostWaiting = 256;  // for each user
+  static constexpr int kWorkers = 4;
 
   void run(const Request& request, Job job) EXCLUDES(mutex_);
   // The call does the next job, and waits for one for `at_most`.
@@ -35,10 +39,13 @@ class ControlReads {
     Job job;
   };
 
+  std::optional<uid_t> next_user() const REQUIRES(mutex_);  // after the last, of those who have their turn
+
   Mutex mutex_;
   Condition condition_;
   bool ended_ GUARDED_BY(mutex_) = false;
   std::map<uid_t, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users that have any
+  std::set<uid_t> under_way_ GUARDED_BY(mutex_);                     // of these users
   uid_t last_user_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -44,8 +44,8 @@ class OpenRecords {
   // are taken; what an error is of was not carried out (fs/control/index_file.h). ESTALE: half a record is
   // lost, here or with a process that died, and what comes now would be taken for its beginning, unless the
   // piece is the first of the open (its offset is 0). EDQUOT: what is not whole would take more than the
-  // user's share. So many take 0.4 s, in which others' wait.
-  static constexpr size_t kMostAtOnce = 4096;
+  // user's share. So many take 25 ms, in which others' wait: the kernel has one write to the file at a time.
+  static constexpr size_t kMostAtOnce = 256;
   using Apply = std::function<Result<void>(std::span<const IndexRecord>)>;
   Result<size_t> write(std::string_view piece, bool is_first, const Apply& apply) EXCLUDES(mutex_);
   bool is_unfinished() EXCLUDES(mutex_);

@@ -25,18 +25,23 @@ EntryIndex& index_of(ControlledPool& target) {
   return target.pool->insight().index();
 }
 
-// Whether an answer rests on all entries: asked before the answer is made, and completed after it.
+// Whether an answer rests on all entries: asked before the answer is made, and completed after it. What it
+// was made without may have been read by then.
 class IndexState {
  public:
   explicit IndexState(ControlledPool& target)
-      : target_(target), restoring_(target.pool->disk().restoring()) {}
+      : index_(index_of(target)),
+        restoring_(target.pool->disk().restoring()),
+        cut_short_(index_.cut_short()) {}
   std::string_view text() const {
-    return restoring_ || index_of(target_).waiting() > 0 ? "building" : "whole";
+    const bool is_whole = !restoring_ && index_.waiting() == 0 && index_.cut_short() == cut_short_;
+    return is_whole ? "whole" : "building";
   }
 
  private:
-  ControlledPool& target_;
+  const EntryIndex& index_;
   const bool restoring_;
+  const uint64_t cut_short_;
 };
 
 Result<ReadableTree> tree_of(ControlledPool& target, const Rights& rights) {

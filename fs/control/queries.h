@@ -1,6 +1,6 @@
 // Queries that a client writes to a pool's control file and reads the answer of. Their forms are in
 // kvcachefs(7), "Finding entries". An answer names only what the caller may read. Any thread. Failure: EINVAL
-// with a sentence that says what is wrong with the query; EMSGSIZE beyond kMostQueryBytes.
+// with a sentence that says what is wrong with the query; EMSGSIZE beyond kMostQueryBytes or kMostNames.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace kvcachefs {
 
-// A million token ids, or 60,000 names of 64 characters.
+// A million token ids, or kMostNames names of 63 characters.
 inline constexpr size_t kMostQueryBytes = 4 << 20;
 
 // `match`: the longest prefix of token ids, the run of names that are there, entries by attributes.

@@ -1,6 +1,7 @@
 // The memory that open queries and their answers take (fs/control/queries.h): each user has a share, and all
-// together a limit, so that opens with large queries do not add up. Any thread; the lock is a leaf. Failure:
-// nothing is given beyond a bound.
+// together a limit, so that opens with large queries do not add up. Beyond that limit each still has a
+// little, so that a few users cannot keep the others from asking at all. Any thread; the lock is a leaf.
+// Failure: nothing is given beyond a bound.
 #pragma once
 
 #include <sys/types.h>
@@ -17,6 +18,7 @@ class QueryBudget {
  public:
   static constexpr uint64_t kMostOfUser = 64 << 20;
   static constexpr uint64_t kMostOfAll = 512 << 20;
+  static constexpr uint64_t kAlwaysOfUser = 1 << 20;
 
   // What was given goes back with it.
   class Part {
@@ -44,8 +46,9 @@ class QueryBudget {
   bool change(uid_t user, uint64_t before, uint64_t after) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     uint64_t& his = of_user_[user];
-    const bool fits =
-        after <= before || (his - before + after <= kMostOfUser && all_ - before + after <= kMostOfAll);
+    const uint64_t his_then = his - before + after;
+    const bool fits = after <= before || (his_then <= kMostOfUser &&
+                                          (his_then <= kAlwaysOfUser || all_ - before + after <= kMostOfAll));
     if (fits) {
       his += after - before;
       all_ += after - before;

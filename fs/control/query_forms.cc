@@ -66,6 +66,7 @@ Result<MatchQuery> names_query(std::string_view words, std::string_view lines) {
     if (!pin) return wrong_option(word, "names", "");
     query.pin = *pin;
   }
+  if (std::ranges::count(lines, '\n') > kMostNames) return fail(EMSGSIZE, "there are more than 65,536 lines");
   return query;
 }
 

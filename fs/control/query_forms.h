@@ -42,6 +42,8 @@ struct WhereQuery {
 };
 using MatchQuery = std::variant<TokensQuery, NamesQuery, WhereQuery>;
 
+inline constexpr ptrdiff_t kMostNames = 65'536;  // they take a tenth of a second
+// EMSGSIZE: more than kMostNames.
 Result<MatchQuery> parse_match_query(std::string_view text);
 Result<EntryIndex::SimilarQuery> parse_similar_query(std::string_view text);
 // The next line that is not empty, which leaves the text; none: there is no more.

@@ -138,6 +138,16 @@ TEST_F(ControlReadsTest, OthersDoNotWaitForThem) {
   readers_.clear();
 }
 
+TEST_F(ControlReadsTest, OneUsersLongReadIsNotInAnothersWay) {
+  start({"p:size=64M", "q:size=64M"}, "hang_after=30");
+  ASSERT_EQ(store(fault_file_, "pause survey\n"), 0);
+  start_reader(mount_->control("numa"));
+  ASSERT_TRUE(eventually([&] { return exists(paused_); }));
+  EXPECT_TRUE(can_be_read(mount_->control("entries", "q")));
+  EXPECT_TRUE(can_be_read(mount_->control("stats", "q")));
+  EXPECT_TRUE(exists(paused_)) << "it is still under way";
+}
+
 TEST_F(ControlReadsTest, NoReadWaitsForALookAtManyEntries) {
   start({"p:size=64M"}, "hang_after=30");
   for (int i = 10; i < 20; ++i) ASSERT_EQ(store(mount_->path() + "/entry" + std::to_string(i), "content"), 0);

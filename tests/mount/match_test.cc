@@ -180,6 +180,9 @@ TEST_F(MatchTest, WrongQueriesAreRefused) {
                             "names x\na", "where", "where agent", "where colour=red", "KVQ1", "KVQ1\1\0\0\0"})
     EXPECT_EQ(error_name(ask(mount().control("match"), wrong, &text)), "EINVAL") << wrong;
   EXPECT_EQ(error_name(ask(mount().control("match"), std::string((4 << 20) + 1, '1'), &text)), "EMSGSIZE");
+  const auto names = [](size_t count) { return "names" + std::string(count + 1, '\n'); };
+  EXPECT_EQ(error_name(ask(mount().control("match"), names(65'536), &text)), "ok");
+  EXPECT_EQ(error_name(ask(mount().control("match"), names(65'537), &text)), "EMSGSIZE");
   EXPECT_NE(read_file(mount().control("match")).find("written first"), std::string::npos);
 }
 

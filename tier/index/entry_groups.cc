@@ -15,26 +15,28 @@ struct EntryGroups::Group {
   uint64_t used_ms = 0;
 };
 
-bool EntryGroups::join(uint64_t ino, uid_t user, std::string_view name) {
+uint64_t EntryGroups::join(uint64_t ino, uid_t user, std::string_view name) {
   MutexLock lock(mutex_);
   std::pair key(user, std::string(name));
   auto& group = groups_[key];
-  if (!group) group = std::make_shared<Group>(Group{.key = std::move(key)});
-  if (group->members.size() == kMostMembers) return false;
+  const bool is_new = !group;
+  if (is_new) group = std::make_shared<Group>(Group{.key = std::move(key)});
+  if (group->members.size() == kMostMembers) return 0;
   group->members.insert(ino);
   by_member_[ino] = group;
   members_ = by_member_.size();
-  return true;
+  return kMemberBytes + (is_new ? group_bytes(name) : 0);
 }
 
-void EntryGroups::leave(uint64_t ino) {
+uint64_t EntryGroups::leave(uint64_t ino) {
   MutexLock lock(mutex_);
   const auto member = by_member_.extract(ino);
-  if (member.empty()) return;
+  if (member.empty()) return 0;
   Group& group = *member.mapped();
   group.members.erase(ino);
   if (group.members.empty()) groups_.erase(group.key);
   members_ = by_member_.size();
+  return kMemberBytes + (group.members.empty() ? group_bytes(group.key.second) : 0);
 }
 
 void EntryGroups::opened(uint64_t ino) {

@@ -1,6 +1,6 @@
 // EntryGroups: which entries belong together (user.kv.group). A group is of one user, so that nobody's
-// entries leave with another's. Any thread; the lock is a leaf. Never fails; some 200 bytes an entry, which
-// the index counts.
+// entries leave with another's. Any thread; the lock is a leaf. Never fails; the index counts
+// what members and groups take.
 #pragma once
 
 #include <sys/types.h>
@@ -24,12 +24,15 @@ namespace kvcachefs {
 
 class EntryGroups {
  public:
-  static constexpr uint64_t kMemberBytes = 200;
+  // With what the allocator adds: a member, and a group besides its members.
+  static constexpr uint64_t kMemberBytes = 100;
+  static uint64_t group_bytes(std::string_view name) { return 400 + 2 * name.size(); }
   // Of more members the others live and die alone: a look at all of a group, with the lock held, takes 1 ms.
   static constexpr size_t kMostMembers = 16'384;
 
-  bool join(uint64_t ino, uid_t user, std::string_view name) EXCLUDES(mutex_);  // false: the group is full
-  void leave(uint64_t ino) EXCLUDES(mutex_);
+  // The bytes that this takes, and gives back; join(): 0: the group is full.
+  uint64_t join(uint64_t ino, uid_t user, std::string_view name) EXCLUDES(mutex_);
+  uint64_t leave(uint64_t ino) EXCLUDES(mutex_);
   // A member was used. All of its group are used with it, once a second at most: a client that opens one
   // after the other would have each of a group of thousands touched thousands of times.
   void opened(uint64_t ino) EXCLUDES(mutex_);

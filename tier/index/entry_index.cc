@@ -60,6 +60,10 @@ bool EntryIndex::work(uint64_t until_ns) {
   return true;
 }
 
+void EntryIndex::catch_up() {
+  if (work(now_ns() + kCatchUpNs)) ++cut_short_;
+}
+
 bool EntryIndex::step() {
   const uint64_t until_ns = now_ns() + kStepNs;
   while (now_ns() < until_ns) {
@@ -120,9 +124,9 @@ void EntryIndex::read(uint64_t ino) {
 
 void EntryIndex::join_group(uint64_t ino, const struct stat& file, const Metadata& metadata) {
   const std::string& group = metadata[Attribute::kGroup];
-  if (group.empty() || !groups_.join(ino, file.st_uid, group)) return;
-  records_.at(ino).has_group = true;
-  index_bytes_ += EntryGroups::kMemberBytes;
+  const uint64_t bytes = group.empty() ? 0 : groups_.join(ino, file.st_uid, group);
+  records_.at(ino).has_group = bytes > 0;
+  index_bytes_ += bytes;
 }
 
 // Values that others have too may be left to it alone, and so count whole.
@@ -130,7 +134,8 @@ uint64_t EntryIndex::room_for(const Record& record, const Metadata& metadata) co
   uint64_t bytes = kRecordBytes + record.name.size();
   for (const std::string& value : metadata.attributes)
     if (!value.empty()) bytes += kValueBytes + value.size();
-  if (!metadata[Attribute::kGroup].empty()) bytes += EntryGroups::kMemberBytes;
+  if (const std::string& group = metadata[Attribute::kGroup]; !group.empty())
+    bytes += EntryGroups::kMemberBytes + EntryGroups::group_bytes(group);
   if (metadata.tokens.empty()) return bytes;
   bytes += metadata.tokens.size() * sizeof(uint32_t) * (metadata.pre_rope ? kSimilarShare : 1);
   static const uint64_t least_similar_bytes = SimilarIndex().memory_bytes();
@@ -165,10 +170,7 @@ void EntryIndex::drop(uint64_t ino) {
   if (found == records_.end()) return;
   const Record& record = found->second;
   if (record.model != nullptr) drop_tokens(ino, record);
-  if (record.has_group) {
-    groups_.leave(ino);
-    index_bytes_ -= EntryGroups::kMemberBytes;
-  }
+  if (record.has_group) index_bytes_ -= groups_.leave(ino);
   for (ByValue::value_type* const value : record.values) {
     if (value == nullptr) continue;
     value->second.erase(ino);
@@ -220,7 +222,7 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
                                                  const Look& look) {
   std::vector<Piece> result;
   FairLock lock(mutex_);
-  (void)work(now_ns() + kCatchUpNs);
+  catch_up();
   const auto known = models_.find(model);
   if (known == models_.end()) return result;
   std::unordered_map<uint64_t, Found> usable;
@@ -237,7 +239,7 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
 EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Look& look) {
   SimilarFound result;
   FairLock lock(mutex_);
-  (void)work(now_ns() + kCatchUpNs);
+  catch_up();
   const auto known = models_.find(query.model);
   if (known == models_.end() || !known->second.similar) return result;
   // What the caller may not read takes no place in the answer, as long as it is not the most of it.
@@ -258,7 +260,7 @@ EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Lo
 std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
   std::vector<uint64_t> result;
   FairLock lock(mutex_);
-  (void)work(now_ns() + kCatchUpNs);
+  catch_up();
   std::vector<const std::unordered_set<uint64_t>*> sets;
   for (const auto& [attribute, value] : filters) {
     const auto found = by_value_.find(value_key(attribute, value));

@@ -69,7 +69,8 @@ class EntryIndex final : public EntryObserver {
   // Reads what has changed, and touches the groups that were used, for a millisecond each; true: there is
   // more.
   bool step() EXCLUDES(mutex_);
-  uint64_t waiting() const { return waiting_; }  // so many changes have not been read
+  uint64_t waiting() const { return waiting_; }      // so many changes have not been read
+  uint64_t cut_short() const { return cut_short_; }  // so many queries were answered from less than all
 
   // What a stat of the name tells whom it answers for; EACCES also if he may not read that file.
   using Look = std::function<Result<struct stat>(const std::string& name)>;
@@ -181,6 +182,7 @@ class EntryIndex final : public EntryObserver {
   void again(uint64_t ino) EXCLUDES(queue_mutex_);
   bool seek_refused() REQUIRES(mutex_);           // true: there is more
   bool work(uint64_t until_ns) REQUIRES(mutex_);  // true: there is more
+  void catch_up() REQUIRES(mutex_);               // before a query
   void count(Model& model) REQUIRES(mutex_);      // it has changed
   void read(uint64_t ino) REQUIRES(mutex_);
   // False: there is no room for it.
@@ -217,7 +219,7 @@ class EntryIndex final : public EntryObserver {
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
   std::unordered_set<uint64_t> queued_
       GUARDED_BY(queue_mutex_);  // an inode waits once, however often it changes
-  std::atomic<uint64_t> waiting_{0};
+  std::atomic<uint64_t> waiting_{0}, cut_short_{0};
 };
 
 }  // namespace kvcachefs

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,6 +74,22 @@ TEST(OpenQuery, TakesNothingOnceItHasFailedOrIsClosed) {
   open.pop_back();
   open.pop_back();
   EXPECT_EQ(code_of(OpenQuery(budget, 1).add("u", large)), 0);
+}
+
+TEST(QueryBudget, AFewUsersDoNotKeepTheOthersFromAsking) {
+  QueryBudget budget;
+  std::deque<QueryBudget::Part> parts;
+  uid_t user = 1;
+  for (; user <= QueryBudget::kMostOfAll / QueryBudget::kMostOfUser; ++user)
+    ASSERT_TRUE(parts.emplace_back(budget, user).set(QueryBudget::kMostOfUser));
+  for (const uid_t other : {user, user + 1}) {
+    QueryBudget::Part& part = parts.emplace_back(budget, other);
+    EXPECT_FALSE(part.set(QueryBudget::kAlwaysOfUser + 1));
+    EXPECT_TRUE(part.set(QueryBudget::kAlwaysOfUser));
+  }
+  EXPECT_FALSE(parts.emplace_back(budget, 1).set(1));
+  parts.pop_front();
+  EXPECT_TRUE(parts.back().set(1));
 }
 
 }  // namespace kvcachefs::open_query_test

@@ -76,6 +76,22 @@ TEST_F(EntryIndexTest, AllOfItsMemoryIsGivenBack) {
   EXPECT_EQ(index_->usage().bytes, 0u);
 }
 
+TEST_F(EntryIndexTest, AQueryThatIsAnsweredFromLessThanAllSaysSo) {
+  ASSERT_TRUE(arena_->resize(uint64_t{1} << 30));
+  for (int i = 0; i < 40'000; ++i) {
+    const std::string name = "e" + std::to_string(i);
+    store(name);
+    set(name, "agent", "a");
+  }
+  (void)match(blocks({1}));
+  EXPECT_EQ(index_->cut_short(), 1u);
+  EXPECT_GT(index_->waiting(), 0u);
+  while (index_->step()) {
+  }
+  (void)match(blocks({1}));
+  EXPECT_EQ(index_->cut_short(), 1u);
+}
+
 TEST_F(EntryIndexTest, WhatHasNoRoomIsRefusedAndCounted) {
   const Tokens many(16'000, 7);
   int stored = 0;
