@@ -301,6 +301,8 @@ TEST_F(LifecycleTest, ADaemonInTheBackgroundIsUpgradedWithRelativePaths) {
   const Outcome upgraded = run({"kvcachefs", "--mount", root, "upgrade"});
   EXPECT_EQ(upgraded.exit_code, 0) << upgraded.error;
   EXPECT_EQ(read_file(root + "/p/entry"), "content");
+  EXPECT_THAT(daemon.report(),
+              HasSubstr("== configuration file\ncannot be had: kv.toml: the daemon has left"));
 }
 
 TEST_F(LifecycleTest, AnUpgradeGoesOnWhereThePoolsAre) {
