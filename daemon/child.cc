@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <climits>
 #include <csignal>
-#include <optional>
-#include <string>
+#include <map>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "base/key_value.h"
 #include "base/log.h"
@@ -27,6 +28,7 @@ constexpr rlim_t kOfSupervisor = 256;
 constexpr const char* kNotifierName = "(invalidator)";  // daemon/workers.cc
 constexpr int kStateField = 3;                          // of stat, proc(5)
 constexpr int kThreadsField = 20;
+constexpr auto kLookPause = std::chrono::milliseconds(10);
 
 struct ProcessStat {
   std::string name;  // in parentheses
@@ -55,6 +57,20 @@ bool is_killed(const std::string& directory) {
 
 std::string tasks_of(pid_t process) {
   return fmt::format("/proc/{}/task", process);
+}
+
+// The threads that wait where signals do not reach them: the name of each, and how often it has slept so far,
+// which tells one wait from the next.
+std::map<int, std::pair<std::string, std::string>> waits_of(pid_t process) {
+  std::map<int, std::pair<std::string, std::string>> waits;
+  for (const int number : sys::numbers_in(tasks_of(process)).value_or(std::vector<int>())) {
+    const std::string thread = fmt::format("{}/{}", tasks_of(process), number);
+    const auto stat = stat_of(thread);
+    if (!stat || stat->state != 'D' || stat->name == kNotifierName) continue;
+    const auto status = sys::read_text((thread + "/status").c_str()).value_or("");
+    waits.emplace(number, std::pair(stat->name, line_value(status, "voluntary_ctxt_switches")));
+  }
+  return waits;
 }
 
 }  // namespace
@@ -113,6 +129,20 @@ bool waits_in_kernel(pid_t child) {
     const auto stat = stat_of(fmt::format("{}/{}", tasks_of(child), number));
     return stat && stat->state == 'D';
   });
+}
+
+std::optional<std::string> hung_thread(pid_t child, std::chrono::milliseconds bound) {
+  const auto end = std::chrono::steady_clock::now() + bound;
+  auto waits = waits_of(child);
+  while (!waits.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(kLookPause);
+    const auto now = waits_of(child);
+    std::erase_if(waits, [&](const auto& wait) {
+      const auto found = now.find(wait.first);
+      return found == now.end() || found->second != wait.second;
+    });
+  }
+  return waits.empty() ? std::nullopt : std::optional(waits.begin()->second.first);
 }
 
 void close_all_but(const std::set<int>& kept) {

@@ -4,8 +4,11 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <set>
+#include <string>
 
 namespace kvcachefs {
 
@@ -30,6 +33,12 @@ bool has_ended_but_for_notifiers(pid_t child);
 
 // True if any of the child's threads waits where signals do not reach it, for example for a disk.
 bool waits_in_kernel(pid_t child);
+
+// The name of a thread of the child that is in one such wait all the time, for `bound`: the child could not
+// be made to end now. The call returns at once where no thread waits, and as soon as none is in the wait that
+// it was in at first. A thread that tells the kernel of discarded names does not count: the next child ends
+// its wait.
+std::optional<std::string> hung_thread(pid_t child, std::chrono::milliseconds bound);
 
 // The call closes all descriptors except 0 to 2 and the given ones.
 void close_all_but(const std::set<int>& kept);

@@ -110,8 +110,10 @@ Result<void> check_transport(const Config& config, const PoolOrigins& origins);
 // on success.
 Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory_bytes, Config& config,
                               PoolOrigins& origins);
-// FILE.d/*.toml, in the order of their names.
-Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& file);
+// FILE.d of FILE.toml.
+std::filesystem::path further_config_directory(std::filesystem::path file);
+// The directory's *.toml, in the order of their names; none if there is no directory.
+Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& directory);
 // The text is TOML that read_config_file() reads back as it is, unless a path is no UTF-8. It leaves out
 // `daemonize`, which only the command line has.
 std::string format_config(const Config& config);

@@ -244,9 +244,11 @@ Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes,
 
 }  // namespace
 
-Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& file) {
-  std::filesystem::path directory = file;
-  directory.replace_extension(".d");
+std::filesystem::path further_config_directory(std::filesystem::path file) {
+  return file.replace_extension(".d");
+}
+
+Result<std::vector<std::filesystem::path>> further_config_files(const std::filesystem::path& directory) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
   if (!std::filesystem::exists(directory, error)) return files;
@@ -263,7 +265,7 @@ Result<void> read_config_file(const std::filesystem::path& file, uint64_t memory
   Config changed = config;
   PoolOrigins changed_origins = origins;
   if (auto done = read_file(file, memory_bytes, false, changed, changed_origins); !done) return done;
-  auto further = further_config_files(file);
+  auto further = further_config_files(further_config_directory(file));
   if (!further) return pass(further);
   for (const std::filesystem::path& each : *further)
     if (auto done = read_file(each, memory_bytes, true, changed, changed_origins); !done) return done;

@@ -338,6 +338,9 @@ Result<void> KeptSettings::replace_file(const KeptPools& pools) {
     return fail(ESTALE, "has changed since this daemon read or wrote it, and stays as it is");
   const std::string text = format_kept_pools(pools);
   if (text.size() > kMostBytes) return fail(EFBIG);
+  // A value that this version does not know may be nested in the file as it may not be on one line.
+  if (auto good = parse_kept_pools(file_, text, memory_bytes_); !good)
+    return fail(EINVAL, "cannot be written so that it could be read: " + good.error().message);
   if (auto done = sys::replace_file(directory_->get(), name_of(file_), text, 0600); !done) return done;
   in_file_ = pools;
   fault_point("settings replaced");

@@ -8,11 +8,15 @@
 #include <cstdint>
 #include <string>
 
+#include "base/result.h"
+
 namespace kvcachefs {
 
 inline constexpr uint64_t kMostLogBytes = uint64_t{16} << 20;
 
 std::string log_path(const std::string& runtime_dir, const std::string& mountpoint);
+// ENAMETOOLONG if a name of the log is longer than a file system has them.
+Result<void> check_log_path(const std::string& path);
 // The call makes stderr lead to the file.
 void log_to(const std::string& path);
 // The caller calls this several times a second. Nothing happens if stderr leads elsewhere.

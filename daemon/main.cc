@@ -235,6 +235,9 @@ int run(int argc, char** argv) {
   std::error_code unresolved;
   const auto runtime_dir = std::filesystem::weakly_canonical(config.runtime_dir, unresolved);
   config.runtime_dir = unresolved ? std::filesystem::absolute(config.runtime_dir) : runtime_dir;
+  if (config.daemonize && !start->survivors)
+    if (auto good = check_log_path(log_path(config.runtime_dir, start->mountpoint)); !good)
+      return refuse(good.error().message, kExitFailure);
   // Threads inherit this mask: the signals come to wait_for_end() alone. The kernel sends SIGIO when a lease
   // is broken.
   const sigset_t signals = ending_signals();

@@ -36,6 +36,7 @@ constexpr uint64_t kShortLifeNs = 50'000'000;
 constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kLongestPause = std::chrono::milliseconds(2560);
 constexpr auto kReapPatience = std::chrono::milliseconds(100);
+constexpr auto kDiskPatience = std::chrono::seconds(5);
 constexpr int kLookEvery = 100;  // ms
 constexpr int kExitGivenUp = 1;
 constexpr int kLeastFailures = 10;  // tolerated however little time successors are given
@@ -212,6 +213,12 @@ void Supervisor::heed_signals() {
     }
     if (!survivors_.children().may_succeed()) {
       refuse_upgrade("what is served cannot be handed over; stop and start instead");
+    } else if (const auto hung = hung_thread(child_, kDiskPatience)) {
+      // Killed, the child would not end, and requests to all pools would wait for that.
+      refuse_upgrade(
+          fmt::format("the thread {} of the serving process has waited in the kernel for {} s, for "
+                      "a disk or for memory, and could not be replaced before that ends",
+                      *hung, kDiskPatience.count()));
     } else if (auto able = supervision_.can_upgrade(); !able) {
       refuse_upgrade(able.error().message);
     } else {

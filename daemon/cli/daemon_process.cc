@@ -10,6 +10,7 @@
 
 #include "base/key_value.h"
 #include "base/sys.h"
+#include "base/sys_beneath.h"
 #include "base/sys_disk.h"
 #include "daemon/config.h"
 
@@ -66,23 +67,57 @@ std::string config_named_in(std::string_view words) {
   return "";
 }
 
+namespace {
+
+// As a process with that root reads it. Whoever made the file is not trusted: it may be anything.
+Result<std::string> text_in(const UniqueFd& root, const std::string& file) {
+  auto opened = sys::open_in_root(root.get(), file.c_str(), O_PATH);
+  const auto status = opened ? sys::stat_of(opened->get()) : Result<struct stat>(pass(opened));
+  if (!status) return fail(status.error().code, file + ": " + sys::error_text(status.error().code));
+  if (!S_ISREG(status->st_mode)) return fail(EINVAL, file + ": is no file");
+  return sys::read_text(fmt::format("/proc/self/fd/{}", opened->get()).c_str());
+}
+
+Result<std::vector<std::string>> further_files_in(const UniqueFd& root, const std::string& file) {
+  const std::string directory = further_config_directory(file);
+  const auto opened = sys::open_in_root(root.get(), directory.c_str(), O_PATH | O_DIRECTORY);
+  if (!opened) return std::vector<std::string>();
+  auto found = further_config_files(fmt::format("/proc/self/fd/{}", opened->get()));
+  if (!found) return pass(found);
+  std::vector<std::string> files;
+  for (const std::filesystem::path& each : *found) files.push_back(directory / each.filename());
+  return files;
+}
+
+}  // namespace
+
+Result<std::string> configuration_files_in(const std::string& root, const std::string& named) {
+  const auto directory = sys::open_at(AT_FDCWD, root.c_str(), O_PATH);
+  if (!directory) return fail(directory.error().code, root + ": " + sys::error_text(directory.error().code));
+  auto files = further_files_in(*directory, named);
+  if (!files) return pass(files);
+  files->insert(files->begin(), named);
+  std::string out;
+  for (const std::string& file : *files) {
+    const auto text = text_in(*directory, file);
+    if (!text) return text;
+    out += fmt::format("# {}\n{}", file, *text);
+    if (!out.ends_with('\n')) out += '\n';
+  }
+  return out;
+}
+
 Result<std::string> configuration_files_of(pid_t process) {
   const auto words = sys::read_text(proc_file(process, "cmdline").c_str());
   if (!words) return words;
   const std::string named = config_named_in(*words);
   if (named.empty()) return std::string();
-  const std::string root = proc_file(process, named.starts_with('/') ? "root" : "cwd/");
-  auto further = further_config_files(root + named);
-  if (!further) return pass(further);
-  further->insert(further->begin(), root + named);
-  std::string out;
-  for (const std::filesystem::path& file : *further) {
-    const auto text = sys::read_text(file.c_str());
-    if (!text) return text;
-    out += fmt::format("# {}\n{}", file.native().substr(root.size()), *text);
-    if (!out.ends_with('\n')) out += '\n';
-  }
-  return out;
+  const std::string root = proc_file(process, "root"), here = proc_file(process, "cwd");
+  if (named.starts_with('/')) return configuration_files_in(root, named);
+  const auto its_root = sys::identity_of(root), its_cwd = sys::identity_of(here);
+  if (its_root && its_cwd && *its_root == *its_cwd)
+    return fail(ENOENT, named + ": the daemon has left the directory that it was started in");
+  return configuration_files_in(here, named);
 }
 
 DaemonLog log_of(pid_t process, const std::string& file) {

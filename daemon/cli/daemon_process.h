@@ -21,6 +21,8 @@ Result<std::string> command_line_of(pid_t process);  // its words, with spaces b
 // The files that a command line with --config names, each under its path; empty if it names none. The daemon
 // may have another root directory than the caller.
 Result<std::string> configuration_files_of(pid_t process);
+// A path is that of a process with this root directory, and may be relative to it.
+Result<std::string> configuration_files_in(const std::string& root, const std::string& named);
 // The value of --config among words that each end with a zero byte, as /proc has them.
 std::string config_named_in(std::string_view words);
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <ostream>
 
+#include "base/escape.h"
 #include "base/key_value.h"
 #include "base/size.h"
 #include "base/sys.h"
@@ -31,8 +32,22 @@ std::string or_why(Result<std::string> text) {
   return text->empty() || text->ends_with('\n') ? *text : *text + '\n';
 }
 
+// What is read as lines may have anything else in it that others wrote, and a terminal would obey that.
+std::string without_effect(std::string_view text) {
+  std::string out;
+  for (const char character : text) {
+    if (is_control(character) && character != '\n' && character != '\t')
+      out += escaped({&character, 1});
+    else
+      out += character;
+  }
+  return out;
+}
+
 void section(const CliEnvironment& environment, std::string_view title, std::string_view text) {
-  environment.out << "== " << title << '\n' << text << (text.empty() ? "none\n" : "") << '\n' << std::flush;
+  environment.out << "== " << title << '\n'
+                  << without_effect(text) << (text.empty() ? "none\n" : "") << '\n'
+                  << std::flush;
 }
 
 std::string lines_with(const Result<std::string>& text, std::initializer_list<std::string_view> starts) {

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tests/support/disks.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -302,6 +301,8 @@ TEST_F(LifecycleTest, ADaemonInTheBackgroundIsUpgradedWithRelativePaths) {
   const Outcome upgraded = run({"kvcachefs", "--mount", root, "upgrade"});
   EXPECT_EQ(upgraded.exit_code, 0) << upgraded.error;
   EXPECT_EQ(read_file(root + "/p/entry"), "content");
+  EXPECT_THAT(daemon.report(),
+              HasSubstr("== configuration file\ncannot be had: kv.toml: the daemon has left"));
 }
 
 TEST_F(LifecycleTest, AnUpgradeGoesOnWhereThePoolsAre) {
@@ -382,18 +383,6 @@ TEST_F(LifecycleTest, MemoryOfTheDaemonPerEntry) {
   mount.stop();
 }
 #endif
-
-// Descriptors are told by the kernel without the link: by the name with it nothing would be evicted.
-TEST(RuntimeDirTest, ALinkOnTheWayCostsNothing) {
-  KVCACHEFS_NEED_DAEMON();
-  const DiskDirectory base;
-  make_directory(base / "real", 0700);
-  ASSERT_EQ(::symlink((base / "real").c_str(), (base / "link").c_str()), 0);
-  Mount mount({.pools = {"p:size=16M"}, .runtime_dir = base / "link/run"});
-  for (int i = 0; i < 40; ++i)
-    EXPECT_EQ(error_name(store(mount.path() + "/e" + std::to_string(i), pattern(i, kMiB))), "ok") << i;
-  mount.stop();
-}
 
 }  // namespace
 }  // namespace kvcachefs::test

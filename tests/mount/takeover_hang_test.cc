@@ -10,9 +10,11 @@
 #include <map>
 #include <string>
 
+#include "daemon/child.h"
 #include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/freezable_disk.h"
+#include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
@@ -164,6 +166,35 @@ TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
   EXPECT_EQ(generation(), 1);
   EXPECT_EQ(lines_about(kWaits), 1u);
   EXPECT_EQ(lines_about("has not got on"), 0u);
+  stop();
+}
+
+// The process that serves could not end before the disk answers, and all pools would wait for that.
+TEST_F(TakeoverHangTest, NoUpgradeWhileADiskHangs) {
+  KVCACHEFS_SKIP_IF(LoopDevice::available() ? std::string() : std::string("loop devices"));
+  ::setenv("KVCACHEFS_DAEMON_ARGS", "-o hang_after=60", 1);
+  FreezableDisk slow(disk(), 128 * kMiB);
+  start({.more = "catalog=" + slow.path() + "/catalog"});
+  add("e", 4);
+  const pid_t serving = mount().serving_pid();
+  slow.freeze();
+  auto made = std::async(std::launch::async, [&] { make_directory(path("directory")); });
+  EXPECT_TRUE(eventually([&] { return waits_in_kernel(serving); }));
+  const Outcome refused = run({"kvcachefs", "--mount", mount().root(), "upgrade"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(
+      refused.error.find("the thread (committer) of the serving process has waited in the kernel for 5 s"),
+      std::string::npos)
+      << refused.error;
+  EXPECT_EQ(mount().serving_pid(), serving);
+  EXPECT_EQ(difference(0, read_file(path("e-0"))), "");
+  slow.thaw();
+  made.get();
+  const Outcome upgraded = run({"kvcachefs", "--mount", mount().root(), "upgrade"});
+  EXPECT_EQ(upgraded.exit_code, 0) << upgraded.error;
+  EXPECT_NE(read_file(mount().root() + "/.kvcachefs/upgrades").find("refused 1\n"), std::string::npos);
+  EXPECT_NE(mount().serving_pid(), serving);
+  expect_whole();
   stop();
 }
 

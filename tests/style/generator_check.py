@@ -13,7 +13,7 @@ from pathlib import Path
 
 root, programs = Path(sys.argv[1]), Path(sys.argv[2])
 failures = []
-SAMPLE = r'''
+SAMPLE = r"""
 mountpoint = "/mnt/kv"
 state_dir = "/state" # state_dir = "/comment"
 # catalog = "/comment"
@@ -27,10 +27,15 @@ spill_size = "1G"
 size = "1M"
   'spill'  =  '/data/"a" \ b#c' # it's
 catalog='/data/100% b'
+[pools.multi-line]
+size = "1M"
+spill = TRIPLE/data/m \u00e9\U0001F600 \\u0041 \u0022%\u0025TRIPLE
+catalog = '''
+/data/n \u00e9 # c''' # '''
 [pools.memory]
 size = "1M"
 spill = "none"
-'''
+""".replace("TRIPLE", '"""')
 FURTHER = '[pools.further]\nsize = "1M"\nspill = "/data/further"'  # with no newline at the end
 # The paths, and how systemd is to be told of them: in quotes, where a backslash escapes what follows it.
 EXPECTED = {
@@ -41,6 +46,8 @@ EXPECTED = {
     "/data/a 100% b": '"/data/a 100%% b"',
     r'/data/"a" \ b#c': r"""'/data/"a" \\ b#c'""",
     "/data/100% b": "'/data/100%% b'",
+    '/data/m é😀 \\u0041 "%%': r'"/data/m é😀 \\u0041 \"%%%%"',
+    r"/data/n \u00e9 # c": r"'/data/n \\u00e9 # c'",
     "/data/further": '"/data/further"',
 }
 
@@ -48,7 +55,7 @@ EXPECTED = {
 def generated(config):
     """The drop-in, or None if there is none."""
     with tempfile.TemporaryDirectory() as units:
-        run = subprocess.run([root / "packaging/systemd/kvcachefs-generator", units, units, units], capture_output=True, text=True,
+        run = subprocess.run([root / "packaging/systemd/kvcachefs-generator", units, units, units], capture_output=True, text=True, timeout=60,
                              env=os.environ | {"KVCACHEFS_CONFIG": str(config)})
         if run.returncode or run.stdout or run.stderr:
             failures.append(f"of {config.name}: status {run.returncode}: {run.stdout}{run.stderr}")
@@ -73,6 +80,15 @@ with tempfile.TemporaryDirectory() as folder:
     expected = "".join(f"RequiresMountsFor={text}\n" for text in EXPECTED.values())
     if (drop_in := generated(config)) != "[Unit]\n" + expected:
         failures.append(f"the drop-in is\n{drop_in}, not\n[Unit]\n{expected}")
+
+    # The boot would wait for what another process writes.
+    fifos = Path(folder) / "sample.d/fifo.toml", Path(folder) / "fifo.toml"
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    if generated(config) != drop_in:
+        failures.append("a FIFO beside the files changes what it makes")
+    if (drop_in := generated(fifos[1])) is not None:
+        failures.append(f"of a FIFO it made {drop_in}")
 
     config = Path(folder) / "empty.toml"
     for text in (None, "", '[pools.p]\nsize = "1M"\n#spill = "/data/p"\n', 'spill = "'):

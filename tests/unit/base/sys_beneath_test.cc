@@ -59,6 +59,14 @@ TEST_F(SysBeneathTest, EntersNoMount) {
   EXPECT_EQ(fd.error().code, EXDEV);
 }
 
+TEST_F(SysBeneathTest, ALinkInARootStaysInIt) {
+  EXPECT_TRUE(sys::open_in_root(tree_.get(), "/link/b/file", O_PATH));
+  EXPECT_EQ(::symlink("/a/b/file", (root_ + "/tree/absolute").c_str()), 0);
+  EXPECT_TRUE(sys::open_in_root(tree_.get(), "absolute", O_PATH));
+  for (const char* const path : {"a/out", "../outside", "/a/../../outside"})
+    EXPECT_EQ(sys::open_in_root(tree_.get(), path, O_PATH).error().code, ENOENT) << path;
+}
+
 TEST_F(SysBeneathTest, CallsWithADirectoryTakeOneComponent) {
   const int tree = tree_.get();
   for (const char* name : {"a/b", "..", "a/", "/tmp"}) {

@@ -82,6 +82,7 @@ TEST_F(ChildTest, OneThatRunsHasNotEnded) {
   const test::UserProcess process(5, 6);
   EXPECT_FALSE(has_ended_but_for_notifiers(process.pid()));
   EXPECT_FALSE(waits_in_kernel(process.pid())) << "a signal would reach it";
+  EXPECT_EQ(hung_thread(process.pid(), std::chrono::hours(1)), std::nullopt);
 }
 
 TEST_F(ChildTest, WhatCannotBeFoundOutCountsAsAlive) {

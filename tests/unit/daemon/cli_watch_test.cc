@@ -149,19 +149,20 @@ TEST_F(CliWatchTest, ReportsWhatATicketAsksFor) {
   mount_.write(".kvcachefs/upgrades", "done 2\nrefused 0\n");
   const std::string root = mount_.root();
   std::string log = "a line before the last 200\n";
-  for (int i = 0; i < 197; ++i) log += "<6>started\n";
+  for (int i = 0; i < 196; ++i) log += "<6>started\n";
+  log += "a\tb \x1b]0;title\a\n";
   log += "<4>pool llama: the catalog has lost something, the first: name (node 7, 'secret's name')\n<4>" +
          root + "/llama/secret file: Input/output error\n<6>kvcachefs is served at " + root + "\n";
   mount_.write(log_name(root), log);
   mount_.write("mnt-other.mount.log", "<6>of another mount\n");
   const Outcome result = run({"report", "--runtime-dir", root});
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part :
-       {"== versions\ntool: 0.1.0\ndaemon: kvcachefs 0.1.0\nkernel: ", "== system\n", "\nFUSE",
-        "== command line\ncannot be had: its process is not seen from here\n",
-        "== configuration\npool llama\nsize configured 16G\n", "== statistics\nversion 0.1.0\n",
-        "\npool llama\nsize_bytes 17179869184\n", "== upgrades\ndone 2\n", "== mounts\n",
-        "MemTotal:", "== disks\nnone\n", "(node 7, '[name]')\n", "/llama/[name]\n"})
+  for (const char* part : {"== versions\ntool: 0.1.0\ndaemon: kvcachefs 0.1.0\nkernel: ", "== system\n",
+                           "\nFUSE", "== command line\ncannot be had: its process is not seen from here\n",
+                           "== configuration\npool llama\nsize configured 16G\n",
+                           "== statistics\nversion 0.1.0\n", "\npool llama\nsize_bytes 17179869184\n",
+                           "== upgrades\ndone 2\n", "== mounts\n", "MemTotal:", "== disks\nnone\n",
+                           "(node 7, '[name]')\n", "/llama/[name]\n", "\na\tb \\x1b]0;title\\x07\n"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is missing:\n" << result.out;
   EXPECT_EQ(result.out.find("secret"), std::string::npos) << result.out;
   EXPECT_EQ(result.out.find("before the last 200"), std::string::npos);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,29 @@ TEST(DaemonProcess, ItsConfigurationIsTheOneThatItsCommandLineNames) {
   EXPECT_EQ(words->find('\0'), std::string::npos);
   EXPECT_EQ(configuration_files_of(::getpid()).value_or("wrong"), "");
   EXPECT_FALSE(command_line_of(-1));
+}
+
+// A container's own links must not show what the host has.
+TEST(DaemonProcess, ItsConfigurationIsLookedForBelowItsRoot) {
+  test::FakeMount place;
+  std::filesystem::create_directories(place.root() / "etc/kv.d");
+  place.write("etc/kv.toml", "its own\n");
+  place.write("etc/kv.d/more.toml", "more\n");
+  const std::string root = place.root();
+  const auto read_by = [&](const std::string& file) {
+    const auto text = configuration_files_in(root, file);
+    return text ? *text : text.error().message;
+  };
+  EXPECT_EQ(read_by("/etc/kv.toml"), "# /etc/kv.toml\nits own\n# /etc/kv.d/more.toml\nmore\n");
+  std::filesystem::create_symlink("/etc/kv.toml", root + "/etc/link.toml");
+  EXPECT_EQ(read_by("/etc/link.toml"), "# /etc/link.toml\nits own\n");
+  for (const char* const of_the_host : {"/etc/passwd", "../../../../../../etc/passwd"}) {
+    std::filesystem::remove(root + "/etc/link.toml");
+    std::filesystem::create_symlink(of_the_host, root + "/etc/link.toml");
+    EXPECT_EQ(read_by("/etc/link.toml"), "/etc/link.toml: No such file or directory");
+  }
+  ASSERT_EQ(::mkfifo((root + "/etc/fifo.toml").c_str(), 0600), 0);
+  EXPECT_EQ(read_by("/etc/fifo.toml"), "/etc/fifo.toml: is no file");
 }
 
 }  // namespace kvcachefs::daemon_process_test

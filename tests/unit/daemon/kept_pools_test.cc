@@ -1,12 +1,15 @@
 // The file of what was changed of pools (daemon/kept_settings.h), as text.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "daemon/kept_settings.h"
+#include "tests/support/files.h"
+#include "tests/unit/daemon/fake_mount.h"
 
 namespace kvcachefs::kept_pools_test {
 
@@ -92,6 +95,26 @@ TEST(KeptPools, AVersionThatWroteNoLastLineIsRead) {
                        kMemory);
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->at("a").values.at("policy"), "lfu");
+}
+
+// A header of a table may be deeper than a value.
+TEST(KeptPools, WhatCouldNotBeReadIsNotWritten) {
+  test::FakeMount place;
+  const std::string file = place.root() / "kept.settings";
+  std::string header = "a";
+  for (int depth = 0; depth < 300; ++depth) header += ".a";
+  const std::string text = "[pools.p]\npolicy = \"lfu\"\n[" + header + "]\n\n# end\n";
+  place.write("kept.settings", text);
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  const auto read = KeptSettings::read(file, kMemory);
+  ASSERT_TRUE(read) << read.error().message;
+  KeptSettings settings(file, Config(), *read, kMemory);
+  PoolOptions pool;
+  pool.name = "p";
+  EXPECT_TRUE(settings.origin(pool, "policy").is_kept);
+  settings.forget(pool, "policy");
+  EXPECT_EQ(test::read_file(file), text);
+  EXPECT_TRUE(KeptSettings::read(file, kMemory));
 }
 
 }  // namespace kvcachefs::kept_pools_test
