@@ -232,7 +232,8 @@ void Supervisor::heed_signals() {
 }
 
 void Supervisor::look_after_child() {
-  if (survivors_.children().serving_since_ns() == 0) {
+  const uint64_t serving_since_ns = survivors_.children().serving_since_ns();
+  if (serving_since_ns == 0) {
     if (has_served_) supervision_.gets_on();
     // A child that is ending has its own time limits.
     // A first start is not watched either: no client waits for it, and it may be stopped.
@@ -243,8 +244,10 @@ void Supervisor::look_after_child() {
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
-  const uint64_t since_ns = request_ns == 0 ? survivors_.children().last_beat_ns()
-                                            : std::min(request_ns, survivors_.children().last_beat_ns());
+  const uint64_t beat_ns = survivors_.children().last_beat_ns();
+  // What it did while it still took over, which has bounds of its own, may have waited for a disk with that.
+  const uint64_t since_ns =
+      std::max(request_ns == 0 ? beat_ns : std::min(request_ns, beat_ns), serving_since_ns);
   const uint64_t bound_ns = ns_of(supervision_.hang_after);
   if (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns)
     supervision_.gets_on();

@@ -165,7 +165,7 @@ TEST_F(TakeoverHangTest, NeitherIsOneThatWaitsForADisk) {
   expect_whole();
   EXPECT_EQ(generation(), 1);
   EXPECT_EQ(lines_about(kWaits), 1u);
-  EXPECT_EQ(lines_about("has not got on"), 0u);
+  EXPECT_EQ(lines_about("has not got on"), 0u) << mount().log();
   stop();
 }
 
