@@ -94,6 +94,7 @@ void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
 
 void EntryIndex::erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino) {
   const auto found = from.find(key);
+  if (found == from.end()) return;  // two of the entry's names have this key: anyone can make such names
   found->second.erase({user, ino});
   if (found->second.empty()) from.erase(found);
 }

@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -268,6 +271,20 @@ TEST_F(EntryIndexTest, AnEntryFollowsOneOfItsUsers) {
   store_of(5, "h", 10, "h");
   EXPECT_EQ(match(blocks({7, 10})), (Names{"h.another", "h"}));
   EXPECT_EQ(index_->waiting(), 0u) << "it is not read again for its own sake";
+}
+
+// Names can be made so, because the checksum is none against those who want it (XXH3).
+TEST_F(EntryIndexTest, ANameMayHaveTheChecksumOfItsOwnBeginning) {
+  const std::string name = "ka0ff1a59." + std::string(149, 'a') +
+                           "\061\310\237\176\311\331\170\163\123\142\046\266\315\146\353\063"
+                           "\101\160\107\120\156\120\112\131\377\216\362\126\325\066\174\274";
+  const auto checksum = [](std::string_view text) { return checksum_of(std::as_bytes(std::span(text))); };
+  ASSERT_EQ(checksum(name), checksum("ka0ff1a59"));
+  store(name);
+  set(name, "tokens", bytes_of(blocks({1})));
+  EXPECT_EQ(match(blocks({1})), std::vector<std::string>{name});
+  set(name, "tokens", bytes_of(blocks({2})));
+  EXPECT_EQ(match(blocks({2})), std::vector<std::string>{name});
 }
 
 }  // namespace kvcachefs::test
