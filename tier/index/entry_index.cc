@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/sys_beneath.h"
 
 namespace kvcachefs {
 namespace {
@@ -184,6 +185,12 @@ void EntryIndex::drop(uint64_t ino) {
   records_.erase(found);
 }
 
+bool EntryIndex::is_named(uint64_t ino, const std::string& name) const {
+  const auto fd = sys::open_beneath(arena_.tree_fd(), name.c_str(), O_PATH | O_NOFOLLOW);
+  const auto file = fd ? sys::stat_of(fd->get()) : fail(fd.error().code);
+  return file && file->st_ino == ino;
+}
+
 std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& look) {
   still_at_it_();
   const auto known = records_.find(ino);
@@ -203,7 +210,7 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& l
     result.stored_ms = entry->stored_ms;
   }
   auto file = look(result.name);
-  if (!file && file.error().code == EACCES) return std::nullopt;
+  if (!file && file.error().code == EACCES && is_named(ino, result.name)) return std::nullopt;
   // A stat takes 2 us, to ask for the name 15.
   if (!file || file->st_ino != ino) {
     const auto fd = arena_.open(result.handle, O_PATH | O_NOFOLLOW);

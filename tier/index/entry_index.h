@@ -198,6 +198,7 @@ class EntryIndex final : public EntryObserver {
   static void erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino);
   void drop(uint64_t ino) REQUIRES(mutex_);
   void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
+  bool is_named(uint64_t ino, const std::string& name) const;  // whoever may see that
   std::optional<Found> look_at(uint64_t ino, const Look& look) REQUIRES(mutex_);
 
   MemoryArena& arena_;

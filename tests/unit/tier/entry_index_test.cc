@@ -287,4 +287,26 @@ TEST_F(EntryIndexTest, ANameMayHaveTheChecksumOfItsOwnBeginning) {
   EXPECT_EQ(match(blocks({2})), std::vector<std::string>{name});
 }
 
+TEST_F(EntryIndexTest, WhatHasAnotherNameByNowIsFoundThoughTheOldOneIsNotForTheCaller) {
+  store("old");
+  set("old", "tokens", bytes_of(blocks({1})));
+  std::string closed = "old";
+  const EntryIndex::Look look = [&](const std::string& name) {
+    return name == closed ? fail(EACCES) : look_(name);
+  };
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const auto& piece : index_->match("", blocks({1}), look)) found.push_back(piece.entry.name);
+    return found;
+  };
+  EXPECT_EQ(names(), std::vector<std::string>());
+  // The index does not hear of it, as if it were a directory above the entry.
+  ASSERT_EQ(::renameat(root(), "old", root(), "new"), 0);
+  EXPECT_EQ(names(), std::vector<std::string>{"new"});
+  ASSERT_EQ(::symlinkat("new", root(), "old"), 0);
+  EXPECT_EQ(names(), std::vector<std::string>{"new"});
+  closed = "new";
+  EXPECT_EQ(names(), std::vector<std::string>());
+}
+
 }  // namespace kvcachefs::test
