@@ -113,6 +113,7 @@ class EntryIndex final : public EntryObserver {
   SimilarFound similar(const SimilarQuery& query, const Look& look) EXCLUDES(mutex_);
 
   // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
+  // The Metadata are the attributes alone.
   // Others have the lock in between, because the caller may be kept from any number of them.
   static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;

@@ -184,6 +184,19 @@ uint64_t expires_of(int fd) {
   return bytes ? number_in<uint64_t>({value, *bytes}).value_or(0) : 0;
 }
 
+Metadata read_attributes(int fd) {
+  Metadata result;
+  char value[kMostTextBytes];
+  for (const std::string& name : xattrs_of(fd)) {
+    const Known* const known = known_of(name);
+    if (known == nullptr || !known->attribute) continue;
+    const auto bytes = sys::get_xattr(fd, name.c_str(), value);
+    if (bytes && known->is_right({value, *bytes}))
+      result.attributes[static_cast<size_t>(*known->attribute)].assign(value, *bytes);
+  }
+  return result;
+}
+
 Metadata read_metadata(int fd) {
   Metadata result;
   std::vector<char> value(kMostTokenBytes);

@@ -59,7 +59,8 @@ constexpr bool belongs_to_owner(std::string_view xattr) {
   return xattr == "user.kv.expires" || xattr == "user.kv.group" || xattr == "user.kv.ttl";
 }
 Metadata read_metadata(int fd);
-uint64_t expires_of(int fd);  // Metadata::expires_s alone
+Metadata read_attributes(int fd);  // these alone: of many entries the tokens would take gigabytes
+uint64_t expires_of(int fd);       // Metadata::expires_s alone
 std::string group_of(int fd);
 std::vector<std::string> xattrs_of(int fd);  // the names of all; empty also where they cannot be had
 bool has_metadata(int fd);

@@ -309,4 +309,16 @@ TEST_F(EntryIndexTest, WhatHasAnotherNameByNowIsFoundThoughTheOldOneIsNotForTheC
   EXPECT_EQ(names(), std::vector<std::string>());
 }
 
+// Those of all that an answer names would take gigabytes.
+TEST_F(EntryIndexTest, AListIsWithoutTokens) {
+  store("e");
+  set("e", "tokens", bytes_of(blocks({1})));
+  set("e", "agent", "a");
+  const std::vector<EntryIndex::Filter> filters = {{Attribute::kAgent, "a"}};
+  const auto found = index_->list(filters, look_);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].second[Attribute::kAgent], "a");
+  EXPECT_EQ(found[0].second.tokens.capacity(), 0u);
+}
+
 }  // namespace kvcachefs::test
