@@ -1,5 +1,5 @@
 // The memory that open queries and their answers take (fs/control/queries.h): each user has a share, and all
-// together a limit, so that opens with large queries do not add up. Beyond that limit each still has a
+// together a limit, so that opens with large queries do not add up. Up to twice that limit each still has a
 // little, so that a few users cannot keep the others from asking at all. Any thread; the lock is a leaf.
 // Failure: nothing is given beyond a bound.
 #pragma once
@@ -19,6 +19,7 @@ class QueryBudget {
   static constexpr uint64_t kMostOfUser = 64 << 20;
   static constexpr uint64_t kMostOfAll = 512 << 20;
   static constexpr uint64_t kAlwaysOfUser = 1 << 20;
+  static constexpr uint64_t kMostWithLittle = 2 * kMostOfAll;
 
   // What was given goes back with it.
   class Part {
@@ -47,8 +48,8 @@ class QueryBudget {
     MutexLock lock(mutex_);
     uint64_t& his = of_user_[user];
     const uint64_t his_then = his - before + after;
-    const bool fits = after <= before || (his_then <= kMostOfUser &&
-                                          (his_then <= kAlwaysOfUser || all_ - before + after <= kMostOfAll));
+    const uint64_t most_of_all = his_then <= kAlwaysOfUser ? kMostWithLittle : kMostOfAll;
+    const bool fits = after <= before || (his_then <= kMostOfUser && all_ - before + after <= most_of_all);
     if (fits) {
       his += after - before;
       all_ += after - before;

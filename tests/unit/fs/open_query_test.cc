@@ -92,4 +92,14 @@ TEST(QueryBudget, AFewUsersDoNotKeepTheOthersFromAsking) {
   EXPECT_TRUE(parts.back().set(1));
 }
 
+// One person may have the ids of many users (subuid(5)).
+TEST(QueryBudget, ManyUsersHaveABoundTogether) {
+  QueryBudget budget;
+  std::deque<QueryBudget::Part> parts;
+  uint64_t bytes = 0;
+  for (uid_t user = 1; user <= 4096; ++user)
+    if (parts.emplace_back(budget, user).set(QueryBudget::kAlwaysOfUser)) bytes += QueryBudget::kAlwaysOfUser;
+  EXPECT_EQ(bytes, 2 * QueryBudget::kMostOfAll);
+}
+
 }  // namespace kvcachefs::open_query_test
