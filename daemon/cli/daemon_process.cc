@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "base/sys_beneath.h"
 #include "base/sys_disk.h"
+#include "base/sys_process.h"
 #include "daemon/config.h"
 
 namespace kvcachefs {
