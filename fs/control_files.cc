@@ -310,8 +310,8 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
     if (auto may = check_administrator(request, file.name, handle); !may) return may;
     if (text.size() > kMostOrderBytes) return fail(EINVAL);
     const std::string_view order = trimmed(text);
-    if (!pools_.find(order.substr(0, order.find(':'))))
-      server_of(request).survivors.requests().attempt(request.unique);
+    std::string_view pairs = order;
+    if (!pools_.find(take_part(pairs, ':'))) server_of(request).survivors.requests().attempt(request.unique);
     auto done = file.write(*server(), order);
     // A process that died has made the pool.
     if (!done && done.error().code == EEXIST && request.attempted) done = {};

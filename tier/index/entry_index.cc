@@ -292,7 +292,7 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
       auto found = look_at(inodes[at], look);
       const auto fd = found ? arena_.open(found->handle, O_PATH | O_NOFOLLOW) : fail(ENOENT);
       if (!fd) continue;
-      Metadata metadata = read_attributes(fd->get());
+      Metadata metadata = read_metadata(fd->get(), true);
       if (!std::ranges::all_of(filters,
                                [&](const auto& each) { return metadata[each.first] == each.second; }))
         continue;

@@ -184,25 +184,12 @@ uint64_t expires_of(int fd) {
   return bytes ? number_in<uint64_t>({value, *bytes}).value_or(0) : 0;
 }
 
-Metadata read_attributes(int fd) {
+Metadata read_metadata(int fd, bool attributes_alone) {
   Metadata result;
-  char value[kMostTextBytes];
+  std::vector<char> value(attributes_alone ? kMostTextBytes : kMostTokenBytes);
   for (const std::string& name : xattrs_of(fd)) {
     const Known* const known = known_of(name);
-    if (known == nullptr || !known->attribute) continue;
-    const auto bytes = sys::get_xattr(fd, name.c_str(), value);
-    if (bytes && known->is_right({value, *bytes}))
-      result.attributes[static_cast<size_t>(*known->attribute)].assign(value, *bytes);
-  }
-  return result;
-}
-
-Metadata read_metadata(int fd) {
-  Metadata result;
-  std::vector<char> value(kMostTokenBytes);
-  for (const std::string& name : xattrs_of(fd)) {
-    const Known* const known = known_of(name);
-    if (known == nullptr) continue;
+    if (known == nullptr || (attributes_alone && !known->attribute)) continue;
     const auto bytes = sys::get_xattr(fd, name.c_str(), value);
     if (!bytes) continue;
     const std::string_view text(value.data(), *bytes);

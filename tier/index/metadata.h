@@ -58,9 +58,9 @@ Result<std::string> metadata_value(std::string_view key, std::string_view text);
 constexpr bool belongs_to_owner(std::string_view xattr) {
   return xattr == "user.kv.expires" || xattr == "user.kv.group" || xattr == "user.kv.ttl";
 }
-Metadata read_metadata(int fd);
-Metadata read_attributes(int fd);  // these alone: of many entries the tokens would take gigabytes
-uint64_t expires_of(int fd);       // Metadata::expires_s alone
+// `attributes_alone`: of many entries the tokens would take gigabytes.
+Metadata read_metadata(int fd, bool attributes_alone = false);
+uint64_t expires_of(int fd);  // Metadata::expires_s alone
 std::string group_of(int fd);
 std::vector<std::string> xattrs_of(int fd);  // the names of all; empty also where they cannot be had
 bool has_metadata(int fd);

@@ -91,7 +91,7 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
     }
     Place next = edge->second;
     const size_t same = common_tokens(nodes_[next], left);
-    if (same == 0) return std::nullopt;  // nothing was made yet
+    if (same == 0) return std::nullopt;  // at most a node is split, which says the same
     if (same < nodes_[next].tokens.size()) next = split(next, same);
     end = next;
     left = left.subspan(same);
