@@ -6,11 +6,11 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: packaging/quickstart.sh [--mount DIR] [--size SIZE] [--no-setup] [--build-only]
+usage: packaging/quickstart.sh [--mount DIR] [--size SIZE] [--no-setup] [--programs DIR]
   --mount DIR   where to mount (default /mnt/kvcachefs-demo)
   --size SIZE   of the pool `demo` (default 1G, or a quarter of memory where that is less)
   --no-setup    do not run packaging/setup.sh first
-  --build-only  mount nothing
+  --programs DIR  take the programs there; set up and build nothing
 TEXT
 }
 
@@ -22,20 +22,19 @@ fail() {
 mount_point=/mnt/kvcachefs-demo
 size=
 setup=yes
-mounts=yes
+bin=
 while [ $# -gt 0 ]; do
   case $1 in
     --mount) mount_point=${2:?--mount needs a directory}; shift 2 ;;
     --size) size=${2:?--size needs a size}; shift 2 ;;
     --no-setup) setup=no; shift ;;
-    --build-only) mounts=no; shift ;;
+    --programs) bin=$(cd "${2:?--programs needs a directory}" && pwd); shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
 done
 cd "$(dirname "$0")/.."
 root=$PWD
-bin=$root/build/release/bin
 [ "$(id -u)" = 0 ] || fail "must run as root: it installs packages and mounts"
 case $mount_point in
   /?*) ;;
@@ -137,8 +136,10 @@ compare_speed() {
   rm -f "$here"
 }
 
-build
-[ "$mounts" = yes ] || exit 0
+if [ -z "$bin" ]; then
+  build
+  bin=$root/build/release/bin
+fi
 pool=$mount_point/demo
 work=$(mktemp -d /dev/shm/kvcachefs-quickstart.XXXXXX)
 trap 'rm -rf "$work"' EXIT

@@ -6,12 +6,13 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd] [--package]
+usage: packaging/setup.sh [--clang] [--guest] [--suites] [--systemd] [--package] [--deb]
   --clang  install clang 19 and its sanitizers as well (the `clang` and `fuzz` presets)
   --guest  install what tests/external/numa_guest.sh boots a guest with
-  --suites  install the third-party stress programs that .ci/run has tests/external/stress.sh run, and promtool
+  --suites  install the third-party stress programs that .ci/run --all has tests/external/stress.sh run, and promtool
   --systemd  install what tests/external/systemd.sh and systemd_fstab.sh start
   --package  install what packaging/build-deb.sh and packaging/build-rpm.sh run, and rpmlint
+  --deb    install what tests/external/package.sh --here builds the Debian package with, lintian and debootstrap
 TEXT
 }
 
@@ -25,6 +26,7 @@ with_guest=no
 with_suites=no
 with_systemd=no
 with_package=no
+with_deb=no
 for argument in "$@"; do
   case $argument in
     --clang) with_clang=yes ;;
@@ -32,6 +34,7 @@ for argument in "$@"; do
     --suites) with_suites=yes ;;
     --systemd) with_systemd=yes ;;
     --package) with_package=yes ;;
+    --deb) with_deb=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -54,6 +57,7 @@ optional_packages='clang-format-14'
 [ "$with_suites" = no ] || packages="$packages dbench prometheus stress-ng"
 [ "$with_systemd" = no ] || packages="$packages systemd attr lsof psmisc"
 [ "$with_package" = no ] || packages="$packages debootstrap rpm rpmlint xz-utils"
+[ "$with_deb" = no ] || packages="$packages debhelper debootstrap lintian xz-utils"
 
 is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -10,7 +10,8 @@ usage: tests/run.sh [--preset P] [--target T]... [--no-setup] [--build-only] [--
   --target T   build only this target (may be repeated); default: everything
   --no-setup   do not run packaging/setup.sh first
   --build-only  run no test
-KVCACHEFS_UNITY=ON: many source files are compiled as one, for a build from nothing.
+From nothing many source files are compiled as one, in half of the time; a build folder that is there stays as it is.
+KVCACHEFS_UNITY=ON or OFF says which.
 A capability that the machine lacks is listed as skipped with its reason; KVCACHEFS_REQUIRE=all (CI=... means the
 same) makes it a failure.
 TEXT
@@ -94,23 +95,25 @@ print_skips() {
 }
 
 configure() {
-  if [ ! -f "$build/build.ninja" ] && command -v ccache >/dev/null; then
-    export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
+  local unity=${KVCACHEFS_UNITY:-}
+  if [ ! -f "$build/build.ninja" ]; then
+    unity=${unity:-ON}
+    if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}; fi
   fi
-  cmake --preset "$preset" "-DCMAKE_UNITY_BUILD=${KVCACHEFS_UNITY:-OFF}" >"$log" 2>&1 || { cat "$log" >&2; return 1; }
+  cmake --preset "$preset" ${unity:+"-DCMAKE_UNITY_BUILD=$unity"} >"$log" 2>&1 || { cat "$log" >&2; return 1; }
 }
 
 # Tests on mounts wait more than they compute, half of the time and more.
 run_ctest() {
   local wrapper=()
-  # ThreadSanitizer of g++ 12 cannot live with the address layout of newer kernels.
+  # ThreadSanitizer has its difficulties with the address layout of newer kernels.
   if [ "$preset" = tsan ]; then wrapper=(setarch -R); fi
   "${wrapper[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j$((2 * $(nproc))) "$@"
 }
 
 if [ "$setup" = yes ]; then
   setup_options=()
-  if [ "$preset" = clang ]; then setup_options=(--clang); fi
+  case $preset in clang | asan | tsan) setup_options=(--clang) ;; esac
   phase setup packaging/setup.sh "${setup_options[@]}"
 fi
 log=$(mktemp /tmp/kvcachefs-run.XXXXXX)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""analyse.py BUILD: compiles each product file of the preset by itself, without making code of it, for the warnings and the
-thread-safety analysis. BUILD has a compile_commands.json. Prints what the compiler says; exit 1 if it refuses a file."""
+"""analyse.py BUILD: compiles each file of the product and of the benchmarks by itself, without making code of it, for the warnings and
+the thread-safety analysis. BUILD has a compile_commands.json. Prints what the compiler says; exit 1 if it refuses a file."""
 
 import concurrent.futures
 import json
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PRODUCT = ["base", "alloc", "tier", "fs", "daemon"]
+ANALYSED = ["base", "alloc", "tier", "fs", "daemon", "bench"]
 
 
 def command_of(entry):
@@ -30,7 +30,7 @@ def analyse(entry):
 
 def main():
     entries = [entry for entry in json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text())
-               if pathlib.Path(entry["file"]).relative_to(ROOT).parts[0] in PRODUCT]
+               if pathlib.Path(entry["file"]).relative_to(ROOT).parts[0] in ANALYSED]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
         results = list(executor.map(analyse, entries))
     for result in results:
