@@ -130,6 +130,7 @@ std::optional<Inheritance> inheritance(ServiceManager& manager) {
 }
 
 void keep_inheritance(ServiceManager& manager, const Survivors& survivors, int lock_fd) {
+  if (survivors.copied()) manager.drop(kMemoryName);  // of the program before this one
   manager.keep(kMemoryName, survivors.memory_fd());
   manager.keep(kLockName, lock_fd);
   if (const auto device = survivors.connection().device_fd()) manager.keep(kDeviceName, *device);
@@ -154,8 +155,8 @@ std::string objection_to(std::string_view formats) {
   const std::string text(formats);
   if (std::sscanf(text.c_str(), "%u.%u.%u", &memory, &superblock, &catalog) != 3)
     return fmt::format("{} are no formats that this program knows of", text);
-  if (memory == Survivors::format() && superblock <= kSuperblockVersion && catalog <= records::kFormat)
-    return {};
+  const bool knows_memory = memory >= Survivors::oldest_format() && memory <= Survivors::format();
+  if (knows_memory && superblock <= kSuperblockVersion && catalog <= records::kFormat) return {};
   return fmt::format("formats {} (memory, disk, catalog) of what is there, this program's are {}", text,
                      own_formats());
 }
