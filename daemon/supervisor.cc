@@ -230,7 +230,12 @@ void Supervisor::heed_signals() {
 // If the child dies meanwhile, the next one comes first, and then the question is put again.
 void Supervisor::consider_upgrade() {
   const auto interrupted = [this] { return end_is_asked_for() || (child_ > 0 && child_has_ended(child_)); };
-  if (!survivors_.children().may_succeed()) {
+  if (survivors_.children().does_kernel_forbid()) {
+    refuse_upgrade(
+        "this kernel does not give the requests of a process that ends to another, as Linux 6.9 and later "
+        "do; "
+        "stop and start instead");
+  } else if (!survivors_.children().may_succeed()) {
     refuse_upgrade("what is served cannot be handed over; stop and start instead");
   } else if (const auto hung = hung_thread(child_, kDiskPatience)) {
     // Killed, the child would not end, and requests to all pools would wait for that.

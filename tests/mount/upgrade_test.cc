@@ -182,6 +182,14 @@ TEST_F(UpgradeTest, AnUpgradeToAnotherLayoutOfTheMemory) {
   EXPECT_EQ(read_at(open.fd(), 0, 10), "still open");
 }
 
+TEST_F(UpgradeTest, BeforeLinux69TheKernelIsTheReason) {
+  const std::string file = "/tmp/kv-fault-" + std::to_string(::getpid());
+  write_file(file, "failing resend 1\n");
+  start_with_faults();
+  expect_refusal("Linux 6.9");
+  ::unlink(file.c_str());
+}
+
 // A new program is shown what is in memory when it is asked, so that it finds what it cannot read.
 TEST_F(UpgradeTest, TheQuestionIsOfWhatIsInMemory) {
   Programs programs;
