@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <sched.h>
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <map>
@@ -121,6 +123,13 @@ bool has_ended_but_for_notifiers(pid_t child) {
   // ends.
   const auto after = stat_of(process);
   return after && before->threads == threads->size() && after->threads == threads->size();
+}
+
+bool child_has_ended(pid_t child) {
+  siginfo_t ended{};
+  if (waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOHANG | WNOWAIT) != 0)
+    return sys::last_error("waitid").code == ECHILD;
+  return ended.si_pid == child || has_ended_but_for_notifiers(child);
 }
 
 bool waits_in_kernel(pid_t child) {

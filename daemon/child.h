@@ -31,6 +31,9 @@ pid_t fork_sharing_descriptors();
 // is true only if every thread's state could be read, and no thread can come back to what it was doing.
 bool has_ended_but_for_notifiers(pid_t child);
 
+// True if the child has ended, by the kernel's report or but for such threads. The child is not reaped.
+bool child_has_ended(pid_t child);
+
 // True if any of the child's threads waits where signals do not reach it, for example for a disk.
 bool waits_in_kernel(pid_t child);
 

@@ -29,6 +29,7 @@
 #include "daemon/second_start.h"
 #include "daemon/serve.h"
 #include "daemon/service_manager.h"
+#include "daemon/stand_in.h"
 #include "daemon/succession.h"
 #include "daemon/supervisor.h"
 #include "daemon/system_check/gather.h"
@@ -69,15 +70,22 @@ void unmount(const Connection& connection) {
 
 Result<int> serve_supervised(const Config& config, const Succession& succession, ServiceManager& manager,
                              std::unique_ptr<Survivors> survivors, const RuntimeDir& runtime,
-                             Announcement& announcement) {
+                             StandIn& stand_in, Announcement& announcement) {
+  if (survivors->copied()) {
+    // The program from before could not go on with the copy, nor without what changes there from now on.
+    log_info("what the program from before has left is laid out in another way: a copy goes on");
+    keep_inheritance(manager, *survivors, runtime.lock_fd());
+    stand_in.dismiss();
+  }
   Announcement nobody(-1);
   Handovers handovers;
   const auto followed = [&](bool on_purpose) { handovers.ended(runtime.pools_without_disk(), on_purpose); };
   return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
                                 .hang_after = std::chrono::seconds(config.hang_after_s),
                                 .give_up_after = std::chrono::seconds(config.give_up_after_s),
+                                .stand_in = stand_in,
                                 .serve =
-                                    [&, supervisor = getpid()] {
+                                    [&](pid_t supervisor) {
                                       const uint32_t generation = survivors->begin_generation();
                                       return serve(config, runtime, *survivors, generation,
                                                    {.announcement = generation > 0 ? nobody : announcement,
@@ -86,6 +94,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                     },
                                 .served =
                                     [&] {
+                                      stand_in.dismiss();
                                       keep_inheritance(manager, *survivors, runtime.lock_fd());
                                       manager.serving(config.mountpoint.string());
                                     },
@@ -93,19 +102,21 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                 .followed = followed,
                                 .give_up =
                                     [&](const std::string& reason) {
+                                      stand_in.dismiss();
                                       log_error("{}: unmounting", reason);
                                       unmount(survivors->connection());
                                       runtime.clean_up();
                                     },
-                                .can_upgrade = [&]() -> Result<void> {
-                                  if (auto able = succession.check(); !able) return able;
+                                .can_upgrade = [&](const Interrupted& interrupted) -> Result<void> {
+                                  auto able = succession.check(survivors->memory_fd(), interrupted);
+                                  if (!able) return able;
                                   return check_disks(survivors->pools(), usable_memory_bytes(),
-                                                     runtime.pools_without_disk());
+                                                     runtime.pools_without_disk(), interrupted);
                                 },
                                 .upgrade =
-                                    [&](const std::vector<int>& descriptors) {
+                                    [&](const std::vector<int>& descriptors, int stand_in_fd) {
                                       return succession.execute(survivors->memory_fd(), runtime.lock_fd(),
-                                                                descriptors);
+                                                                stand_in_fd, descriptors);
                                     }});
 }
 
@@ -119,7 +130,7 @@ Result<void> check_disks_are_mounted(const Config& config) {
 }
 
 Result<int> serve_as_configured(const Config& config, const Succession& succession, ServiceManager& manager,
-                                std::unique_ptr<Survivors> survivors, UniqueFd lock,
+                                std::unique_ptr<Survivors> survivors, UniqueFd lock, StandIn stand_in,
                                 Announcement& announcement) {
   if (auto mounted = survivors ? Result<void>() : check_disks_are_mounted(config); !mounted)
     return pass(mounted);
@@ -137,7 +148,8 @@ Result<int> serve_as_configured(const Config& config, const Succession& successi
     if (auto set = survivors->connection().set_mount_point(config.mountpoint.native()); !set)
       return pass(set);
   }
-  auto ended = serve_supervised(config, succession, manager, std::move(survivors), *runtime, announcement);
+  auto ended =
+      serve_supervised(config, succession, manager, std::move(survivors), *runtime, stand_in, announcement);
   manager.ending();
   drop_inheritance(manager);
   return ended;
@@ -157,6 +169,7 @@ struct Start {
   std::filesystem::path mountpoint;
   std::unique_ptr<Survivors> survivors;
   UniqueFd lock;
+  StandIn stand_in;
 };
 
 Result<Start> find_start(const Config& config, ServiceManager& manager) {
@@ -164,7 +177,8 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
     const bool of_a_dead_one = static_cast<bool>(left->device);
     auto survivors = inherit(*left);
     if (survivors)
-      return Start{(*survivors)->connection().mount_point(), std::move(*survivors), std::move(left->lock)};
+      return Start{(*survivors)->connection().mount_point(), std::move(*survivors), std::move(left->lock),
+                   std::move(left->stand_in)};
     if (!of_a_dead_one) return pass(survivors);
     // The connection to the kernel ends with its descriptor here, and the mount becomes a stale mount like
     // any other.
@@ -175,7 +189,7 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
   }
   auto mountpoint = resolve_mount_point(config.mountpoint.native());
   if (!mountpoint) return pass(mountpoint);
-  return Start{std::move(*mountpoint), nullptr, {}};
+  return Start{std::move(*mountpoint), nullptr, {}, {}};
 }
 
 int serve_from(Start start, Config& config, const Succession& succession, ServiceManager& manager,
@@ -185,7 +199,7 @@ int serve_from(Start start, Config& config, const Succession& succession, Servic
   if (start.survivors)
     config.runtime_dir = RuntimeDir::runtime_dir_of(start.lock.get(), config.runtime_dir.string());
   const auto ended = serve_as_configured(config, succession, manager, std::move(start.survivors),
-                                         std::move(start.lock), announcement);
+                                         std::move(start.lock), std::move(start.stand_in), announcement);
   if (ended) return *ended;
   std::string why = ended.error().message;
   if (ended.error().code == EBUSY) {
@@ -216,8 +230,8 @@ int run(int argc, char** argv) {
   if (!command) return refuse(command.error().message, kExitUsage);
   std::fputs(command->output.c_str(), stdout);
   if (command->action == CommandLine::Action::kCanSucceed) {
-    const std::string objection = objection_to(command->formats);
-    return objection.empty() ? 0 : refuse(objection, kExitFailure);
+    const auto able = could_adopt(command->formats, usable_memory_bytes());
+    return able ? 0 : refuse(able.error().message, kExitFailure);
   }
   if (command->action == CommandLine::Action::kCheckSystem) return check_system(command->disk_path);
   if (command->action != CommandLine::Action::kServe) return 0;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +40,8 @@ constexpr auto kReapPatience = std::chrono::milliseconds(100);
 constexpr auto kDiskPatience = std::chrono::seconds(5);
 constexpr int kLookEvery = 100;  // ms
 constexpr int kExitGivenUp = 1;
-constexpr int kLeastFailures = 10;  // tolerated however little time successors are given
+constexpr int kLeastFailures = 10;     // tolerated however little time successors are given
+constexpr int kMostFailuresOfNew = 3;  // children of a new program, before the program from before goes on
 
 const sigset_t kHeededSignals = sys::signal_set({SIGTERM, SIGINT, SIGHUP});
 
@@ -60,6 +62,12 @@ std::string how(std::optional<int> exit_status) {
   const int status = *exit_status;
   if (WIFSIGNALED(status)) return fmt::format("was killed by {}", strsignal(WTERMSIG(status)));
   return fmt::format("exited with {}", WEXITSTATUS(status));
+}
+
+bool end_is_asked_for() {
+  sigset_t pending;
+  return sigpending(&pending) == 0 &&
+         (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
 }
 
 bool left_on_purpose(const std::optional<int>& status) {
@@ -86,6 +94,7 @@ class Supervisor {
  private:
   std::optional<int> wait_for_end();
   void heed_signals();
+  void consider_upgrade();
   void look_after_child();
   void replace_hung_child(const char* what);
   Result<void> start_child();
@@ -99,11 +108,12 @@ class Supervisor {
   void upgrade();
 
   Survivors& survivors_;
-  const Supervision supervision_;
+  Supervision supervision_;
   const UniqueFd signals_;
   pid_t child_ = -1;
   bool has_served_ = false;
   bool asked_to_end_ = false;
+  bool upgrade_wanted_ = false;
   bool upgrading_ = false;
   bool hung_ = false;
   TakeoverWatch takeover_;
@@ -139,11 +149,12 @@ Result<void> Supervisor::start_child() {
     // The heartbeat of the last child is reset: with it the new child would be taken for hung before its
     // first own beat.
     survivors_.children().beginning();
+    const pid_t supervisor = getpid();
     child_ = fork_sharing_descriptors();
     if (child_ == 0) {
       prctl(PR_SET_NAME, "kvcachefsd");
       go_before_the_supervisor();
-      std::exit(supervision_.serve());
+      std::exit(supervision_.serve(supervisor));
     }
     if (child_ > 0) {
       takeover_.begins(child_);
@@ -209,26 +220,40 @@ void Supervisor::heed_signals() {
     if (signal.ssi_signo != SIGHUP) {
       asked_to_end_ = true;
       tell_child(static_cast<int>(signal.ssi_signo));
-      continue;
-    }
-    if (!survivors_.children().may_succeed()) {
-      refuse_upgrade("what is served cannot be handed over; stop and start instead");
-    } else if (const auto hung = hung_thread(child_, kDiskPatience)) {
-      // Killed, the child would not end, and requests to all pools would wait for that.
-      refuse_upgrade(
-          fmt::format("the thread {} of the serving process has waited in the kernel for {} s, for "
-                      "a disk or for memory, and could not be replaced before that ends",
-                      *hung, kDiskPatience.count()));
-    } else if (auto able = supervision_.can_upgrade(); !able) {
-      refuse_upgrade(able.error().message);
     } else {
-      log_info("upgrading");
-      upgrading_ = true;
-      // The child is killed without a warning, because a successor of a killed child goes on unnoticed by
-      // clients.
-      tell_child(SIGKILL);
+      upgrade_wanted_ = true;
     }
   }
+  if (upgrade_wanted_ && !asked_to_end_) consider_upgrade();
+}
+
+// If the child dies meanwhile, the next one comes first, and then the question is put again.
+void Supervisor::consider_upgrade() {
+  const auto interrupted = [this] { return end_is_asked_for() || (child_ > 0 && child_has_ended(child_)); };
+  if (survivors_.children().does_kernel_forbid()) {
+    refuse_upgrade(
+        "this kernel does not give the requests of a process that ends to another, as Linux 6.9 and later "
+        "do; "
+        "stop and start instead");
+  } else if (!survivors_.children().may_succeed()) {
+    refuse_upgrade("what is served cannot be handed over; stop and start instead");
+  } else if (const auto hung = hung_thread(child_, kDiskPatience)) {
+    // Killed, the child would not end, and requests to all pools would wait for that.
+    refuse_upgrade(
+        fmt::format("the thread {} of the serving process has waited in the kernel for {} s, for "
+                    "a disk or for memory, and could not be replaced before that ends",
+                    *hung, kDiskPatience.count()));
+  } else if (auto able = supervision_.can_upgrade(interrupted); !able) {
+    if (able.error().code == EINTR) return;
+    refuse_upgrade(able.error().message);
+  } else {
+    log_info("upgrading");
+    upgrading_ = true;
+    // The child is killed without a warning, because a successor of a killed child goes on unnoticed by
+    // clients.
+    tell_child(SIGKILL);
+  }
+  upgrade_wanted_ = false;
 }
 
 void Supervisor::look_after_child() {
@@ -290,6 +315,10 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
   const std::string reason = fmt::format("{} {}", who, hung_ ? "hung" : how(status));
   const bool hopeless = is_hopeless(status);
   hung_ = false;
+  if (supervision_.stand_in && failures_ >= kMostFailuresOfNew && !asked_to_end_) {
+    log_error("{}: the program from before goes on", reason);
+    std::_Exit(kExitGivenUp);
+  }
   const auto give_up = [&](const std::string& why) {
     supervision_.give_up(why);
     return false;
@@ -299,7 +328,7 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
     return give_up(reason);
   // Descriptors are closed before an upgrade too, because the exec does not close all of them (LMDB's).
   std::set<int> kept = handed_on();
-  kept.insert(signals_.get());
+  kept.insert({signals_.get(), supervision_.stand_in.fd()});
   close_all_but(kept);
   supervision_.followed(left_on_purpose(status));
   if (!left_on_purpose(status) && !upgrading_) log_error("{}: another takes over", reason);
@@ -328,9 +357,19 @@ std::set<int> Supervisor::handed_on() const {
 
 void Supervisor::upgrade() {
   upgrading_ = false;
+  supervision_.stand_in.dismiss();
+  survivors_.children().ending();
   const std::set<int> needed = handed_on();
-  auto failed = supervision_.upgrade({needed.begin(), needed.end()});
-  refuse_upgrade(failed.error().message);
+  auto [line, is_stand_in] = begin_standing_in(survivors_, supervision_.hang_after);
+  if (!is_stand_in) {
+    auto failed = supervision_.upgrade({needed.begin(), needed.end()}, line.fd());
+    line.dismiss();
+    return refuse_upgrade(failed.error().message);
+  }
+  refuse_upgrade("the new program ended before it served; the program from before goes on");
+  if (survivors_.children().may_succeed()) return;
+  supervision_.give_up("what is served cannot be handed over");
+  std::exit(kExitGivenUp);
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 // whose end would be an error to every client, and the descriptors that keep nameless inodes alive. Before
 // the next child begins, each descriptor that is not written down in Survivors (tier/survivors/survivors.h)
 // is closed. SIGTERM and SIGINT are passed to the child, whose end ends the supervisor. SIGHUP replaces this
-// program by the one that is installed now, and the child by a child of that program. One thread, which only
-// waits. Failure: the child's exit status. Children that die again and again as soon as they serve are given
+// program by the one that is installed now, and the child by a child of that program; if the new program ends
+// before it serves, this one goes on (daemon/stand_in.h). One thread, which only waits. Failure: the child's
+// exit status. Children that die again and again as soon as they serve are given
 // up, and so is a series of successors of which none comes to serve for minutes. A successor that fails
 // leaves everything as it was (std::_Exit, no destructors), for the next one to try again.
 #pragma once
+
+#include <sys/types.h>
 
 #include <chrono>
 #include <functional>
@@ -16,6 +19,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "daemon/stand_in.h"
+#include "daemon/succession.h"
 #include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
@@ -35,19 +40,22 @@ struct Supervision {
                                             // replaced, and so is one that takes over and makes no step for
                                             // so long (takeover_watch.h)
   std::chrono::seconds give_up_after{300};  // how long successors may fail to come to serve
-  std::function<int()> serve;               // runs in the child and returns its exit status
-  std::function<void()> served;             // called when the first child serves
-  std::function<void()> gets_on;            // called several times a second after that, unless a child hangs
+  StandIn& stand_in;                        // of the program before this one, until the first child serves
+  // Runs in the child and returns its exit status.
+  std::function<int(pid_t supervisor)> serve;
+  std::function<void()> served;   // called when the first child serves
+  std::function<void()> gets_on;  // called several times a second after that, unless a child hangs
   // Called between a child's end and the next child. `on_purpose`: the child has ended with
   // kExitToBeFollowed.
   std::function<void(bool on_purpose)> followed = [](bool) {};
   // The supervisor calls this when it starts no further child after one has ended.
   std::function<void(const std::string& reason)> give_up;
   // The function says whether the program that is installed now could go on, and if not, why. Serving has not
-  // been interrupted for that.
-  std::function<Result<void>()> can_upgrade;
-  // The function makes this process that program, with these descriptors; it returns only if that failed.
-  std::function<Result<void>(const std::vector<int>& descriptors)> upgrade;
+  // been interrupted for that. EINTR: nothing was found out, because `interrupted`.
+  std::function<Result<void>(const Interrupted& interrupted)> can_upgrade;
+  // The function makes this process that program, with these descriptors and a stand-in; it returns only if
+  // that failed.
+  std::function<Result<void>(const std::vector<int>& descriptors, int stand_in_fd)> upgrade;
 };
 
 // The call runs until a child exits by itself, and returns that child's exit status.

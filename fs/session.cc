@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "base/mapping.h"
 #include "base/sys_disk.h"
@@ -286,10 +287,11 @@ void Session::save_init(const fuse_buf& request) {
   fuse_init_in init{};
   std::memcpy(&init, static_cast<const std::byte*>(request.mem) + sizeof header,
               std::min(request.size - sizeof header, sizeof init));
-  if ((init.flags & kInitExtended) != 0 && (init.flags2 & kInitResend) != 0) return;
+  const bool resends = (init.flags & kInitExtended) != 0 && (init.flags2 & kInitResend) != 0;
+  if (resends && injected_error("resend") == 0) return;
   // A client that waits for an answer when this process dies would wait for ever.
   log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with this process");
-  server_.survivors.children().forbid_succession();
+  server_.survivors.children().kernel_forbids_succession();
 }
 
 void Session::serve_device() {

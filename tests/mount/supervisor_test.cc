@@ -1,4 +1,4 @@
-// The supervisor and its child: upgrades, hangs, children that cannot serve, and what a service manager is
+// The supervisor and its child: hangs, children that cannot serve, and what a service manager is
 // told and keeps. The test plays the service manager (sd_notify(3), sd_listen_fds(3)).
 #include <fcntl.h>
 #include <signal.h>
@@ -18,108 +18,17 @@
 #include <string>
 #include <vector>
 
-#include "daemon/succession.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
 #include "tests/support/program.h"
 #include "tests/support/programs.h"
+#include "tests/support/supervised_test.h"
 
 namespace kvcachefs::test {
 namespace {
 
-class SupervisorTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    KVCACHEFS_NEED_DAEMON();
-    if (mode() == Mode::kIoUring) GTEST_SKIP() << "over io_uring nobody supervises";
-  }
-  void start(MountOptions options = {}) {
-    mount_ = std::make_unique<Mount>(std::move(options));
-    ASSERT_EQ(error_name(store(mount_->path() + "/entry", pattern(1, kMiB))), "ok");
-  }
-  // start_with_faults() returns the path of the file for names of fault points.
-  std::string start_with_faults(MountOptions options = {}) {
-    const std::string file = "/tmp/kv-fault-" + std::to_string(::getpid());
-    ::setenv("KVCACHEFS_FAULT_FILE", file.c_str(), 1);
-    start(std::move(options));
-    ::unsetenv("KVCACHEFS_FAULT_FILE");
-    return file;
-  }
-  void TearDown() override {
-    if (mount_ && HasFailure()) report_daemon_log(*mount_);
-  }
-  Mount& mount() { return *mount_; }
-  std::string daemon_stat(const std::string& name) {
-    return parse_stats(read_file(mount_->root() + "/.kvcachefs/stats"))[name];
-  }
-  Outcome upgrade() { return run({"kvcachefs", "--mount", mount_->root(), "upgrade"}); }
-  void expect_refusal(const std::string& reason) {
-    const Outcome outcome = upgrade();
-    EXPECT_EQ(outcome.exit_code, 1);
-    EXPECT_NE(outcome.error.find(reason), std::string::npos) << outcome.error;
-  }
-  void expect_entry() { EXPECT_EQ(difference(1, read_file(mount_->path() + "/entry")), ""); }
-
-  std::unique_ptr<Mount> mount_;
-};
-
-TEST_F(SupervisorTest, UpgradesToWhatIsInstalled) {
-  Programs programs;
-  start();
-  const File open(mount().path() + "/entry", O_RDWR);
-  const std::string pid = daemon_stat("pid");
-  EXPECT_EQ(daemon_stat("supervisor_pid"), std::to_string(mount().pid()));
-  EXPECT_EQ(daemon_stat("generation"), "0");
-  programs.install_program(programs.real());
-  const Outcome outcome = upgrade();
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-  EXPECT_EQ(outcome.out, mount().root() + ": kvcachefs " KVCACHEFS_VERSION "\n");
-  EXPECT_NE(daemon_stat("pid"), pid);
-  EXPECT_EQ(daemon_stat("generation"), "1");
-  const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(mount().pid()) + "/exe");
-  EXPECT_EQ(program.string().find("deleted"), std::string::npos) << "it is still the old one";
-  EXPECT_EQ(::pwrite(open.fd(), "still open", 10, 0), 10);
-  EXPECT_EQ(read_at(open.fd(), 0, 10), "still open");
-}
-
-TEST_F(SupervisorTest, RefusesWhatCouldNotGoOn) {
-  Programs programs;
-  start();
-  const std::string pid = daemon_stat("pid");
-  // The supervisor asks a new program these questions before any process ends.
-  programs.install("#!/bin/sh\necho 'not today' >&2\nexit 7\n");
-  expect_refusal("cannot go on with what is served here: not today");
-  programs.install("#!/bin/sh\nexit 7\n");
-  expect_refusal("it ends with status");
-  programs.install("#!/bin/sh\nexec sleep 100\n");
-  expect_refusal("it does not answer");
-  programs.install("no program\n");
-  expect_refusal("it ends with status");
-  // The real program, which is told that the state has the formats of a newer program.
-  programs.install("#!/bin/sh\nshift\nexec " + programs.real() + " --can-succeed=2.1.9 \"$@\"\n");
-  expect_refusal("formats 2.1.9 (memory, disk, catalog) of what is there, this program's are " +
-                 own_formats());
-  EXPECT_NE(read_file(mount().root() + "/.kvcachefs/upgrades").find("refused 5\n"), std::string::npos);
-  EXPECT_EQ(daemon_stat("pid"), pid);
-  expect_entry();
-}
-
-TEST_F(SupervisorTest, AnUpgradeIsOfTheProcessThatIsNamed) {
-  start();
-  const Mount other;
-  EXPECT_EQ(run({"kvcachefs", "upgrade", "--pid", std::to_string(mount().pid())}).error, "");
-  EXPECT_EQ(daemon_stat("generation"), "1");
-}
-
-TEST_F(SupervisorTest, WithoutOneThereIsNoUpgrade) {
-  start({.options = {"no_supervisor"}});
-  EXPECT_EQ(daemon_stat("supervisor_pid"), "0");
-  EXPECT_EQ(mount().serving_pid(), 0);
-  const Outcome outcome = upgrade();
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_NE(outcome.error.find("no supervisor"), std::string::npos) << outcome.error;
-}
+class SupervisorTest : public SupervisedTest {};
 
 TEST_F(SupervisorTest, ReplacesAChildThatHangs) {
   start({.options = {"hang_after=1"}});

@@ -48,9 +48,15 @@ class Children {
   // A child that dies from now on is not replaced: its successor would lack something (a disk tier, a copy's
   // mark).
   void forbid_succession() {
-    if (shared_ != nullptr) shared_->forbidden = 1;
+    uint32_t allowed = 0;
+    if (shared_ != nullptr) (void)shared_->forbidden.compare_exchange_strong(allowed, kForbidden);
+  }
+  // The same, because the kernel keeps no requests for a successor.
+  void kernel_forbids_succession() {
+    if (shared_ != nullptr) shared_->forbidden = kForbiddenByKernel;
   }
   bool may_succeed() const { return shared_ != nullptr && shared_->forbidden == 0; }
+  bool does_kernel_forbid() const { return shared_ != nullptr && shared_->forbidden == kForbiddenByKernel; }
 
   // The supervisor notes how an upgrade ended; the process that asked for it reads that.
   struct Upgrades {
@@ -70,6 +76,7 @@ class Children {
 
  private:
   static constexpr uint64_t kBeatToCome = UINT64_MAX;
+  static constexpr uint32_t kForbidden = 1, kForbiddenByKernel = 2;
 
   Shared* const shared_;
 };

@@ -131,7 +131,7 @@ void Requests::told_stale(int32_t thread) {
                                [now_ms](const auto& told) { return !is_lately(told.at_ms, now_ms); });
   if (its == std::end(shared_->stale)) {
     its = shared_->stale + static_cast<uint32_t>(thread) % kStales;
-    shared_->stale_lost_s = static_cast<uint32_t>(now_ms / 1000) + 1;
+    stale_lost_now();
   }
   its->thread = thread;
   its->at_ms = now_ms;
@@ -142,6 +142,10 @@ void Requests::settled_stale(int32_t thread) {
   MutexLock lock(mutex_);
   for (auto& told : shared_->stale)
     if (told.thread == thread) told.at_ms = 0;
+}
+
+void Requests::stale_lost_now() {
+  shared_->stale_lost_s = static_cast<uint32_t>(now_coarse_ms() / 1000) + 1;
 }
 
 bool Requests::lost_stale_lately() const {

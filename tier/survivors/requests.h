@@ -20,24 +20,27 @@ class Requests {
   static constexpr uint32_t kRenames = 4096;  // more renames than a client's threads have in hand at once
   static constexpr uint32_t kStales = 256;
 
+  struct InHand {
+    std::atomic<uint64_t> unique;
+    std::atomic<uint32_t> attempted;
+    std::atomic<uint32_t> generation;
+    std::atomic<uint64_t> begun_ns;  // 0: the thread waits for a request
+  };
+  struct Renamed {
+    std::atomic<uint64_t> unique;
+    uint64_t first_ino, second_ino;
+  };
+  struct Stale {
+    std::atomic<int32_t> thread;
+    std::atomic<uint64_t> at_ms;
+  };
   struct Shared {
     std::atomic<uint32_t> generation;  // of the child that serves
     std::atomic<uint32_t> threads, renames;
     std::atomic<uint32_t> stale_lost_s;  // when one of `stale` last made room for another
-    struct {
-      std::atomic<uint64_t> unique;
-      std::atomic<uint32_t> attempted;
-      std::atomic<uint32_t> generation;
-      std::atomic<uint64_t> begun_ns;  // 0: the thread waits for a request
-    } in_hand[kPlaces];
-    struct {
-      std::atomic<uint64_t> unique;
-      uint64_t first_ino, second_ino;
-    } renamed[kRenames];
-    struct {
-      std::atomic<int32_t> thread;
-      std::atomic<uint64_t> at_ms;
-    } stale[kStales];
+    InHand in_hand[kPlaces];
+    Renamed renamed[kRenames];
+    Stale stale[kStales];
   };
 
   explicit Requests(Shared* shared) : shared_(shared) {}  // none: without a supervisor
@@ -78,6 +81,7 @@ class Requests {
   void settled_stale(int32_t thread) EXCLUDES(mutex_);
   std::vector<int32_t> told_stale_lately() const;
   bool lost_stale_lately() const;  // there were more of them than could be recorded
+  void stale_lost_now();
   // The time when the oldest request in hand of this generation's threads began; 0: no thread has one in
   // hand.
   uint64_t oldest_ns() const;

@@ -6,14 +6,18 @@
 // (daemon/supervisor.h).
 //
 // Because a process may be killed between any two instructions, each fact is one record, which a single store
-// makes true or false.
+// makes true or false. A change of a struct here that is not one more field at its end needs another tag for
+// its section (layout.h); tests/unit/tier/survivors_layout_test.cc has the fields and the tags.
 //
 // Any thread. Failure: ENFILE when a table is full. Without a supervisor nothing is kept and nothing fails.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,19 +34,33 @@
 
 namespace kvcachefs {
 
+struct LayoutHeader;
+struct Section;
+
 class Survivors {
  public:
   static constexpr size_t kMostPoolsBytes = size_t{16} << 20;
+  struct PoolsText {
+    std::atomic<uint32_t> which;  // of the two texts is valid
+    std::array<uint64_t, 2> bytes;
+  };
 
   Survivors();  // without a supervisor
   static Result<std::unique_ptr<Survivors>> create();
-  // open() maps the memory that another program, of an older or newer version, has created. EPROTONOSUPPORT:
-  // another format.
+  // open() maps the memory that another program, of an older or newer version, has created. If that program
+  // laid the memory out in another way, the object has a copy in memory of its own (layout.h says what such a
+  // copy has), and nothing is written to the old memory. EPROTONOSUPPORT: this program cannot go on with what
+  // is there.
   static Result<std::unique_ptr<Survivors>> open(UniqueFd memory);
-  static uint32_t format();  // the number of the layout's version
+  // The same, for one that only reads: what it writes is seen by no other process.
+  static Result<std::unique_ptr<Survivors>> look_at(UniqueFd memory);
+  static std::span<const Section> sections();  // as this program lays the memory out
+  static uint32_t format();                    // the number of the header's version
+  static uint32_t oldest_format();             // the oldest that open() takes
   ~Survivors();
 
   bool supervised() const { return layout_ != nullptr; }
+  bool copied() const { return copied_; }  // from memory that another program has laid out
   int memory_fd() const { return memory_.get(); }
   // Each child calls this first of all; the answer is how many children came before it.
   uint32_t begin_generation();
@@ -66,11 +84,14 @@ class Survivors {
 
  private:
   struct Layout;
-  Survivors(UniqueFd memory, Layout* layout);
-  static Result<Layout*> map(int memory);
+  Survivors(UniqueFd memory, Layout* layout, bool copied = false);
+  static Result<Layout*> map(int memory, int sharing);
+  static Result<std::unique_ptr<Survivors>> open(UniqueFd memory, int sharing);
+  static Result<std::unique_ptr<Survivors>> copy(int memory, const LayoutHeader& header);
 
   UniqueFd memory_;
   Layout* const layout_;
+  bool copied_;
   Connection connection_;
   Children children_;
   Requests requests_;
