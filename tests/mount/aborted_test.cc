@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
 #include "tests/support/program.h"
 
 namespace kvcachefs::test {
