@@ -104,6 +104,12 @@ pid_t fork_sharing_descriptors() {
   return 0;
 }
 
+void leave_shared_descriptors() {
+  if (close_range(STDERR_FILENO + 1, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0) return;
+  // Before Linux 5.9, and where a filter forbids it, the table is copied.
+  if (unshare(CLONE_FILES) == 0) closefrom(STDERR_FILENO + 1);
+}
+
 bool has_ended_but_for_notifiers(pid_t child) {
   const std::string process = fmt::format("/proc/{}", child);
   const auto before = stat_of(process);

@@ -23,6 +23,11 @@ uint64_t descriptor_limit();
 // lower: even if the child reaches its limit, some descriptors are left for the supervisor.
 pid_t fork_sharing_descriptors();
 
+// A process that fork_sharing_descriptors() has made lets go of the shared table: it has only the standard
+// descriptors from here on, and never had copies of the others. In a plain fork, an entry that is being
+// evicted at that moment would keep the evictor's lease and could not be opened (fcntl(2), EWOULDBLOCK).
+void leave_shared_descriptors();
+
 // True if a child that was killed has ended except for threads that tell the kernel of discarded names. Such
 // a thread may wait, and cannot be killed, for the lock of a directory that a client's call holds while the
 // call waits for an answer, and only the next child gives that answer. Neither a pidfd nor waitpid(2) reports

@@ -25,6 +25,7 @@
 #include "daemon/handovers.h"
 #include "daemon/kept_settings.h"
 #include "daemon/log_file.h"
+#include "daemon/reconnection.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
 #include "daemon/serve.h"
@@ -79,6 +80,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
   }
   Announcement nobody(-1);
   Handovers handovers;
+  Reconnection reconnection(*survivors, runtime);
   const auto followed = [&](bool on_purpose) { handovers.ended(runtime.pools_without_disk(), on_purpose); };
   return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
                                 .hang_after = std::chrono::seconds(config.hang_after_s),
@@ -100,6 +102,15 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                     },
                                 .gets_on = [&] { manager.alive(); },
                                 .followed = followed,
+                                .needs_connection = [&] { return reconnection.is_needed(); },
+                                .connect =
+                                    [&] {
+                                      auto connected = reconnection.connect();
+                                      if (connected && *connected) keep_other_connection(manager, *survivors);
+                                      return connected;
+                                    },
+                                .has_mounts_to_bind = [&] { return reconnection.has_mounts_to_bind(); },
+                                .start_binding = [&] { return reconnection.start_binding(); },
                                 .give_up =
                                     [&](const std::string& reason) {
                                       stand_in.dismiss();

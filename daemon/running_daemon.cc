@@ -38,12 +38,6 @@ std::string command_of(pid_t process) {
   return name;
 }
 
-std::string device_of_connection(pid_t process, int fd) {
-  const auto text = sys::read_text(of_process(process, fmt::format("fdinfo/{}", fd)).c_str()).value_or("");
-  std::string_view connection = line_value(text, kConnection);
-  return connection.empty() ? "" : fmt::format("0:{}", take_word(connection));
-}
-
 std::optional<RunningDaemon> daemon_in(pid_t process, const std::string& directory,
                                        const sys::FileIdentity& its) {
   RunningDaemon daemon{.pid = process, .device_fd = -1, .device = {}};
@@ -76,6 +70,12 @@ bool uses(pid_t process, const std::string& device) {
 }
 
 }  // namespace
+
+std::string device_of_connection(pid_t process, int fd) {
+  const auto text = sys::read_text(of_process(process, fmt::format("fdinfo/{}", fd)).c_str()).value_or("");
+  std::string_view connection = line_value(text, kConnection);
+  return connection.empty() ? "" : fmt::format("0:{}", take_word(connection));
+}
 
 Result<RunningDaemon> find_daemon(const std::string& directory) {
   const auto its = sys::identity_of(directory);

@@ -22,6 +22,9 @@ struct RunningDaemon {
 // The daemon that has this directory open (RuntimeDir::directory_of); ESRCH if no process has.
 Result<RunningDaemon> find_daemon(const std::string& directory);
 
+// `MAJOR:MINOR` of the file system of a connection, a descriptor of /dev/fuse of that process; empty if the
+// kernel does not tell (before Linux 6.8).
+std::string device_of_connection(pid_t process, int fd);
 // `MAJOR:MINOR` of what this process serves; empty if it has no connection, or the kernel does not tell.
 std::string device_served_by(pid_t process);
 

@@ -91,7 +91,9 @@ Result<RuntimeDir> RuntimeDir::claim(const std::string& runtime_dir, const std::
   if (!sys::lock_whole(lock->get(), kDirectoryLockPatience))
     return fail(EBUSY, mountpoint + ": another kvcachefsd serves there");
   if (auto cleaned = unmount_below(directory); !cleaned) return pass(cleaned);
-  return RuntimeDir(directory, std::move(*lock));
+  RuntimeDir claimed(directory, std::move(*lock));
+  claimed.forget_stale_mounts();
+  return claimed;
 }
 
 void RuntimeDir::clean_up(const std::vector<std::string>& kept) const {
@@ -114,9 +116,36 @@ std::vector<std::string> RuntimeDir::pools_without_disk() const {
   return names;
 }
 
+void RuntimeDir::note_stale_mounts(const std::string& device) const {
+  std::string text = sys::read_text(stale_note().c_str()).value_or("");
+  std::istringstream lines(sys::read_text("/proc/self/mountinfo").value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string id, parent, of_device;
+    words >> id >> parent >> of_device;
+    if (of_device == device) text += line + "\n";
+  }
+  auto directory = sys::open_at(AT_FDCWD, directory_.c_str(), O_RDONLY | O_DIRECTORY);
+  auto noted = directory ? sys::replace_file(directory->get(), "stale_mounts", text, 0600) : pass(directory);
+  if (!noted) log_error("{} cannot be written: no mount is bound again", stale_note());
+}
+
+bool RuntimeDir::has_stale_mounts() const {
+  return sys::stat_at(AT_FDCWD, stale_note().c_str()).has_value();
+}
+
+Result<std::vector<MountPoint>> RuntimeDir::stale_mounts() const {
+  return read_mounts(stale_note());
+}
+
+void RuntimeDir::forget_stale_mounts() const {
+  (void)sys::unlink_at(AT_FDCWD, stale_note().c_str(), 0);
+}
+
 RuntimeDir::~RuntimeDir() {
   if (!lock_) return;
   note_pools_without_disk({});
+  forget_stale_mounts();
   (void)sys::unlink_at(AT_FDCWD, deadly_reads().c_str(), 0);
   (void)sys::remove_directory(directory_.c_str());
 }

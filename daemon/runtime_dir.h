@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mountinfo.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -40,12 +41,19 @@ class RuntimeDir {
   // are in the file `without_disk`, one name a line; the file exists only if there are any.
   void note_pools_without_disk(const std::vector<std::string>& names) const;
   std::vector<std::string> pools_without_disk() const;
+  // The lines of the mount table that are of this device: mounts that are dead, and that another connection's
+  // are to replace (daemon/reconnection.h). They are added to those that are noted.
+  void note_stale_mounts(const std::string& device) const;
+  bool has_stale_mounts() const;
+  Result<std::vector<MountPoint>> stale_mounts() const;
+  void forget_stale_mounts() const;
   std::string deadly_reads() const { return directory_ + "/deadly_reads"; }  // base/risky_read.h
 
  private:
   RuntimeDir(std::string directory, UniqueFd lock)
       : directory_(std::move(directory)), lock_(std::move(lock)) {}
 
+  std::string stale_note() const { return directory_ + "/stale_mounts"; }
   std::string note() const { return directory_ + "/without_disk"; }
 
   std::string directory_;

@@ -39,6 +39,16 @@ constexpr int kHastyNice = -10;
 // whose names, some ten thousand, come back meanwhile.
 constexpr auto kRestorePatience = std::chrono::milliseconds(500);
 
+// The call returns if the file system was unmounted, or if no process follows. What is served is left as it
+// is to a next process, which has another connection.
+void give_way_if_aborted(const Session& session, pid_t supervisor) {
+  if (!session.was_aborted()) return log_info("unmounted from outside");
+  fault_point("aborted");
+  if (supervisor > 0 && getppid() == supervisor) std::_Exit(kExitAborted);
+  log_warning(
+      "the connection was aborted, by umount -f or its abort file, and there is no supervisor: unmounting");
+}
+
 // The call returns when a signal asks for the end, or when the connection has ended by an umount from
 // outside.
 void wait_for_end(Session& session, const Workers& workers, Survivors& survivors, pid_t supervisor,
@@ -60,7 +70,7 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
       std::_Exit(kExitToBeFollowed);
     }
   }
-  log_info("unmounted from outside");
+  give_way_if_aborted(session, supervisor);
 }
 
 // The list of pools that the process that died has left. Those that were removed, and their memory given
@@ -283,7 +293,7 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
     serve_clients(config, session, pools, workers, survivors, audience);
     survivors.children().ending();
   } else if (generation > 0) {
-    log_info("unmounted from outside");
+    give_way_if_aborted(session, audience.supervisor);
   } else {
     log_error("{}", session.refusal().empty() ? "the kernel did not take up the mount" : session.refusal());
   }

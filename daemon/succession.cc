@@ -147,6 +147,11 @@ void keep_inheritance(ServiceManager& manager, const Survivors& survivors, int l
   if (const auto device = survivors.connection().device_fd()) manager.keep(kDeviceName, *device);
 }
 
+void keep_other_connection(ServiceManager& manager, const Survivors& survivors) {
+  manager.drop(kDeviceName);
+  if (const auto device = survivors.connection().device_fd()) manager.keep(kDeviceName, *device);
+}
+
 void drop_inheritance(ServiceManager& manager) {
   for (const char* name : {kMemoryName, kLockName, kDeviceName}) manager.drop(name);
 }

@@ -29,6 +29,8 @@ std::optional<Inheritance> inheritance(ServiceManager& manager);
 // The service manager keeps these descriptors while a mount is served, for the case that the daemon dies.
 void keep_inheritance(ServiceManager& manager, const Survivors& survivors, int lock_fd);
 void drop_inheritance(ServiceManager& manager);
+// The connection that is kept is replaced by the present one.
+void keep_other_connection(ServiceManager& manager, const Survivors& survivors);
 
 // The versions of what a process leaves to the next: the format of Survivors, of a disk's superblock and of
 // its catalog.

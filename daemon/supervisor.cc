@@ -39,6 +39,10 @@ constexpr auto kLongestPause = std::chrono::milliseconds(2560);
 constexpr auto kReapPatience = std::chrono::milliseconds(100);
 constexpr auto kDiskPatience = std::chrono::seconds(5);
 constexpr int kLookEvery = 100;  // ms
+// Connections that are aborted within this time of their beginning follow each other more and more slowly.
+constexpr uint64_t kShortConnectionNs = 10'000'000'000;
+constexpr uint64_t kBindPauseNs = 1'000'000'000;
+constexpr int kBindTries = 10;
 constexpr int kExitGivenUp = 1;
 constexpr int kLeastFailures = 10;     // tolerated however little time successors are given
 constexpr int kMostFailuresOfNew = 3;  // children of a new program, before the program from before goes on
@@ -70,8 +74,12 @@ bool end_is_asked_for() {
          (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
 }
 
+bool left_with(int exit_status, const std::optional<int>& status) {
+  return status && WIFEXITED(*status) && WEXITSTATUS(*status) == exit_status;
+}
+
 bool left_on_purpose(const std::optional<int>& status) {
-  return status && WIFEXITED(*status) && WEXITSTATUS(*status) == kExitToBeFollowed;
+  return left_with(kExitToBeFollowed, status);
 }
 
 // If the kernel has to kill one of the two for memory, it takes the child, which another follows: with the
@@ -102,6 +110,8 @@ class Supervisor {
   bool begin_again(const std::optional<int>& status);
   bool has_failed_long_enough() const;
   bool is_hopeless(const std::optional<int>& status);
+  bool renew_connection();
+  void bind_mounts();
   void rest(std::chrono::milliseconds pause);
   void refuse_upgrade(const std::string& reason);
   std::set<int> handed_on() const;
@@ -121,6 +131,11 @@ class Supervisor {
   int killings_ = 0;
   int failures_ = 0;  // successors in a row of which none came to serve
   uint64_t failing_since_ns_ = 0;
+  int aborts_ = 0;  // in a row
+  uint64_t connected_ns_ = 0;
+  pid_t binder_ = -1;
+  int bindings_ = 0;  // tries since the last connection
+  uint64_t bind_at_ns_ = 0;
 };
 
 Result<int> Supervisor::run() {
@@ -177,6 +192,33 @@ void Supervisor::tell_child(int signal) {
   if (child_ > 0) (void)::kill(child_, signal);
 }
 
+// False: there is no connection that the next child could go on with or end in order.
+bool Supervisor::renew_connection() {
+  if (!supervision_.needs_connection()) {
+    aborts_ = 0;
+    return true;
+  }
+  aborts_ = now_ns() - connected_ns_ < kShortConnectionNs ? aborts_ + 1 : 1;
+  auto connected = supervision_.connect();
+  if (!connected) log_error("no new connection: {}", connected.error().message);
+  const bool has_another = connected.value_or(false);
+  if (has_another) connected_ns_ = now_ns(), bindings_ = 0, bind_at_ns_ = 0;
+  return has_another || survivors_.children().may_succeed();
+}
+
+// A process that has died with its connection is reaped here, or in run().
+void Supervisor::bind_mounts() {
+  if (binder_ > 0) {
+    if (waitpid(binder_, nullptr, WNOHANG) == 0) return;
+    binder_ = -1;
+    bind_at_ns_ = now_ns() + kBindPauseNs;
+  }
+  if (bindings_ == kBindTries || now_ns() < bind_at_ns_ || !supervision_.has_mounts_to_bind()) return;
+  ++bindings_;
+  binder_ = supervision_.start_binding();
+  bind_at_ns_ = now_ns() + kBindPauseNs;
+}
+
 // No process serves requests during the pause.
 void Supervisor::rest(std::chrono::milliseconds pause) {
   const auto end = std::chrono::steady_clock::now() + pause;
@@ -219,6 +261,7 @@ void Supervisor::heed_signals() {
   while (read(signals_.get(), &signal, sizeof signal) == sizeof signal) {
     if (signal.ssi_signo != SIGHUP) {
       asked_to_end_ = true;
+      if (binder_ > 0) (void)::kill(binder_, SIGKILL);
       tell_child(static_cast<int>(signal.ssi_signo));
     } else {
       upgrade_wanted_ = true;
@@ -268,6 +311,7 @@ void Supervisor::look_after_child() {
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
+  bind_mounts();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
   const uint64_t beat_ns = survivors_.children().last_beat_ns();
   // What it did while it still took over, which has bounds of its own, may have waited for a disk with that.
@@ -304,6 +348,7 @@ bool Supervisor::is_hopeless(const std::optional<int>& status) {
     if (failing_since_ns_ == 0) failing_since_ns_ = now_ns();
     return ++failures_ >= kLeastFailures && has_failed_long_enough();
   }
+  if (left_with(kExitAborted, status)) return false;
   const bool killed = !hung_ && (!status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL));
   ++(killed ? killings_ : deaths_);
   return deaths_ >= kMostDeaths || killings_ >= kMostKillings;
@@ -324,15 +369,17 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
     return false;
   };
   if (hopeless) return give_up(fmt::format("{}, {} times in a row", reason, deaths_ + killings_ + failures_));
-  if (asked_to_end_ || !survivors_.connection().device_fd() || !survivors_.children().may_succeed())
+  if (asked_to_end_ || !survivors_.connection().device_fd() ||
+      !survivors_.children().may_succeed_with_another_connection() || !renew_connection())
     return give_up(reason);
   // Descriptors are closed before an upgrade too, because the exec does not close all of them (LMDB's).
   std::set<int> kept = handed_on();
   kept.insert({signals_.get(), supervision_.stand_in.fd()});
   close_all_but(kept);
   supervision_.followed(left_on_purpose(status));
-  if (!left_on_purpose(status) && !upgrading_) log_error("{}: another takes over", reason);
-  if (const int row = std::max(deaths_, failures_); row > 1) {
+  if (!left_on_purpose(status) && !left_with(kExitAborted, status) && !upgrading_)
+    log_error("{}: another takes over", reason);
+  if (const int row = std::max({deaths_, failures_, aborts_}); row > 1) {
     const std::chrono::milliseconds pause = kFirstPause * (1 << std::min(row - 2, 8));
     if (failures_ > kLeastFailures)
       log_error("{} could not take over in {} s: the next begins in {} ms", failures_,

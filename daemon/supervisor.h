@@ -5,10 +5,11 @@
 // the next child begins, each descriptor that is not written down in Survivors (tier/survivors/survivors.h)
 // is closed. SIGTERM and SIGINT are passed to the child, whose end ends the supervisor. SIGHUP replaces this
 // program by the one that is installed now, and the child by a child of that program; if the new program ends
-// before it serves, this one goes on (daemon/stand_in.h). One thread, which only waits. Failure: the child's
-// exit status. Children that die again and again as soon as they serve are given
-// up, and so is a series of successors of which none comes to serve for minutes. A successor that fails
-// leaves everything as it was (std::_Exit, no destructors), for the next one to try again.
+// before it serves, this one goes on (daemon/stand_in.h). One thread, which only waits. If the connection was
+// aborted, the next child begins with another. Failure: the child's exit status. Children that die again and
+// again as soon as they serve are given up, and so is a series of successors of which none comes to serve for
+// minutes. A successor that fails leaves everything as it was (std::_Exit, no destructors), for the next one
+// to try again.
 #pragma once
 
 #include <sys/types.h>
@@ -33,6 +34,8 @@ inline constexpr int kMostKillings = 100;
 
 // The exit status of a child that serves and ends so that another child begins in its place.
 inline constexpr int kExitToBeFollowed = 75;
+// The same, because the connection was aborted: the next child has another.
+inline constexpr int kExitAborted = 76;
 
 struct Supervision {
   std::vector<int> own_descriptors;         // of the supervisor itself
@@ -48,6 +51,13 @@ struct Supervision {
   // Called between a child's end and the next child. `on_purpose`: the child has ended with
   // kExitToBeFollowed.
   std::function<void(bool on_purpose)> followed = [](bool) {};
+  // Called between two children if no child can go on with the connection (daemon/reconnection.h). The next
+  // child has another; false: the mount is gone, and the next child only ends in order.
+  std::function<bool()> needs_connection = [] { return false; };
+  std::function<Result<bool>()> connect = [] { return false; };
+  // What is dead since then is bound again by a process that the second function starts while a child serves.
+  std::function<bool()> has_mounts_to_bind = [] { return false; };
+  std::function<pid_t()> start_binding = [] { return -1; };
   // The supervisor calls this when it starts no further child after one has ended.
   std::function<void(const std::string& reason)> give_up;
   // The function says whether the program that is installed now could go on, and if not, why. Serving has not

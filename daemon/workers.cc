@@ -344,6 +344,7 @@ void Workers::evict() {
     uint64_t activity = 0;
     for (const auto& pool : pools_.list()) {
       busy |= pool->evictor().tidy();
+      pool->open_files().end_lost_writers();
       activity += pool->capacity().activity();
     }
     // The turn counts as not due during this, because freeing a removed pool's memory takes as long as the

@@ -12,14 +12,11 @@
 #include "base/sys_disk.h"
 
 namespace kvcachefs {
-namespace {
 
 bool is_connected(int device_fd) {
   pollfd device{device_fd, 0, 0};
   return poll(&device, 1, 0) == 0;  // POLLERR: fuse_dev_poll() of fs/fuse/dev.c
 }
-
-}  // namespace
 
 Result<void> clean_dead_mount(const std::string& mountpoint) {
   // Dead mounts may lie on top of each other, if several daemons have died there.

@@ -16,6 +16,9 @@ Result<void> clean_dead_mount(const std::string& mountpoint);
 // A new connection to the kernel, which is not mounted yet.
 Result<UniqueFd> open_fuse_device();
 
+// False once the connection has ended: its file system is unmounted everywhere, or it was aborted.
+bool is_connected(int device_fd);
+
 // The call mounts the file system of a connection (a descriptor of /dev/fuse), either a new one or, since
 // Linux 5.14, one that is mounted elsewhere already.
 Result<void> mount_connection(int device_fd, const std::string& mountpoint);

@@ -173,7 +173,12 @@ Result<void> Session::take_over() {
   if (auto made = make_session(); !made) return made;
   if (auto given = give_device(*server_.survivors.connection().device_fd()); !given) return given;
   mounted_device_ = device_at(options_.mountpoint);
-  // The kernel sends INIT only once, so the saved one is replayed; the kernel ignores the answer to it.
+  has_requests_of_before_ = server_.survivors.connection().has_init();
+  return has_requests_of_before_ ? replay_init() : receive_init();
+}
+
+// The kernel sends INIT only once, so the saved one is replayed; the kernel ignores the answer to it.
+Result<void> Session::replay_init() {
   const auto init = server_.survivors.connection().init();
   std::vector<std::byte> request(init.begin(), init.end());
   fuse_buf buffer{};
@@ -190,7 +195,7 @@ Result<void> Session::take_over() {
 void Session::resume(bool in_part) {
   if (in_part)
     in_part_.begin(std::exchange(told_stale_, {}), server_.survivors.requests().lost_stale_lately());
-  if (!tell_kernel(kNotifyResend))
+  if (has_requests_of_before_ && !tell_kernel(kNotifyResend))
     log_error("the kernel refuses to send the earlier process's unanswered requests again");
 }
 
@@ -288,10 +293,12 @@ void Session::save_init(const fuse_buf& request) {
   std::memcpy(&init, static_cast<const std::byte*>(request.mem) + sizeof header,
               std::min(request.size - sizeof header, sizeof init));
   const bool resends = (init.flags & kInitExtended) != 0 && (init.flags2 & kInitResend) != 0;
-  if (resends && injected_error("resend") == 0) return;
+  if (resends && injected_error("keep requests") == 0) return;
   // A client that waits for an answer when this process dies would wait for ever.
-  log_warning("the kernel keeps no requests for a successor (Linux 6.9): the mount ends with this process");
-  server_.survivors.children().kernel_forbids_succession();
+  log_warning(
+      "the kernel keeps no requests for a successor (Linux 6.9): calls that wait, and open files, end with "
+      "this process");
+  server_.survivors.children().forbid_resending();
 }
 
 void Session::serve_device() {
@@ -344,7 +351,7 @@ void Session::handle(std::span<std::byte> bytes) {
   received.mem = bytes.data();
   received.size = bytes.size();
   const Request request = begin_request(server_.survivors, received);
-  if (server_.survivors.supervised() && !server_.survivors.connection().device_fd()) save_init(received);
+  if (server_.survivors.supervised() && !server_.survivors.connection().has_init()) save_init(received);
   fuse_session_process_buf(session_, &received);
   if (request.opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
   fault_point("request answered", request.opcode);

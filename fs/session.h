@@ -62,14 +62,18 @@ class Session {
   bool passthrough() const { return server_.backing.passthrough(); }
   bool over_io_uring() const { return over_io_uring_; }
   const std::string& refusal() const { return refusal_; }  // why INIT ended the mount, if it did
+  // After serve() has returned: true if the connection was aborted and the file system is still mounted. An
+  // umount that forces aborts first, so the call waits a little for the mount to go.
+  bool was_aborted() const;
   ControlFiles& control() { return control_; }
 
   // The call ends the connection: serve() returns on all threads. Files that are still open see ENOTCONN, as
   // after any forced unmount.
   void unmount();
 
-  // A successor calls this instead of mount(): it goes on with the connection of a process that died. The
-  // adoption of the pools begins after this call; then comes resume().
+  // A successor calls this instead of mount(): it goes on with the connection of a process that died, or
+  // with one that is mounted in its place and has not sent its INIT yet. The adoption of the pools begins
+  // after this call; then comes resume().
   Result<void> take_over();
   // The call makes the kernel send again the requests that the process that died had in hand. `in_part`:
   // until all_found() serve() serves in part only (fs/served_in_part.h).
@@ -82,6 +86,8 @@ class Session {
   void negotiate(fuse_conn_info* connection);
   Result<void> make_session();
   Result<void> give_device(int fd);
+  Result<void> replay_init();
+  Result<void> receive_init();
   void save_init(const fuse_buf& request);
   void serve_device();
   void handle(std::span<std::byte> bytes);
@@ -100,6 +106,7 @@ class Session {
   UniqueFd device_;
   std::string mounted_device_;  // MAJOR:MINOR, known once it is mounted
   fuse_session* session_ = nullptr;
+  bool has_requests_of_before_ = true;  // false of a connection that no process has served before this one
   std::atomic<bool> over_io_uring_{false};
   std::atomic<bool> stopping_{false};
   PollTime poll_time_;

@@ -4,17 +4,12 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +18,7 @@
 #include "tests/support/pool_pressure.h"
 #include "tests/support/program.h"
 #include "tests/support/programs.h"
+#include "tests/support/service_manager.h"
 #include "tests/support/supervised_test.h"
 
 namespace kvcachefs::test {
@@ -165,87 +161,13 @@ TEST_F(SupervisorTest, EndsWhenItIsAskedToWhileNobodyCanTakeOver) {
   }
 }
 
-// A service manager: the messages that it got, and the descriptors that it keeps.
-class Manager {
- public:
-  Manager()
-      : path_("/tmp/kv-manager-" + std::to_string(::getpid())),
-        socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path_.copy(address.sun_path, sizeof address.sun_path - 1);
-    ::unlink(path_.c_str());
-    EXPECT_EQ(::bind(socket_.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    ::setenv("NOTIFY_SOCKET", path_.c_str(), 1);
-  }
-  ~Manager() {
-    ::unsetenv("NOTIFY_SOCKET");
-    ::unsetenv("WATCHDOG_USEC");
-    ::unlink(path_.c_str());
-  }
-  Manager(const Manager&) = delete;
-  Manager& operator=(const Manager&) = delete;
-
-  // listen() takes the messages that have come since the last call.
-  void listen() {
-    char text[4096];
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    for (;;) {
-      iovec data{text, sizeof text};
-      msghdr message{};
-      message.msg_iov = &data;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
-      const ssize_t size = ::recvmsg(socket_.fd(), &message, MSG_CMSG_CLOEXEC);
-      if (size < 0) return;
-      note(std::string(text, static_cast<size_t>(size)), CMSG_FIRSTHDR(&message));
-    }
-  }
-  bool hears(const std::string& line) {
-    return eventually([&] {
-      listen();
-      return lines_.contains(line);
-    });
-  }
-  void forget() { lines_.clear(); }
-  const std::map<std::string, File>& kept() const { return kept_; }
-
- private:
-  void note(const std::string& text, const cmsghdr* control) {
-    std::string name;
-    bool remove = false;
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = std::min(text.find('\n', at), text.size());
-      const std::string line = text.substr(at, end - at);
-      lines_.insert(line);
-      if (line.starts_with("FDNAME=")) name = line.substr(7);
-      remove = remove || line == "FDSTOREREMOVE=1";
-      at = end + 1;
-    }
-    if (remove) kept_.erase(name);
-    if (control == nullptr || control->cmsg_type != SCM_RIGHTS) return;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
-    kept_.insert_or_assign(name, File(fd));
-  }
-
-  const std::string path_;
-  const File socket_;
-  std::set<std::string> lines_;
-  std::map<std::string, File> kept_;
-};
-
 TEST_F(SupervisorTest, TellsAServiceManager) {
   Manager manager;
   ::setenv("WATCHDOG_USEC", "400000", 1);
   start({.options = {"hang_after=1"}});
   EXPECT_TRUE(manager.hears("READY=1"));
   EXPECT_TRUE(manager.hears("STATUS=serves " + mount().root()));
-  EXPECT_TRUE(eventually([&] {
-    manager.listen();
-    return manager.kept().size() == 3;
-  })) << "the memory, the lock and the connection";
+  EXPECT_TRUE(manager.keeps_all());
   for (int i = 0; i < 3; ++i) {
     manager.forget();
     EXPECT_TRUE(manager.hears("WATCHDOG=1"));
@@ -269,20 +191,8 @@ TEST_F(SupervisorTest, WithoutASupervisorItTellsToo) {
   EXPECT_TRUE(manager.kept().empty());
 }
 
-TEST_F(SupervisorTest, AnotherGoesOnAfterItsOwnDeath) {
-  Programs programs;
-  Manager manager;
-  start();
-  EXPECT_TRUE(eventually([&] {
-    manager.listen();
-    return manager.kept().size() == 3;
-  }));
-  const File open(mount().path() + "/entry", O_RDONLY);
-  mount().kill();
-  if (mode() == Mode::kPassthrough) {
-    EXPECT_EQ(difference(1, read_at(open.fd(), 0, kMiB)), "") << "it needs no daemon";
-  }
-  // systemd starts the program again like this, with the kept descriptors from number 3 on.
+// systemd starts the program again like this, with the kept descriptors from number 3 on.
+std::vector<File> hand_on(const Manager& manager, Programs& programs) {
   std::string names, redirections;
   int number = 3;
   std::vector<File> handed_on;  // above the numbers that they get
@@ -293,6 +203,20 @@ TEST_F(SupervisorTest, AnotherGoesOnAfterItsOwnDeath) {
   }
   programs.install("#!/bin/bash\nexport LISTEN_PID=$$ LISTEN_FDS=3 LISTEN_FDNAMES=" + names + "\nexec " +
                    programs.real() + " \"$@\"" + redirections + "\n");
+  return handed_on;
+}
+
+TEST_F(SupervisorTest, AnotherGoesOnAfterItsOwnDeath) {
+  Programs programs;
+  Manager manager;
+  start();
+  EXPECT_TRUE(manager.keeps_all());
+  const File open(mount().path() + "/entry", O_RDONLY);
+  mount().kill();
+  if (mode() == Mode::kPassthrough) {
+    EXPECT_EQ(difference(1, read_at(open.fd(), 0, kMiB)), "") << "it needs no daemon";
+  }
+  const std::vector<File> handed_on = hand_on(manager, programs);
   const std::string root = mount().root();
   const std::string runtime_dir = mount().runtime_dir();
   {
@@ -303,6 +227,29 @@ TEST_F(SupervisorTest, AnotherGoesOnAfterItsOwnDeath) {
     EXPECT_EQ(difference(2, read_file(next.path() + "/another")), "");
     if (HasFailure()) report_daemon_log(next);
   }
+}
+
+// The connection that is kept is the one that took the place of an aborted one.
+TEST_F(SupervisorTest, AnotherGoesOnWithAConnectionThatReplacedOne) {
+  Programs programs;
+  Manager manager;
+  start();
+  EXPECT_TRUE(manager.keeps_all());
+  mount().stop_squeezing();
+  manager.forget();
+  const std::string bound = mount().runtime_dir() + "/bound";
+  make_directory(bound);
+  ASSERT_EQ(::mount(mount().path().c_str(), bound.c_str(), "", MS_BIND, nullptr), 0);
+  ASSERT_EQ(::umount2(bound.c_str(), MNT_FORCE), 0);
+  EXPECT_TRUE(manager.hears("FDSTOREREMOVE=1"));
+  EXPECT_TRUE(manager.keeps_all());
+  EXPECT_TRUE(eventually([&] { return load(mount().path() + "/entry") == 0; }));
+  mount().kill();
+  const std::vector<File> handed_on = hand_on(manager, programs);
+  Mount next({.mount_point = mount().root(), .runtime_dir = mount().runtime_dir()});
+  EXPECT_EQ(difference(1, read_file(next.path() + "/entry")), "") << "it was in memory alone";
+  EXPECT_EQ(daemon_stat("generation"), "2");
+  if (HasFailure()) report_daemon_log(next);
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ TEST_F(UpgradeTest, AnUpgradeToAnotherLayoutOfTheMemory) {
 
 TEST_F(UpgradeTest, BeforeLinux69TheKernelIsTheReason) {
   const std::string file = "/tmp/kv-fault-" + std::to_string(::getpid());
-  write_file(file, "failing resend 1\n");
+  write_file(file, "failing keep requests 1\n");
   start_with_faults();
   expect_refusal("Linux 6.9");
   ::unlink(file.c_str());

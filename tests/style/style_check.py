@@ -31,6 +31,7 @@ PATHS_OF_OTHERS = {
     "daemon/announcement.h": "/dev/null",
     "daemon/kept_settings.cc": "the state directory: root's",
     "daemon/log_file.cc": "the runtime directory: root's",
+    "daemon/reconnection.cc": "the mount point, root's",
     "daemon/succession.cc": "/proc",
     "daemon/system_check/disk_place.cc": "the administrator's",
     "daemon/system_check/mount_trials.cc": "a tmpfs of its own",

@@ -1,6 +1,7 @@
 #include "tier/pool/open_files.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
@@ -9,6 +10,11 @@
 #include "tier/pool/counted_inode.h"
 
 namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kLookAtLostMs = 100;
+
+}  // namespace
 
 Result<OpenAnswer> OpenFiles::begin_open(uint64_t ino, OpenMode mode, uint64_t client) {
   const bool writer = mode.writer;
@@ -164,6 +170,30 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
   if (!entry->removed || entry->open_count > 0 || entry->kernel.lookup_count > 0) return;
   if (auto found = shard.kept.find(ino); found != shard.kept.end()) kept = std::move(found->second);
   entries_.shares().erase(shard, ino);
+}
+
+void OpenFiles::end_lost_writers() {
+  const uint64_t now_ms = now_coarse_ms();
+  if (lost_writers_.empty() || now_ms - looked_at_lost_ms_ < kLookAtLostMs) return;
+  looked_at_lost_ms_ = now_ms;
+  std::erase_if(lost_writers_, [this](const OpenHandle& lost) {
+    if (may_be_written_past(lost.inode.ino)) return false;
+    surroundings_.survivors->handles().closed(lost.lost);
+    end_open(lost.inode.ino, {.writer = true, .from_disk = lost.from_disk});
+    return true;
+  });
+}
+
+// In daemon I/O no use of a file goes past the daemon.
+bool OpenFiles::may_be_written_past(uint64_t ino) {
+  if (surroundings_.backing_store->needs_write_access()) return false;
+  const LockedEntry entry(entries_.shard(ino), ino);
+  if (entry == nullptr) return false;
+  const auto fd = arena_.open(handle_of(*entry), O_RDONLY | O_NONBLOCK | O_NOATIME);
+  if (!fd) return fd.error().code != ESTALE;
+  if (!sys::set_lease(fd->get(), F_RDLCK)) return true;
+  (void)sys::set_lease(fd->get(), F_UNLCK);
+  return false;
 }
 
 void OpenFiles::settle(Entry& entry) {

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "tier/pool/copy_marks.h"
 #include "tier/pool/insight.h"
@@ -45,6 +47,12 @@ class OpenFiles : DiskPart {
   void publish_at_close(bool publishes) { publishes_at_close_ = publishes; }
   // A writer closed a descriptor, perhaps not its last: what is stored may be complete.
   void flushed(uint64_t ino);
+  // Opens for writing over a connection that has ended (OpenHandle::lost). With passthrough their clients may
+  // go on past the daemon. found_lost_writers() is called before the pool's threads start; of the evictor's
+  // thread is end_lost_writers(), which ends each open as its RELEASE would, once the file's lease says that
+  // no process can write it.
+  void found_lost_writers(std::vector<OpenHandle> lost) { lost_writers_ = std::move(lost); }
+  void end_lost_writers();
   Result<void> back(Entry& entry);  // gives the entry a backing if it has none; its shard is held
 
   // --- I/O that comes to the daemon (open_files_data.cc). In a full pool a write waits for the evictor, as a
@@ -79,7 +87,11 @@ class OpenFiles : DiskPart {
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
   uid_t owner_of(uint64_t ino);
 
+  bool may_be_written_past(uint64_t ino);  // by a client of an ended connection
+
   std::atomic<bool> publishes_at_close_{true};
+  std::vector<OpenHandle> lost_writers_;
+  uint64_t looked_at_lost_ms_ = 0;
   Reservations& reservations_;
   const Insight& insight_;
   CopyMarks& marks_;

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <charconv>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "tier/index/metadata.h"
 #include "tier/pool/counted_inode.h"
 #include "tier/pool/recovery.h"
+#include "tier/recovery/known_opens.h"
 
 namespace kvcachefs {
 namespace {
@@ -79,19 +79,7 @@ class Recovery::Adopter : DiskPart {
       : DiskPart(its), parts_(its.parts_), survivors_(*surroundings_.survivors) {}
 
   Result<void> begin() {
-    {
-      MutexLock lock(mutex_);
-      survivors_.handles().for_each([this](const OpenHandle& handle) REQUIRES(mutex_) {
-        if (handle.inode.pool != number_) return;
-        Entries::Found& its = opens_[handle.inode.ino];
-        ++its.open_count;
-        if (handle.writer) ++its.writer_count;
-        if (handle.from_disk) ++its.direct_count;
-      });
-      survivors_.backing_ids().for_each([this](const HeldBacking& backing, bool) REQUIRES(mutex_) {
-        if (backing.inode.pool == number_) backings_[backing.inode.ino] = backing.id;
-      });
-    }
+    opens_.begin(survivors_, number_);
     adopt_nameless();
     fault_point("adopted nameless");
     if (capacity_.closed()) return whole();
@@ -116,12 +104,14 @@ class Recovery::Adopter : DiskPart {
     for (EntryTable::Shard& shard : entries_.shards()) MutexLock lock(shard.mutex);
     if (auto found = whole(); !found) return found;
     publish();
-    // The remaining backing ids are of files that are gone: a client that has the file open goes on without
-    // it.
-    MutexLock lock(mutex_);
-    for (const auto& [ino, backing] : backings_) surroundings_.backing_store->give_back(backing);
-    backings_.clear();
-    opens_.clear();
+    for (const int32_t backing : opens_.end()) surroundings_.backing_store->give_back(backing);
+    // A file without a name that a client of an ended connection has open is nobody's but that client's.
+    std::erase_if(opens_.lost_writers(), [this](const OpenHandle& handle) {
+      if (knows(handle.inode.ino)) return false;
+      survivors_.handles().closed(handle.lost);
+      return true;
+    });
+    parts_.open_files.found_lost_writers(std::move(opens_.lost_writers()));
     return {};
   }
 
@@ -142,10 +132,7 @@ class Recovery::Adopter : DiskPart {
     return knows(handle->ino);
   }
 
-  bool is_open(uint64_t ino) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return opens_.contains(ino);
-  }
+  bool is_open(uint64_t ino) { return opens_.is_open(ino); }
 
   std::vector<uint64_t> nameless_directories;  // and nameless links and other inodes without content
 
@@ -232,7 +219,8 @@ class Recovery::Adopter : DiskPart {
     if (walked_ || shard.find(handle.ino) != nullptr) return {};
     const auto mark = copy_mark_of(fd);
     if (mark && mark->error != 0) return fail(mark->error);
-    auto [facts, backing] = take_opens(handle.ino);
+    KnownOpens::Of opens = opens_.take(handle.ino);
+    Entries::Found& facts = opens.facts;
     Entry& entry = shard.find_or_make(handle.ino, handle.generation);
     entry.kernel.may_be_known = true;
     entry.kept = adopt_ctime(fd, attributes, facts.writer_count > 0);
@@ -260,10 +248,9 @@ class Recovery::Adopter : DiskPart {
     facts.whole_bytes = whole;
     facts.named = !nameless;
     entries_.found(entry, facts);
-    entry.kernel.backing = backing;
+    entry.kernel.backing = opens.backing;
     count_inode(entries_, &entry, fd, attributes);
-    if (entry.kernel.backing < 0 && facts.open_count > facts.direct_count)
-      (void)parts_.open_files.back(entry);
+    if (opens.lacks_backing()) (void)parts_.open_files.back(entry);
     if (facts.writer_count > 0) adopt_writer(entry, allocated);
     // Blocks beyond the end were reserved for a writer; nothing tells how far.
     if (allocated > whole && !cold) {
@@ -282,14 +269,6 @@ class Recovery::Adopter : DiskPart {
     if (!file) return;
     (void)parts_.reservations.trim(entry, file->get());
     if (auto now = sys::stat_of(file->get())) entries_.contents().charged(entry, allocated_bytes_of(*now));
-  }
-
-  // How often the file is open, and the backing id that its opens rest on, or -1.
-  std::pair<Entries::Found, int32_t> take_opens(uint64_t ino) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    const auto opens = opens_.extract(ino);
-    const auto backing = backings_.extract(ino);
-    return {opens ? opens.mapped() : Entries::Found{}, backing ? backing.mapped() : -1};
   }
 
   void adopt_writer(const Entry& entry, uint64_t allocated) {
@@ -348,9 +327,7 @@ class Recovery::Adopter : DiskPart {
   std::atomic<bool> walked_{false};
   Mutex mutex_;
   Result<void> whole_ GUARDED_BY(mutex_);
-  // What is known of files at first: the counts.
-  std::unordered_map<uint64_t, Entries::Found> opens_ GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, int32_t> backings_ GUARDED_BY(mutex_);
+  KnownOpens opens_;
   std::vector<Closed> closed_ GUARDED_BY(mutex_);
 };
 

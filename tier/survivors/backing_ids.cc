@@ -43,6 +43,12 @@ void BackingIds::given_back(int32_t id) {
   records_.free(place);
 }
 
+void BackingIds::connection_ended() {
+  if (shared_ == nullptr) return;
+  records_.for_each([&](uint32_t place, PoolInode, const Record&) { records_.free(place); });
+  shared_->highest = 0;
+}
+
 void BackingIds::for_each(const std::function<void(const HeldBacking&, bool closing)>& visit) {
   records_.for_each([&](uint32_t, PoolInode inode, const Record& record) {
     visit({inode, record.id}, record.closing != 0);

@@ -46,17 +46,16 @@ class Children {
   }
   uint64_t last_beat_ns() const { return shared_ != nullptr ? shared_->last_beat_ns.load() : 0; }
   // A child that dies from now on is not replaced: its successor would lack something (a disk tier, a copy's
-  // mark).
-  void forbid_succession() {
-    uint32_t allowed = 0;
-    if (shared_ != nullptr) (void)shared_->forbidden.compare_exchange_strong(allowed, kForbidden);
-  }
-  // The same, because the kernel keeps no requests for a successor.
-  void kernel_forbids_succession() {
-    if (shared_ != nullptr) shared_->forbidden = kForbiddenByKernel;
-  }
+  // mark), or the requests, which the kernel gives to no other process (before Linux 6.9).
+  void forbid_succession() { forbid(kLacksState); }
+  void forbid_resending() { forbid(kLacksRequests); }
   bool may_succeed() const { return shared_ != nullptr && shared_->forbidden == 0; }
-  bool does_kernel_forbid() const { return shared_ != nullptr && shared_->forbidden == kForbiddenByKernel; }
+  bool does_kernel_forbid() const { return shared_ != nullptr && shared_->forbidden == kLacksRequests; }
+  // True if only the requests would be lacking: they end with their connection.
+  bool may_succeed_with_another_connection() const {
+    return shared_ != nullptr && (shared_->forbidden & kLacksState) == 0;
+  }
+  void connection_ended() { shared_->forbidden &= ~uint32_t{kLacksRequests}; }
 
   // The supervisor notes how an upgrade ended; the process that asked for it reads that.
   struct Upgrades {
@@ -76,7 +75,10 @@ class Children {
 
  private:
   static constexpr uint64_t kBeatToCome = UINT64_MAX;
-  static constexpr uint32_t kForbidden = 1, kForbiddenByKernel = 2;
+  enum Lack : uint32_t { kLacksState = 1, kLacksRequests = 2 };
+  void forbid(Lack lack) {
+    if (shared_ != nullptr) shared_->forbidden |= lack;
+  }
 
   Shared* const shared_;
 };

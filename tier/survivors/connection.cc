@@ -13,10 +13,15 @@ Result<void> Connection::set_mount_point(std::string_view path) {
 }
 
 void Connection::connected(int device_fd, std::span<const std::byte> init) {
-  if (shared_ == nullptr || shared_->device_fd >= 0) return;
+  if (shared_ == nullptr || has_init()) return;
   KVCACHEFS_CHECK(init.size() <= kMostInitBytes);
   std::ranges::copy(init, shared_->init.begin());
   shared_->init_bytes = init.size();
+  shared_->device_fd = device_fd;
+}
+
+void Connection::replaced(int device_fd) {
+  shared_->init_bytes = 0;
   shared_->device_fd = device_fd;
 }
 

@@ -36,6 +36,10 @@ class Connection {
   // A successor can take over from here on: the device is open in the shared table of descriptors, and `init`
   // is the kernel's INIT request.
   void connected(int device_fd, std::span<const std::byte> init);
+  // Another connection is mounted in place of the one that has ended. Its INIT is still to come: has_init()
+  // is false until connected().
+  void replaced(int device_fd);
+  bool has_init() const { return shared_ != nullptr && shared_->init_bytes > 0; }
   std::optional<int> device_fd() const;  // none: no connection to take over
   void disconnected();                   // it has ended for good: no process is to follow
   void moved(int device_fd) { shared_->device_fd = device_fd; }

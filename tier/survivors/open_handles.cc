@@ -46,7 +46,7 @@ Result<uint64_t> OpenHandles::opened(const OpenHandle& handle) {
   if (!place) return fail(ENFILE, "too many files are open");
   Record& record = records_[*place];
   record.unique = handle.unique;
-  record.writer = handle.writer ? 1 : 0;
+  record.writer = handle.writer ? kWriter : kReader;
   record.from_disk = handle.from_disk ? 1 : 0;
   if (++record.sequence == 0) ++record.sequence;
   const uint64_t opened = uint64_t{record.sequence} << kPlaceBits | *place;
@@ -82,8 +82,24 @@ std::optional<OpenHandles::Opened> OpenHandles::opened_by(uint64_t unique) {
 }
 
 void OpenHandles::for_each(const std::function<void(const OpenHandle&)>& visit) {
-  records_.for_each([&](uint32_t, PoolInode inode, const Record& record) {
-    visit({inode, record.unique, record.writer != 0, record.from_disk != 0});
+  records_.for_each([&](uint32_t place, PoolInode inode, const Record& record) {
+    const uint64_t handle = uint64_t{record.sequence} << kPlaceBits | place;
+    visit({.inode = inode,
+           .unique = record.unique,
+           .writer = record.writer != kReader,
+           .from_disk = record.from_disk != 0,
+           .lost = record.writer == kLostWriter ? handle : 0});
+  });
+}
+
+void OpenHandles::connection_ended() {
+  records_.for_each([&](uint32_t place, PoolInode, const Record&) {
+    Record& record = records_[place];
+    record.unique = 0;
+    if (record.writer == kReader)
+      records_.free(place);
+    else
+      record.writer = kLostWriter;
   });
 }
 

@@ -27,6 +27,9 @@ struct OpenHandle {
   bool writer = false;
   bool from_disk = false;
   uid_t user = 0;  // who opened it; not for a successor
+  // Its number, if the handle is a writer's of a connection that has ended: no RELEASE comes, and the file's
+  // lease alone tells when the client is done. 0: the handle is of this connection.
+  uint64_t lost = 0;
 };
 
 class OpenHandles {
@@ -35,7 +38,7 @@ class OpenHandles {
     std::atomic<uint64_t> key;
     uint64_t unique;
     uint32_t sequence;
-    uint16_t writer;
+    uint16_t writer;  // 0 or one of Writer
     uint16_t from_disk;
   };
   using Shared = SurvivorTable<Record>::Shared;
@@ -55,8 +58,11 @@ class OpenHandles {
   };
   std::optional<Opened> opened_by(uint64_t unique);  // `unique` 0 stands for no request: none
   void for_each(const std::function<void(const OpenHandle&)>& visit);
+  // The connection has ended, and so have the opens of readers. No process serves meanwhile.
+  void connection_ended();
 
  private:
+  enum Writer : uint16_t { kReader, kWriter, kLostWriter };
   bool charge(uid_t user) EXCLUDES(mutex_);
   void give_back(uid_t user) REQUIRES(mutex_);
 

@@ -162,6 +162,18 @@ std::vector<int32_t> Requests::told_stale_lately() const {
   return result;
 }
 
+void Requests::connection_ended() {
+  if (shared_ == nullptr) return;
+  for (auto& request : shared_->in_hand) {
+    request.begun_ns = 0;
+    request.attempted = 0;
+    request.unique = 0;
+  }
+  for (auto& rename : shared_->renamed) rename.unique = 0;
+  for (auto& told : shared_->stale) told.at_ms = 0;
+  shared_->stale_lost_s = 0;
+}
+
 uint64_t Requests::oldest_ns() const {
   uint64_t oldest_ns = 0;
   if (shared_ == nullptr) return oldest_ns;

@@ -82,6 +82,9 @@ class Requests {
   std::vector<int32_t> told_stale_lately() const;
   bool lost_stale_lately() const;  // there were more of them than could be recorded
   void stale_lost_now();
+  // The connection has ended: its requests were answered by the kernel, and those of the next one have the
+  // same numbers. No process serves meanwhile.
+  void connection_ended();
   // The time when the oldest request in hand of this generation's threads began; 0: no thread has one in
   // hand.
   uint64_t oldest_ns() const;

@@ -146,6 +146,15 @@ void Survivors::moved(int device_fd) {
   connection_.moved(device_fd);
 }
 
+void Survivors::reconnected(int device_fd) {
+  requests_.connection_ended();
+  backing_ids_.connection_ended();
+  handles_.connection_ended();
+  for (const auto& [place, inode] : kept_inodes_.list()) kept_inodes_.let_go(place);
+  children_.connection_ended();
+  connection_.replaced(device_fd);
+}
+
 Result<void> Survivors::set_pools(std::string_view text) {
   if (!supervised()) return {};
   if (text.size() > kMostPoolsBytes) return fail(ENOSPC, "the pools' options are too long to be kept");

@@ -67,6 +67,9 @@ class Survivors {
   // The device has another descriptor, and the descriptors that kept nameless inodes are gone: the supervisor
   // that held them died.
   void moved(int device_fd);
+  // Another connection takes the place of one that has ended. What the kernel held for the old one is
+  // forgotten, but for writers, which go on past the daemon. The supervisor calls this while no child serves.
+  void reconnected(int device_fd);
 
   // The pools' numbers and options, as text that the caller understands. ENOSPC above kMostPoolsBytes.
   Result<void> set_pools(std::string_view text) EXCLUDES(mutex_);

@@ -77,6 +77,46 @@ TEST_F(SurvivorsTest, OpenHandlesAreFoundAndClosedOnce) {
   EXPECT_EQ(handles_of(*next).size(), 2u);
 }
 
+// What a connection that has ended leaves: writers, which may go on past the daemon.
+TEST_F(SurvivorsTest, AnotherConnectionForgetsWhatTheKernelHeld) {
+  survivors_->connection().connected(7, std::vector(40, std::byte{1}));
+  (void)survivors_->handles().opened({.inode = kInode, .unique = 10});
+  const uint64_t writer =
+      survivors_->handles().opened({.inode = kInode, .unique = 12, .writer = true}).value();
+  ASSERT_TRUE(survivors_->backing_ids().held({.inode = kInode, .id = 5}));
+  ASSERT_TRUE(survivors_->kept_inodes().keep({.inode = kInode, .generation = 1, .fd = 9}));
+  survivors_->requests().begin(14, false);
+  survivors_->requests().attempt(14);
+  survivors_->requests().attempt_rename(16, 1, 2);
+  survivors_->children().forbid_resending();
+  EXPECT_FALSE(survivors_->children().may_succeed());
+  EXPECT_TRUE(survivors_->children().may_succeed_with_another_connection());
+
+  survivors_->reconnected(8);
+  const auto next = successor();
+  EXPECT_EQ(next->connection().device_fd(), 8);
+  EXPECT_FALSE(next->connection().has_init());
+  const auto handles = handles_of(*next);
+  ASSERT_EQ(handles.size(), 1u);
+  EXPECT_TRUE(handles[0].writer);
+  EXPECT_EQ(handles[0].lost, writer);
+  EXPECT_FALSE(next->handles().opened_by(12)) << "the next connection counts from the beginning";
+  next->backing_ids().for_each([](const HeldBacking&, bool) { ADD_FAILURE() << "a backing id"; });
+  EXPECT_EQ(next->backing_ids().highest(), 0);
+  EXPECT_TRUE(next->kept_inodes().list().empty());
+  EXPECT_FALSE(next->requests().was_attempted(14));
+  EXPECT_FALSE(next->requests().attempted_rename(16));
+  EXPECT_TRUE(next->children().may_succeed());
+  next->connection().connected(8, std::vector(40, std::byte{2}));
+  EXPECT_EQ(next->connection().init().front(), std::byte{2});
+  next->handles().closed(writer);
+  EXPECT_TRUE(handles_of(*next).empty());
+
+  survivors_->children().forbid_succession();
+  survivors_->reconnected(9);
+  EXPECT_FALSE(survivors_->children().may_succeed_with_another_connection());
+}
+
 TEST_F(SurvivorsTest, AUserHasAShareOfTheOpenHandles) {
   const auto open_one = [](Survivors& survivors, uid_t user) {
     return survivors.handles().opened({.inode = kInode, .user = user});

@@ -1,0 +1,23 @@
+// Mounts as descriptors (open_tree(2), move_mount(2), Linux 5.2), for a mount that takes another's place. Any
+// thread. A call waits for no file system: only the last name of a path may lead into one. Failure: errno.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace kvcachefs::sys {
+
+// A mount of the directory or file that the descriptor is of, which is not attached anywhere yet. It ends
+// with its descriptor unless it is attached.
+Result<UniqueFd> copy_of_mount(int fd);
+// Attaches a copy at the target, above what is mounted there.
+Result<void> attach_mount(int copy, const std::string& target);
+// The copy takes the place of the topmost mount at the target, which is detached. Between the two nobody sees
+// what lies below, except before Linux 6.5 and where mounts are propagated in a way that forbids it.
+Result<void> replace_mount(int copy, const std::string& target);
+// Changes the flags of an attached copy (MS_RDONLY and others of mount(2)), all of them.
+Result<void> set_mount_flags(int copy, unsigned long flags);
+
+}  // namespace kvcachefs::sys

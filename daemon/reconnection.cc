@@ -1,0 +1,165 @@
+#include "daemon/reconnection.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/key_value.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/sys_beneath.h"
+#include "base/sys_mount.h"
+#include "daemon/child.h"
+#include "daemon/running_daemon.h"
+#include "fs/mounts.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr int kMostLayers = 8;
+
+// The flags that a mount may have beyond those of the base, and the base's.
+unsigned long flags_of(std::string_view options) {
+  constexpr std::pair<std::string_view, unsigned long> kFlags[] = {{"ro", MS_RDONLY},
+                                                                   {"nosuid", MS_NOSUID},
+                                                                   {"nodev", MS_NODEV},
+                                                                   {"noexec", MS_NOEXEC},
+                                                                   {"nosymfollow", MS_NOSYMFOLLOW},
+                                                                   {"noatime", MS_NOATIME},
+                                                                   {"nodiratime", MS_NODIRATIME}};
+  unsigned long flags = 0;
+  while (!options.empty()) {
+    const std::string_view option = take_part(options, ',');
+    for (const auto& [name, flag] : kFlags)
+      if (option == name) flags |= flag;
+  }
+  return flags;
+}
+
+bool lies_below(const std::string& directory, const std::string& above) {
+  return directory.size() > above.size() && directory.starts_with(above) && directory[above.size()] == '/';
+}
+
+bool is_stale(const MountPoint* mount) {
+  return mount != nullptr && mount->type == kFileSystemType && is_dead_mount(mount->directory);
+}
+
+}  // namespace
+
+bool Reconnection::is_needed() const {
+  const auto device = survivors_.connection().device_fd();
+  if (!device) return false;
+  return !is_connected(*device) || !survivors_.connection().has_init() ||
+         !survivors_.children().may_succeed();
+}
+
+// Another daemon's mount may have taken the place of this one's. Before Linux 6.8 that cannot be told.
+bool Reconnection::is_ours(const MountPoint& base) const {
+  const std::string device = device_of_connection(getpid(), *survivors_.connection().device_fd());
+  return base.type == kFileSystemType && (device.empty() || device == base.device);
+}
+
+Result<bool> Reconnection::connect() {
+  const std::string where = survivors_.connection().mount_point();
+  auto mounts = read_mounts();
+  const MountPoint* const base = mounts ? find_mount(*mounts, where) : nullptr;
+  if (!mounts) return pass(mounts);
+  if (base == nullptr || !is_ours(*base)) return false;
+  const bool was_aborted = !is_connected(*survivors_.connection().device_fd());
+  auto device = open_fuse_device();
+  if (!device) return pass(device);
+  runtime_.note_stale_mounts(base->device);
+  // The connection may live, though no process can serve it.
+  if (auto gone = sys::unmount(where.c_str(), MNT_FORCE | MNT_DETACH); !gone) return pass(gone);
+  if (auto mounted = mount_connection(device->get(), where); !mounted) return pass(mounted);
+  const unsigned long flags = flags_of(base->options);
+  if ((flags & ~(MS_NOSUID | MS_NODEV)) != 0)
+    (void)sys::mount("none", where.c_str(), "", MS_REMOUNT | MS_BIND | flags, nullptr);
+  survivors_.reconnected(device->release());
+  if (was_aborted)
+    log_warning(
+        "the connection was aborted (umount -f of a mount, or its abort file): a new one is mounted at {}",
+        where);
+  else
+    log_warning("the connection cannot be taken over: a new one is mounted at {}", where);
+  return true;
+}
+
+pid_t Reconnection::start_binding() const {
+  std::fflush(nullptr);
+  const pid_t process = fork_sharing_descriptors();
+  if (process != 0) return process;
+  prctl(PR_SET_NAME, "kvcachefs-bind");
+  leave_shared_descriptors();
+  _exit(bind_mounts() ? 0 : 1);
+}
+
+// In the order of the mount table, so that a mount comes after those that it lies in.
+bool Reconnection::bind_mounts() const {
+  const auto wanted = runtime_.stale_mounts();
+  if (!wanted) return log_error("{}", wanted.error().message), true;
+  const std::string base = survivors_.connection().mount_point();
+  std::vector<std::string> renewed{base};
+  std::set<std::string> devices;
+  size_t bound = 0;
+  bool all = true;
+  for (const MountPoint& mount : *wanted) {
+    devices.insert(mount.device);
+    const auto present = read_mounts();
+    if (!present) return false;
+    const MountPoint* const there = find_mount(*present, mount.directory);
+    const bool replaces = is_stale(there);
+    // What lay in a mount that was detached went with it. Else the administrator has unmounted it.
+    const bool went_along = there == nullptr && std::ranges::any_of(renewed, [&](const std::string& above) {
+                              return lies_below(mount.directory, above);
+                            });
+    if (!replaces && !went_along) continue;
+    if (auto done = bind(mount, replaces); !done) {
+      log_error("{}: it is not bound again: {}", mount.directory, sys::error_text(done.error().code));
+      // The connection was aborted again, or the process that answers has died before Linux 6.9.
+      all = all && !is_daemon_gone(done.error().code);
+      continue;
+    }
+    renewed.push_back(mount.directory);
+    ++bound;
+  }
+  if (!all) return false;
+  runtime_.forget_stale_mounts();
+  log_warning("{}: a new connection serves there, {} mounts bound again", base, bound);
+  for (const std::string& device : devices)
+    if (const auto holders = holders_of(device); !holders.empty())
+      log_warning(
+          "{}: its mounts in other mount namespaces stay dead, as that of {}: they are to be mounted again",
+          base, text_of(holders));
+  return true;
+}
+
+// The path below the base is one that users can change.
+Result<void> Reconnection::bind(const MountPoint& wanted, bool replaces) const {
+  const std::string base = survivors_.connection().mount_point();
+  auto source = sys::open_at(AT_FDCWD, base.c_str(), O_PATH | O_DIRECTORY);
+  if (source && wanted.root.size() > 1)
+    source = sys::open_beneath(source->get(), wanted.root.c_str() + 1, O_PATH);
+  if (!source) return pass(source);
+  auto copy = sys::copy_of_mount(source->get());
+  if (!copy) return pass(copy);
+  auto attached = replaces ? sys::replace_mount(copy->get(), wanted.directory)
+                           : sys::attach_mount(copy->get(), wanted.directory);
+  if (!attached) return attached;
+  for (int layer = 1; replaces && layer < kMostLayers && is_dead_mount(wanted.directory); ++layer)
+    if (auto gone = sys::unmount(wanted.directory.c_str(), MNT_DETACH); !gone) return gone;
+  return sys::set_mount_flags(copy->get(), flags_of(wanted.options));
+}
+
+}  // namespace kvcachefs

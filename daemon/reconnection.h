@@ -1,0 +1,40 @@
+// A new connection to the kernel in place of one that was aborted: by `umount -f` of any mount of it, which
+// aborts the connection of all, or by the connection's abort file. The supervisor mounts the new connection
+// at the base while no process serves. When a process serves again, another binds the pools' directories
+// again that are still mounted, and dead, where they were; to look a pool up needs an answer of the serving
+// process. What is to be bound is kept in the runtime directory, for a supervisor that goes on. Main thread.
+// Failure: errno and a sentence; what could not be bound again stays dead, and the log says so.
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/mountinfo.h"
+#include "base/result.h"
+#include "daemon/runtime_dir.h"
+#include "tier/survivors/survivors.h"
+
+namespace kvcachefs {
+
+class Reconnection {
+ public:
+  Reconnection(Survivors& survivors, const RuntimeDir& runtime) : survivors_(survivors), runtime_(runtime) {}
+
+  // True if no process can go on with the connection: it has ended, its INIT was lost with the process that
+  // took it, or the kernel gives the requests of a process that died to no other.
+  bool is_needed() const;
+  // Mounts a new connection and makes Survivors ready for it. False: the base is not mounted any more.
+  Result<bool> connect();
+  bool has_mounts_to_bind() const { return runtime_.has_stale_mounts(); }
+  // Starts a process that binds them; it exits with 0 if none has to be tried again.
+  pid_t start_binding() const;
+
+ private:
+  bool is_ours(const MountPoint& base) const;
+  bool bind_mounts() const;
+  Result<void> bind(const MountPoint& wanted, bool replaces) const;
+
+  Survivors& survivors_;
+  const RuntimeDir& runtime_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,344 @@
+// The connection to the kernel is aborted: by `umount -f` of a directory that a pool is bound at, or by the
+// connection's abort file. The daemon goes on with a new connection: nothing is lost, and the pools are bound
+// again where they were.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/support/files.h"
+#include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
+#include "tests/support/program.h"
+
+namespace kvcachefs::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class AbortedTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    KVCACHEFS_NEED_DAEMON();
+    if (mode() == Mode::kIoUring) GTEST_SKIP() << "over io_uring the daemon ends";
+    std::string name = "/tmp/kv-test-" + std::to_string(::getpid()) + "-XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    work_dir_ = name;
+    make_directory(work_dir_ + "/connections");
+    ASSERT_EQ(error_of(::mount("none", (work_dir_ + "/connections").c_str(), "fusectl", 0, nullptr)), 0);
+  }
+  void TearDown() override {
+    if (mount_ && HasFailure()) report_daemon_log(*mount_);
+    for (const MountPoint& left : mounts_below(work_dir_)) ::umount2(left.directory.c_str(), MNT_DETACH);
+    std::filesystem::remove_all(work_dir_);
+  }
+  void start(MountOptions options = {.pools = {"p:size=64M", "q:size=16M"}}) {
+    fault_file_ = work_dir_ + "/faults";
+    ::setenv("KVCACHEFS_FAULT_FILE", fault_file_.c_str(), 1);
+    mount_ = std::make_unique<Mount>(std::move(options));
+    ::unsetenv("KVCACHEFS_FAULT_FILE");
+    ASSERT_EQ(error_name(store(entry(), pattern(1, kMiB))), "ok");
+  }
+  Mount& mount() { return *mount_; }
+  std::string entry() { return mount().path() + "/entry"; }
+  // Has the helper bind a pool's directory, and answers where.
+  std::string bind(const std::string& pool, const std::string& name, const std::string& options = {}) {
+    const std::string where = work_dir_ + "/" + name;
+    if (!exists(where)) make_directory(where);
+    const Outcome outcome =
+        run({"mount.kvcachefs", pool, where, "-o",
+             "mountpoint=" + mount().root() + ",runtime_dir=" + mount().runtime_dir() + options});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+    EXPECT_EQ(mounts_below(where).size(), 1u);
+    return where;
+  }
+  void abort() {
+    const auto mounts = mounts_below(mount().root());
+    ASSERT_FALSE(mounts.empty());
+    const std::string& device = mounts.back().device;  // a stat() would need an answer
+    const std::string number = device.substr(device.find(':') + 1);
+    ASSERT_EQ(write_once(work_dir_ + "/connections/" + number + "/abort", "1"), 0);
+  }
+  // The pool is served, by a new connection, and the mounts are bound again.
+  void expect_entry(const std::string& path) {
+    std::string content;
+    EXPECT_TRUE(eventually([&] { return load(path, &content) == 0; })) << path << "\n" << mount().log();
+    EXPECT_EQ(difference(1, content), "") << path;
+    EXPECT_EQ(content.size(), kMiB);
+  }
+  void arm(const std::string& lines) { ASSERT_EQ(store(fault_file_, lines + "\n"), 0); }
+  void await_pause() {
+    EXPECT_TRUE(eventually([&] { return exists(fault_file_ + ".paused"); }));
+  }
+  void end_pause() { ASSERT_EQ(::unlink((fault_file_ + ".paused").c_str()), 0); }
+  std::string daemon_stat(const std::string& name) {
+    return parse_stats(read_file(mount().root() + "/.kvcachefs/stats"))[name];
+  }
+  size_t descriptors() { return list("/proc/" + std::to_string(mount().pid()) + "/fd").size(); }
+
+  std::string work_dir_, fault_file_;
+  std::unique_ptr<Mount> mount_;
+};
+
+TEST_F(AbortedTest, ThePoolsGoOn) {
+  start();
+  const std::string a = bind("p", "a"), b = bind("q", "b"), c = bind("p", "c", ",ro,noexec");
+  ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
+  ASSERT_EQ(error_name(set_xattr(entry(), "user.its", "own")), "ok");
+  const pid_t supervisor = mount().pid();
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
+  for (const std::string& path : {entry(), b + "/entry", c + "/entry", mount().path("q") + "/entry"})
+    expect_entry(path);
+  EXPECT_EQ(xattr(entry(), "user.its"), "own");
+  EXPECT_TRUE(mounts_below(a).empty()) << "it was unmounted";
+  ASSERT_EQ(mounts_below(b).size(), 1u);
+  ASSERT_EQ(mounts_below(c).size(), 1u);
+  EXPECT_THAT(mounts_below(c).front().options, HasSubstr("ro,nosuid,nodev,noexec"));
+  EXPECT_EQ(store(c + "/refused", "bytes"), EROFS);
+  EXPECT_EQ(error_name(store(b + "/new", pattern(2, kMiB))), "ok");
+  EXPECT_EQ(difference(2, read_file(mount().path("q") + "/new")), "");
+  EXPECT_EQ(mounts_below(mount().root()).size(), 1u);
+  EXPECT_EQ(mount().pid(), supervisor);
+  EXPECT_TRUE(eventually([&] { return mount().log().find("2 mounts bound again") != std::string::npos; }));
+  EXPECT_THAT(mount().log(), HasSubstr("<4>the connection was aborted"));
+  EXPECT_THAT(mount().log(), Not(HasSubstr("unmounted from outside")));
+  EXPECT_EQ(bind("p", "a"), a);
+  expect_entry(a + "/entry");
+}
+
+// The kernel does not unmount a directory that is in use, but has aborted the connection by then.
+TEST_F(AbortedTest, ADirectoryThatIsInUseIsBoundAgain) {
+  start();
+  const std::string a = bind("p", "a");
+  const File directory(a, O_RDONLY | O_DIRECTORY);
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), EBUSY);
+  expect_entry(a + "/entry");
+  expect_entry(entry());
+  EXPECT_EQ(mounts_below(a).size(), 1u);
+}
+
+TEST_F(AbortedTest, TenTimesInARow) {
+  start();
+  const std::string a = bind("p", "a"), b = bind("p", "b");
+  mount().stop_squeezing();
+  size_t before = 0;
+  for (int round = 0; round < 10; ++round) {
+    if (round == 1) before = descriptors();
+    File nameless(mount().path() + "/nameless", O_RDWR | O_CREAT);
+    ASSERT_EQ(::write(nameless.fd(), "bytes", 5), 5);
+    ASSERT_EQ(::unlink((mount().path() + "/nameless").c_str()), 0);
+    const std::string name = "/of-" + std::to_string(round);
+    ASSERT_EQ(error_name(store(mount().path() + name, pattern(2, 5000))), "ok");
+    ASSERT_NO_FATAL_FAILURE(abort());
+    for (const std::string& where : {mount().path(), a, b}) expect_entry(where + "/entry");
+    EXPECT_EQ(difference(2, read_file(a + name)), "");
+    EXPECT_EQ(mounts_below(a).size(), 1u);
+    EXPECT_EQ(mounts_below(mount().root()).size(), 1u);
+  }
+  EXPECT_EQ(mount().stat_value("open_entries"), 0);
+  EXPECT_TRUE(eventually([&] { return descriptors() <= before + 2; })) << before << " " << descriptors();
+}
+
+TEST_F(AbortedTest, AgainWhileTheNextTakesOver) {
+  start();
+  const std::string a = bind("p", "a"), b = bind("q", "b");
+  ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
+  mount().stop_squeezing();
+  for (const std::string place : {"taken over", "pools adopted", "requests are taken"}) {
+    arm("pause " + place);
+    ASSERT_NO_FATAL_FAILURE(abort());
+    await_pause();
+    ASSERT_NO_FATAL_FAILURE(abort()) << place;
+    end_pause();
+    for (const std::string& path : {entry(), a + "/entry", b + "/entry"}) expect_entry(path);
+  }
+}
+
+TEST_F(AbortedTest, WhileNoProcessServes) {
+  start();
+  const std::string a = bind("p", "a");
+  const std::string b = bind("q", "b");
+  ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
+  mount().stop_squeezing();
+  const pid_t serving = mount().serving_pid();
+  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  ASSERT_EQ(::kill(serving, SIGKILL), 0);
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
+  ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
+  expect_entry(entry());
+  expect_entry(b + "/entry");
+  // And a death right after the new connection, of a process that has taken the kernel's first request.
+  for (const std::string place : {"first request received", "taken over", "pools adopted"}) {
+    arm(place);
+    ASSERT_NO_FATAL_FAILURE(abort());
+    expect_entry(b + "/entry");
+    EXPECT_EQ(read_file(fault_file_), "") << place;
+  }
+}
+
+TEST_F(AbortedTest, TheBaseEndsTheDaemonAsEver) {
+  start();
+  const File open(entry(), O_RDONLY);
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(mount().root().c_str(), MNT_FORCE | MNT_DETACH)), 0);
+  EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 0) << mount().log();
+  EXPECT_TRUE(mounts_below(mount().runtime_dir()).empty());
+  EXPECT_FALSE(exists(mount().runtime_dir() + "/stale_mounts"));
+  EXPECT_THAT(mount().log(), HasSubstr("unmounted from outside"));
+}
+
+TEST_F(AbortedTest, WhatIsOpenGoesOnPastTheDaemon) {
+  start();
+  if (mode() != Mode::kPassthrough) GTEST_SKIP() << "in daemon I/O each use needs the connection";
+  const std::string a = bind("p", "a");
+  const std::string written = mount().path() + "/written", hidden = mount().path() + "/hidden";
+  ASSERT_EQ(error_name(store(mount().path() + "/mapped", std::string(kMiB, 'm'))), "ok");
+  File writer(written, O_RDWR | O_CREAT);
+  const File reader(entry(), O_RDONLY);
+  File nameless(hidden, O_RDWR | O_CREAT);
+  File mapped(mount().path() + "/mapped", O_RDWR);
+  const std::string content = pattern(3, 4 * kMiB);
+  ASSERT_EQ(::pwrite(writer.fd(), content.data(), kMiB, 0), static_cast<ssize_t>(kMiB));
+  ASSERT_EQ(::pwrite(nameless.fd(), content.data(), 8 * 4096, 0), 8 * 4096);
+  ASSERT_EQ(::unlink(hidden.c_str()), 0);
+  auto mapping = std::make_unique<Mapping>(mapped.fd(), kMiB, PROT_READ | PROT_WRITE, MAP_SHARED);
+  ASSERT_TRUE(mapping->valid());
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
+  expect_entry(entry());
+  // The clients notice nothing as long as they read and write.
+  EXPECT_EQ(difference(1, read_at(reader.fd(), 0, kMiB)), "");
+  struct stat attributes {};
+  EXPECT_EQ(error_of(::fstat(reader.fd(), &attributes)), ENOTCONN);
+  for (size_t at = kMiB; at < content.size(); at += kMiB)
+    ASSERT_EQ(::pwrite(writer.fd(), content.data() + at, kMiB, static_cast<off_t>(at)),
+              static_cast<ssize_t>(kMiB));
+  EXPECT_EQ(difference(3, read_at(nameless.fd(), 0, 8 * 4096)), "");
+  mapping->data()[5] = 'w';
+  EXPECT_EQ(read_file(mount().path() + "/mapped").substr(0, 8), "mmmmmwmm");
+  EXPECT_EQ(difference(3, read_file(written)), "") << "it is there while it is written";
+  // What is in use does not leave: neither what is written, nor what is read, nor what is mapped.
+  EXPECT_EQ(mount().stat_value("open_entries"), 2);
+  mapped.close();
+  ASSERT_EQ(write_once(mount().place_to_write("evict"), "100%"), 0);
+  EXPECT_EQ(difference(1, read_at(reader.fd(), 0, kMiB)), "");
+  expect_entry(entry());
+  EXPECT_EQ(difference(3, read_at(writer.fd(), 0, 4 * kMiB)), "");
+  EXPECT_EQ(difference(3, read_file(written)), "");
+  EXPECT_EQ(mapping->data()[5], 'w');
+  EXPECT_EQ(read_file(mount().path() + "/mapped").substr(0, 8), "mmmmmwmm");
+  // A takeover in between: the next process knows of the writer too.
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  expect_entry(entry());
+  EXPECT_EQ(mount().stat_value("open_entries"), 2);
+  ASSERT_EQ(::pwrite(writer.fd(), "still", 5, 0), 5);
+  // Closed, each is an entry like any other. The daemon hears nothing of it, and finds it out.
+  writer.close();
+  nameless.close();
+  mapping.reset();
+  EXPECT_TRUE(eventually([&] { return mount().stat_value("open_entries") == 0; }));
+  EXPECT_EQ(read_file(written).substr(0, 5), "still");
+  EXPECT_EQ(difference(3, read_file(written)).empty(), false);
+  EXPECT_TRUE(eventually([&] {
+    (void)write_once(mount().place_to_write("evict"), "100%");
+    return !exists(written) && !exists(mount().path() + "/mapped");
+  }));
+  EXPECT_TRUE(exists(entry())) << "the reader still has it open";
+}
+
+TEST_F(AbortedTest, ADiskTierKeepsItsPromises) {
+  const DiskDirectory disk;
+  start({.pools = {"p:size=32M,spill=" + (disk / "spill") + ",spill_size=256M", "q:size=16M"}});
+  const std::string a = bind("q", "a");
+  constexpr uint64_t kEntries = 60;  // more than the memory holds
+  const auto name = [&](uint64_t i) { return mount().path() + "/e-" + std::to_string(i); };
+  for (uint64_t i = 0; i < kEntries; ++i) ASSERT_EQ(error_name(store(name(i), pattern(i, kMiB))), "ok");
+  File writer(mount().path() + "/written", O_RDWR | O_CREAT);
+  ASSERT_EQ(::pwrite(writer.fd(), pattern(99, kMiB).data(), kMiB, 0), static_cast<ssize_t>(kMiB));
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
+  expect_entry(entry());
+  for (uint64_t i = 0; i < kEntries; ++i) EXPECT_EQ(difference(i, read_file(name(i))), "") << i;
+  if (mode() == Mode::kPassthrough) {
+    EXPECT_EQ(::pwrite(writer.fd(), pattern(98, kMiB).data(), kMiB, 0), static_cast<ssize_t>(kMiB));
+  }
+  writer.close();
+  EXPECT_TRUE(eventually([&] { return mount().stat_value("open_entries") == 0; }));
+  ASSERT_EQ(write_once(mount().place_to_write("evict"), "100%"), 0);
+  // It is stored: it goes to the disk, and comes back.
+  EXPECT_TRUE(eventually([&] {
+    (void)write_once(mount().place_to_write("evict"), "100%");
+    return xattr(mount().path() + "/written", "user.kvcachefs.tier") == "cold";
+  }));
+  EXPECT_EQ(difference(mode() == Mode::kPassthrough ? 98 : 99, read_file(mount().path() + "/written")), "");
+}
+
+// A connection that cannot send requests again, as before Linux 6.9, is replaced like any other.
+TEST_F(AbortedTest, ItNeedsNothingOfANewKernel) {
+  fault_file_ = work_dir_ + "/faults";
+  write_file(fault_file_, "failing keep requests 95\n");
+  start();
+  EXPECT_EQ(run({"kvcachefs", "--mount", mount().root(), "upgrade"}).exit_code, 1);
+  const std::string a = bind("p", "a"), b = bind("q", "b");
+  ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
+  expect_entry(entry());
+  expect_entry(b + "/entry");
+  // There not even the death of the serving process costs an entry.
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  expect_entry(entry());
+  expect_entry(b + "/entry");
+  EXPECT_EQ(mount().log().find("unmounting"), std::string::npos) << mount().log();
+}
+
+// A bind mount in another namespace is not the daemon's to replace.
+TEST_F(AbortedTest, AContainersMountStaysDeadAndTheLogSaysSo) {
+  start();
+  const std::string a = bind("p", "a");
+  int ready[2], end[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(end, O_CLOEXEC), 0);
+  const pid_t container = ::fork();
+  if (container == 0) {
+    ::close(end[1]);
+    ::prctl(PR_SET_NAME, "kv-container");
+    char byte = 0;
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      ::_exit(1);
+    if (::write(ready[1], "1", 1) != 1) ::_exit(1);
+    (void)!::read(end[0], &byte, 1);
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  ::close(end[0]);
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  mount().stop_squeezing();
+  ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
+  expect_entry(entry());
+  const std::string named = "process " + std::to_string(container) + " (kv-container)";
+  EXPECT_TRUE(eventually([&] { return mount().log().find(named) != std::string::npos; })) << mount().log();
+  EXPECT_EQ(load("/proc/" + std::to_string(container) + "/root" + entry()), ENOTCONN);
+  ::close(end[1]);
+  ::close(ready[0]);
+  EXPECT_EQ(::waitpid(container, nullptr, 0), container);
+}
+
+}  // namespace
+}  // namespace kvcachefs::test
