@@ -20,6 +20,7 @@ struct MountPoint {
   std::string options;    // of the mount and of the file system
   std::string type;
   std::string source;
+  std::string super_options = {};  // of the file system, so of all its mounts
   // The mount's propagation groups (mount_namespaces(7)): the peer group, with which it shares mounts and
   // unmounts, and the master group, from which it receives them. Empty: none.
   std::string peer_group = {};
@@ -33,6 +34,8 @@ Result<std::vector<MountPoint>> read_mounts(const std::string& file = "/proc/sel
 const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_view directory);
 
 // The mount points of whole kvcachefs file systems: for each file system the first one that a path leads to.
+// Only root's count (user_id=0): with fusermount3(1) any user mounts a file system that says it is of this
+// type.
 std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mounts);
 
 // True for the errors of calls on a mount whose daemon has died: ENOTCONN, and over io_uring, while the rings

@@ -14,15 +14,17 @@ hint() {
 }
 
 # A line for each daemon: the number of its file system, and where all of it is mounted. What is mounted elsewhere of it are
-# binds of its pools.
+# binds of its pools. Only root's count: with fusermount3 any user mounts what says it is of this type.
 served() {
-  awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && $4 == "/" && !seen[$3]++) print $3, $5 }' \
-    "$mountinfo"
+  awk '{ for (i = 7; $i != "-"; i++) continue
+    if ($(i + 1) == "fuse.kvcachefs" && ("," $NF ",") ~ /,user_id=0,/ && $4 == "/" && !seen[$3]++) print $3, $5 }' "$mountinfo"
 }
 
-# path ESCAPED: a space is \040 there, which printf takes for another character if a digit follows, unlike \0040.
-path() {
-  printf '%b' "$(printf '%s' "$1" | sed 's/\\/\\0/g')"
+# set_path ESCAPED: sets $path. A space is \040 there, which printf takes for another character if a digit follows, unlike \0040.
+# The last character keeps the shell from dropping newlines at the end.
+set_path() {
+  path=$(printf '%b.' "$(printf '%s' "$1" | sed 's/\\/\\0/g')")
+  path=${path%.}
 }
 
 # upgrades MOUNT WHICH: how many were done or refused, or why the last was; nothing if the mount does not answer.
@@ -36,7 +38,8 @@ grew() {
 
 upgrade() {
   served | while read -r _ escaped; do
-    mount=$(path "$escaped")
+    set_path "$escaped"
+    mount=$path
     were_done=$(upgrades "$mount" 'done')
     were_refused=$(upgrades "$mount" refused)
     answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1)
@@ -57,14 +60,16 @@ upgrade() {
 unmount_binds() {
   awk -v device="$1" '$3 == device { print $5 }' "$mountinfo" | tac |
     while read -r escaped; do
-      umount "$(path "$escaped")"
+      set_path "$escaped"
+      umount "$path"
     done
 }
 
 # A daemon that is stopped first writes what its disk tiers are to keep.
 stop() {
   served | while read -r device escaped; do
-    mount=$(path "$escaped")
+    set_path "$escaped"
+    mount=$path
     if answer=$(timeout 150 kvcachefs --mount "$mount" stop 2>&1); then
       unmount_binds "$device"
     else
