@@ -76,6 +76,10 @@ std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mou
   return roots;
 }
 
+bool is_read_only_everywhere(const MountPoint& mount) {
+  return has_option(mount.super_options, "ro");
+}
+
 bool is_daemon_gone(int code) {
   return code == ENOTCONN || code == ECONNABORTED || code == ECANCELED;
 }
@@ -97,6 +101,20 @@ Result<std::filesystem::path> resolve_mount_point(std::string_view text) {
     if (!error) return resolved / plain.filename();
   }
   return fail(error.value(), fmt::format("{}: {}", text, error.message()));
+}
+
+Result<void> check_mount_place(const std::filesystem::path& directory) {
+  const std::string path = directory.native() + "/";
+  for (const std::string_view place : {"/proc/", "/sys/", "/dev/"})
+    if (path.starts_with(place))
+      return fail(EPERM, fmt::format("{}: kvcachefs is not mounted in /proc, /sys or /dev: containers would "
+                                     "not start any more",
+                                     directory.native()));
+  if (directory == "/")
+    return fail(EPERM,
+                "/: kvcachefs is not mounted over the root directory: containers would not start any "
+                "more, and nothing could unmount it");
+  return {};
 }
 
 }  // namespace kvcachefs

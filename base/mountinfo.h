@@ -38,6 +38,9 @@ const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_
 // type.
 std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mounts);
 
+// True if the file system takes no writes, in none of its mounts (`mount -o remount,ro` without `bind`).
+bool is_read_only_everywhere(const MountPoint& mount);
+
 // True for the errors of calls on a mount whose daemon has died: ENOTCONN, and over io_uring, while the rings
 // are taken down, also ECONNABORTED and ECANCELED.
 bool is_daemon_gone(int code);
@@ -47,5 +50,9 @@ bool is_dead_mount(const std::string& directory);
 // The result is absolute and without symbolic links. A directory of a dead mount cannot be resolved itself,
 // but its parent directory can.
 Result<std::filesystem::path> resolve_mount_point(std::string_view text);
+
+// EPERM, and why, for a resolved directory over which kvcachefs is not mounted: `/`, and /proc, /sys and /dev
+// with all below them.
+Result<void> check_mount_place(const std::filesystem::path& directory);
 
 }  // namespace kvcachefs

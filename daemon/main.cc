@@ -25,6 +25,7 @@
 #include "daemon/handovers.h"
 #include "daemon/kept_settings.h"
 #include "daemon/log_file.h"
+#include "daemon/read_only_watch.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
 #include "daemon/serve.h"
@@ -44,10 +45,15 @@ Result<int> serve_alone(const Config& config, ServiceManager& manager, Announcem
   auto runtime = RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
   if (!runtime) return pass(runtime);
   Survivors nothing;
+  ReadOnlyWatch read_only(config.mountpoint);
   return serve(config, *runtime, nothing, 0,
                {.announcement = announcement,
                 .served = [&] { manager.serving(config.mountpoint.string()); },
-                .gets_on = [&] { manager.alive(); }});
+                .gets_on =
+                    [&] {
+                      manager.alive();
+                      read_only.look();
+                    }});
 }
 
 // The state that another program has left, made ready to go on with.
@@ -72,6 +78,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                              Announcement& announcement) {
   Announcement nobody(-1);
   Handovers handovers;
+  ReadOnlyWatch read_only(config.mountpoint);
   const auto followed = [&](bool on_purpose) { handovers.ended(runtime.pools_without_disk(), on_purpose); };
   return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
                                 .hang_after = std::chrono::seconds(config.hang_after_s),
@@ -89,7 +96,11 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                       keep_inheritance(manager, *survivors, runtime.lock_fd());
                                       manager.serving(config.mountpoint.string());
                                     },
-                                .gets_on = [&] { manager.alive(); },
+                                .gets_on =
+                                    [&] {
+                                      manager.alive();
+                                      read_only.look();
+                                    },
                                 .followed = followed,
                                 .give_up =
                                     [&](const std::string& reason) {
@@ -175,6 +186,7 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
   }
   auto mountpoint = resolve_mount_point(config.mountpoint.native());
   if (!mountpoint) return pass(mountpoint);
+  if (auto good = check_mount_place(*mountpoint); !good) return pass(good);
   return Start{std::move(*mountpoint), nullptr, {}};
 }
 

@@ -57,6 +57,7 @@ without_service_manager() {
   check 'kvcachefs' equal "$(stat -c '%a %U:%G' /usr/bin/kvcachefs)" '755 root:root'
   check 'kvcachefsd' equal "$(stat -c '%a %U:%G' /usr/sbin/kvcachefsd)" '755 root:root'
   check 'the mount helper, where mount looks for it' equal "$(stat -c '%a %U:%G' /sbin/mount.kvcachefs)" '755 root:root'
+  check 'and for a remount without a line of fstab' equal "$(readlink /sbin/mount.fuse.kvcachefs)" mount.kvcachefs
   check 'the configuration' equal "$(stat -c '%a %U:%G' /etc/kvcachefs.toml)" '644 root:root'
   check 'the unit' grep -q '^ExecStart=' "$(dpkg -L kvcachefs | grep 'systemd/system/kvcachefs.service$')"
   check 'its generator' equal "$(stat -c '%a %U:%G' /usr/lib/systemd/system-generators/kvcachefs-generator)" '755 root:root'

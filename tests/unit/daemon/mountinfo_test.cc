@@ -46,6 +46,12 @@ TEST(Mountinfo, FindsWhatIsOnTop) {
   EXPECT_EQ(find_mount(mounts, "/mnt"), nullptr);
 }
 
+TEST(Mountinfo, TellsAFileSystemThatTakesNoWrites) {
+  const std::vector<MountPoint> mounts = test::mounts_in(kTable);
+  EXPECT_TRUE(is_read_only_everywhere(*find_mount(mounts, "/home/user/kv")));
+  EXPECT_FALSE(is_read_only_everywhere(mounts[2])) << "this mount alone takes none";
+}
+
 // What a user has mounted with fusermount3(1) does not count.
 TEST(Mountinfo, FindsEachFileSystemOnce) {
   EXPECT_EQ(find_kvcachefs_roots(test::mounts_in(kTable)), std::vector<std::string>{"/mnt/kv"});
