@@ -236,6 +236,8 @@ int run(int argc, char** argv) {
   Config& config = command->config;
 
   ServiceManager manager;
+  // What a person tries out is not to be left behind sealed.
+  if (!config.seal) config.seal = manager.is_there();
   auto start = find_start(config, manager);
   if (!start) return refuse(start.error().message, kExitFailure);
   if (!start->survivors) {

@@ -57,6 +57,26 @@ upgrade() {
   done
 }
 
+# Where kvcachefs is mounted, or is to be, escaped as in mountinfo and fstab.
+mount_points() {
+  awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && ("," $NF ",") ~ /,user_id=0,/) print $5 }' \
+    "$mountinfo"
+  # Of the service, which is stopped before.
+  [ ! -r /etc/kvcachefs.toml ] || sed -n 's/^mountpoint *= *"\([^"\\]*\)".*/\1/p' /etc/kvcachefs.toml
+  [ ! -r /etc/fstab ] || awk '$1 !~ /^#/ && $3 == "kvcachefs" { print $2 }' /etc/fstab
+}
+
+# name_sealed DIRECTORY: names it if nothing is mounted there any more and it takes no writes, as mount.kvcachefs and the service have
+# left it (seal= in kvcachefsd(8)).
+name_sealed() {
+  if mountpoint -q "$1"; then return; fi
+  if lsattr -d -- "$1" 2>/dev/null | grep -q '^[^ ]*i'; then
+    hint "$1 takes no writes and stays: \`chattr -i\` of it, before it is removed or used without a mount"
+  elif [ "$(stat -c %a -- "$1" 2>/dev/null)" = 0 ]; then
+    hint "$1 takes no writes and stays: \`chmod 755\` of it, before it is used without a mount"
+  fi
+}
+
 unmount_binds() {
   awk -v device="$1" '$3 == device { print $5 }' "$mountinfo" | tac |
     while read -r escaped; do
@@ -67,6 +87,7 @@ unmount_binds() {
 
 # A daemon that is stopped first writes what its disk tiers are to keep.
 stop() {
+  were_there=$(mount_points | sort -u)
   served | while read -r device escaped; do
     set_path "$escaped"
     mount=$path
@@ -75,6 +96,10 @@ stop() {
     else
       hint "goes on until it is unmounted: $answer"
     fi
+  done
+  printf '%s\n' "$were_there" | while read -r escaped; do
+    set_path "$escaped"
+    name_sealed "$path"
   done
 }
 

@@ -114,13 +114,18 @@ Result<MountArguments> parse_mount_arguments(int argc, const char* const* argv, 
   Result<std::filesystem::path> directory = resolve_mount_point(parser.positional[1]);
   if (!directory) return pass(directory);
   arguments.directory = std::move(*directory);
-  if (arguments.base.empty()) arguments.base = arguments.runtime_dir / "mount";
+  // A base of the administrator's choice is one that servers may use, so that the daemon seals it, too.
+  if (arguments.base.empty())
+    arguments.base = arguments.runtime_dir / "mount";
+  else if (!parser.daemon.seal)
+    arguments.daemon_options.emplace_back("seal=on");
   // The base is named as the mount table names it, also where it does not exist yet.
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::weakly_canonical(arguments.base.parent_path(), error);
   if (!error) arguments.base = parent / arguments.base.filename();
   for (const std::filesystem::path& place : {arguments.directory, arguments.base})
     if (Result<void> good = check_mount_place(place); !good) return pass(good);
+  arguments.seals = parser.daemon.seal.value_or(true);
   return std::move(arguments);
 }
 

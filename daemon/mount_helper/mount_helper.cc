@@ -13,6 +13,7 @@
 #include <cstdio>
 
 #include "base/host_memory.h"
+#include "base/mount_seal.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
 #include "daemon/mount_helper/scope.h"
@@ -148,6 +149,20 @@ Result<void> set_flags(const MountArguments& arguments) {
   return sys::mount("none", arguments.directory.c_str(), "", flags, nullptr);
 }
 
+// A server that finds no mount there would write to the file system below.
+void seal(const MountArguments& arguments) {
+  if (!arguments.seals) return;
+  const std::string& directory = arguments.directory.native();
+  const auto sealed = seal_mount_point(directory);
+  if (!sealed)
+    say("warning: " + sealed.error().message);
+  else if (!*sealed)
+    say(
+        fmt::format("warning: {} is not empty: it takes writes while it is not mounted, and the mount hides "
+                    "them",
+                    directory));
+}
+
 Result<void> bind_pool(const MountArguments& arguments) {
   Result<std::vector<MountPoint>> mounts = read_mounts();
   if (!mounts) return pass(mounts);
@@ -160,6 +175,7 @@ Result<void> bind_pool(const MountArguments& arguments) {
   // A mount that an earlier daemon has left here may be dead.
   if (there != nullptr && there->type == kFileSystemType && is_dead_mount(directory))
     if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
+  seal(arguments);
   const std::filesystem::path source = arguments.base / arguments.pool;
   if (arguments.verbose) say(fmt::format("binding {} at {}", source.native(), directory));
   Result<void> bound = sys::mount(source.c_str(), directory.c_str(), "", MS_BIND, nullptr);

@@ -92,6 +92,8 @@ without_service_manager() {
   check 'without a word' silent 'nofail 0 0  <- stops it'
   sed -i '/^qwen/d' /etc/fstab
   check 'unmounts it' fails mountpoint -q /mnt/llama
+  check 'names the mount point that takes no writes' said '/mnt/llama takes no writes and stays'
+  check 'so that a server does not fill the disk below' fails touch /mnt/llama/below
   check 'and ends its daemon' no_process '^[^ ]*kvcachefsd'
   check 'the configuration stays' test -e /etc/kvcachefs.toml
   purge_with_others_files

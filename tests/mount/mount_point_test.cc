@@ -20,7 +20,103 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class MountPointTest : public MountHelperTest {};
+constexpr uid_t kUser = 65534;
+
+class MountPointTest : public MountHelperTest {
+ protected:
+  void TearDown() override {
+    if (!below_.empty()) {
+      end_daemon();
+      EXPECT_EQ(::umount2(below_.c_str(), 0), 0);
+    }
+    MountHelperTest::TearDown();
+  }
+  // A file system on which a mount point is made, which the function returns.
+  std::string mount_point_on(const std::string& type, const std::string& source) {
+    below_ = directory(type);
+    make_directory(below_);
+    EXPECT_EQ(error_of(::mount(source.c_str(), below_.c_str(), type.c_str(), 0, nullptr)), 0);
+    make_directory(below_ + "/point");
+    EXPECT_EQ(::chmod((below_ + "/point").c_str(), 0777), 0);
+    return below_ + "/point";
+  }
+  static int store_as_user(const std::string& path) {
+    return as_user(kUser, kUser, [&] { return store(path, "bytes"); });
+  }
+  // What a server finds while a pool is mounted at `where`, when it is unmounted, and after the daemon's end.
+  void serve_and_end(const std::string& where, int after_for_root) {
+    ASSERT_EQ(mount_pool("llama", where, "size=16M").exit_code, 0);
+    EXPECT_EQ(store(where + "/entry", "bytes"), 0);
+    EXPECT_EQ(store_as_user(where + "/user's"), 0);
+    ASSERT_EQ(::umount2(where.c_str(), 0), 0);
+    EXPECT_EQ(store(where + "/entry", "bytes"), after_for_root);
+    EXPECT_NE(store_as_user(where + "/user's"), 0);
+    ASSERT_EQ(mount_pool("llama", where, "size=16M").exit_code, 0) << "again";
+    EXPECT_EQ(read_file(where + "/entry"), "bytes");
+    end_daemon();
+    EXPECT_TRUE(mounts_at(where).empty());
+    EXPECT_EQ(store(where + "/after", "bytes"), after_for_root);
+    EXPECT_NE(store_as_user(where + "/after"), 0);
+  }
+  static mode_t mode_of(const std::string& path) {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0);
+    return status.st_mode & 07777;
+  }
+
+  std::string below_;
+};
+
+TEST_F(MountPointTest, TakesNoWritesOfRootWithoutItsPool) {
+  if (!LoopDevice::available()) GTEST_SKIP() << "loop devices";
+  const DiskDirectory disk;
+  const std::string image = disk.make_file("image", 16 << 20);
+  ASSERT_EQ(run({"/usr/sbin/mkfs.ext4", "-q", image}).exit_code, 0);
+  const LoopDevice device(image);
+  const std::string point = mount_point_on("ext4", device.path());
+  serve_and_end(point, EPERM);
+  EXPECT_EQ(error_of(::rmdir(point.c_str())), EPERM);
+  ASSERT_EQ(run({"/usr/bin/chattr", "-i", point}).exit_code, 0);
+  EXPECT_EQ(mode_of(point), 0777u);
+  EXPECT_EQ(::rmdir(point.c_str()), 0);
+  ASSERT_EQ(::umount2(below_.c_str(), 0), 0);
+  below_.clear();  // before its device ends
+}
+
+// A ramfs has no immutable flag; root is not stopped there.
+TEST_F(MountPointTest, TakesNoWritesOfOthersWhereThereIsNoFlag) {
+  const std::string point = mount_point_on("ramfs", "none");
+  serve_and_end(point, 0);
+  EXPECT_EQ(mode_of(point), 0u);
+}
+
+TEST_F(MountPointTest, IsLeftAsItIsWhereThatIsAskedFor) {
+  const std::string where = directory("a");
+  ASSERT_EQ(mount_pool("llama", where, "size=16M,seal=off").exit_code, 0);
+  ASSERT_EQ(::umount2(where.c_str(), 0), 0);
+  EXPECT_EQ(store(where + "/on the disk", "bytes"), 0);
+  // What lies there is not shut in, and the administrator hears of it.
+  Outcome outcome = mount_pool("llama", where, "");
+  ASSERT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.error, HasSubstr(where + " is not empty"));
+  ASSERT_EQ(::umount2(where.c_str(), 0), 0);
+  EXPECT_EQ(store(where + "/on the disk", "more"), 0);
+  outcome = mount_pool("llama", where, "seal=off");
+  EXPECT_EQ(outcome.error, "");
+}
+
+// As the service has it, and mount.kvcachefs for a base that the administrator chose.
+TEST_F(MountPointTest, OfAllPoolsTakesNoWritesWithoutThem) {
+  const std::string all = directory("all");
+  ASSERT_EQ(mount_pool("llama", directory("a"), "size=16M,mountpoint=" + all).exit_code, 0);
+  EXPECT_EQ(store(all + "/llama/entry", "bytes"), 0);
+  const auto stats = parse_stats(read_file(all + "/.kvcachefs/stats"));
+  EXPECT_EQ(run({"kvcachefs", "--mount", all, "stop", "--runtime-dir", work_dir_ + "/run"}).exit_code, 0);
+  ASSERT_EQ(::waitpid(std::stoi(stats.at("supervisor_pid")), nullptr, 0),
+            std::stoi(stats.at("supervisor_pid")));
+  EXPECT_TRUE(mounts_below(work_dir_).empty());
+  EXPECT_NE(error_of(::mkdir((all + "/llama").c_str(), 0755)), 0);
+}
 
 // In a mount namespace of its own, where /sbin has the helper under both of its names.
 TEST_F(MountPointTest, ARemountConcernsOnePool) {
@@ -109,7 +205,8 @@ TEST_F(MountPointTest, WrongOptionsAreNamedThoughADaemonServes) {
   ASSERT_EQ(mount_pool("one", directory("a"), "size=16M").exit_code, 0);
   const std::pair<const char*, const char*> cases[] = {{"poll_us=x", "poll_us: 'x' is not a number"},
                                                        {"io_uring=1", "io_uring: takes no value"},
-                                                       {"control_group=no one's", "'no one's' is no group"}};
+                                                       {"control_group=no one's", "'no one's' is no group"},
+                                                       {"seal=maybe", "seal: 'maybe' is not on or off"}};
   for (const auto& [option, reason] : cases) {
     const Outcome outcome = mount_pool("two", directory("b"), std::string("size=16M,") + option);
     EXPECT_EQ(outcome.exit_code, 1) << option;

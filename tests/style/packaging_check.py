@@ -121,6 +121,9 @@ def check_package_mounts(scratch):
         lines.append(f"{device} 1 0:{device} / {escaped} rw shared:{device} - fuse.kvcachefs kvcachefs rw,user_id=0")
     # Any user mounts such a thing with fusermount3, and calls it what he likes.
     lines.append("9 1 0:9 / /home/user/kv rw - fuse.kvcachefs user_id=0 rw,user_id=1000,group_id=0")
+    # A pool's directory that is not mounted any more, and takes no writes.
+    (scratch / "sealed").mkdir(mode=0)
+    lines.append(f"10 1 0:10 /p {scratch}/sealed rw - fuse.kvcachefs kvcachefs rw,user_id=0")
     (scratch / "mountinfo").write_text("\n".join(lines) + "\n")
     program(scratch / "kvcachefs", 'printf "%s\\0" "$2" >>asked')
     program(scratch / "umount", 'printf "%s\\0" "$1" >>asked')
@@ -131,6 +134,8 @@ def check_package_mounts(scratch):
                    env={"PATH": f"{scratch}:{os.environ['PATH']}", "KVCACHEFS_MOUNTINFO": str(scratch / "mountinfo")})
         if (were := (scratch / "asked").read_text().split("\0")[:-1]) != asked:
             failures.append(f"package-mounts {order}: asked {were}, not {asked}")
+        if (f"{scratch}/sealed takes no writes" in done.stderr) != (order == "stop"):
+            failures.append(f"package-mounts {order}: of a mount point that takes no writes says {done.stderr}")
 
 
 def check_purge(scratch, state):

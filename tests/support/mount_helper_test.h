@@ -38,8 +38,12 @@ class MountHelperTest : public ::testing::Test {
     end_daemon();
     EXPECT_TRUE(mounts_below(work_dir_).empty());
     for (const MountPoint& left : mounts_below(work_dir_)) ::umount2(left.directory.c_str(), MNT_DETACH);
+    unseal(work_dir_);
     std::filesystem::remove_all(work_dir_);
   }
+
+  // What mount.kvcachefs has left immutable at or below the directory can be removed again.
+  static void unseal(const std::string& where) { run({"/usr/bin/chattr", "-R", "-f", "-i", where}); }
 
   std::string directory(const std::string& name) const { return work_dir_ + "/" + name; }
   std::string base() const { return work_dir_ + "/run/mount"; }

@@ -69,6 +69,16 @@ TEST_F(DaemonSettings, ReadsAGroup) {
   expect_error(parse_file("control_group = 4294967295\n"), ":1: control_group is no group");
 }
 
+TEST_F(DaemonSettings, ReadsWhetherTheMountPointIsSealed) {
+  EXPECT_FALSE(parse({"/a"})->config.seal);
+  EXPECT_EQ(parse({"-o", "seal=on", "/a"})->config.seal, true);
+  write("seal = \"off\"\n");
+  EXPECT_EQ(parse({"--config", file_, "/a"})->config.seal, false);
+  const std::string printed = parse({"--config", file_, "--print-config"})->output;
+  EXPECT_NE(printed.find("seal = \"off\"\n"), std::string::npos) << printed;
+  expect_error(parse_file("seal = 1\n"), ":1: seal is not on or off");
+}
+
 TEST_F(DaemonSettings, WaitsForNoWriterOfItsFile) {
   const std::string fifo = file_.native() + ".fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);

@@ -45,6 +45,8 @@ TEST(MountArguments, TakesWhatMountPassesOn) {
                                       "runtime_dir=/run/x,io_uring,poll_us=5", "/run/x/mount"}));
   EXPECT_EQ(parse({"a", "/usr", "-o", "runtime_dir=/run/x,mountpoint=/mnt//kv"})->base, "/mnt/kv");
   EXPECT_TRUE(parse({"-f", "a", "/usr"})->fake);
+  EXPECT_TRUE(parse({"a", "/usr"})->seals);
+  EXPECT_FALSE(parse({"a", "/usr", "-o", "seal=off"})->seals);
   // As mount(8) has them from the mount table.
   arguments = parse({"kvcachefs", "/usr", "-o", "ro,nosuid,user_id=0,noexec,remount,rw,exec"});
   ASSERT_TRUE(arguments) << arguments.error().message;
@@ -149,6 +151,7 @@ TEST(MountArguments, NamesMistakes) {
       {{"a", "/usr", "-o", "mountpoint=/dev/kv"}, "/dev/kv: kvcachefs is not mounted in /proc, /sys or /dev"},
       {{"a", "/usr", "-o", "poll_us=x"}, "-o poll_us: 'x' is not a number"},
       {{"a", "/usr", "-o", "no_supervisor=1"}, "-o no_supervisor: takes no value"},
+      {{"a", "/usr", "-o", "seal=true"}, "-o seal: 'true' is not on or off"},
       {{"a", "/usr", "-o", "size=x"}, "size: 'x'"},
       {{"a", "/usr", "-o", "size"}, "size: ''"},
       {{"a", "/usr", "-o", "mountpoint=kv"}, "mountpoint: 'kv' is not an absolute path"},
