@@ -15,6 +15,12 @@
 namespace kvcachefs {
 namespace {
 
+bool has_option(std::string_view options, std::string_view wanted) {
+  while (!options.empty())
+    if (take_part(options, ',') == wanted) return true;
+  return false;
+}
+
 MountPoint mount_of(libmnt_fs* line) {
   const dev_t device = ::mnt_fs_get_devno(line);
   MountPoint mount = {.device = fmt::format("{}:{}", major(device), minor(device)),
@@ -23,6 +29,8 @@ MountPoint mount_of(libmnt_fs* line) {
                       .options = ::mnt_fs_get_options(line),
                       .type = ::mnt_fs_get_fstype(line),
                       .source = ::mnt_fs_get_source(line)};
+  if (const char* const options = ::mnt_fs_get_fs_options(line); options != nullptr)
+    mount.super_options = options;
   const char* const optional = ::mnt_fs_get_optional_fields(line);
   for (std::string_view fields = optional == nullptr ? "" : optional; !fields.empty();) {
     std::string_view group = take_part(fields, ' ');
@@ -60,11 +68,16 @@ std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mou
   std::set<std::string> devices;
   for (const MountPoint& mount : mounts) {
     if (mount.type != kFileSystemType || mount.root != "/") continue;
+    if (!has_option(mount.super_options, "user_id=0")) continue;
     // Another mount hides this one: a path does not lead to it.
     if (find_mount(mounts, mount.directory) != &mount) continue;
     if (devices.insert(mount.device).second) roots.push_back(mount.directory);
   }
   return roots;
+}
+
+bool is_read_only_everywhere(const MountPoint& mount) {
+  return has_option(mount.super_options, "ro");
 }
 
 bool is_daemon_gone(int code) {
@@ -88,6 +101,20 @@ Result<std::filesystem::path> resolve_mount_point(std::string_view text) {
     if (!error) return resolved / plain.filename();
   }
   return fail(error.value(), fmt::format("{}: {}", text, error.message()));
+}
+
+Result<void> check_mount_place(const std::filesystem::path& directory) {
+  const std::string path = directory.native() + "/";
+  for (const std::string_view place : {"/proc/", "/sys/", "/dev/"})
+    if (path.starts_with(place))
+      return fail(EPERM, fmt::format("{}: kvcachefs is not mounted in /proc, /sys or /dev: containers would "
+                                     "not start any more",
+                                     directory.native()));
+  if (directory == "/")
+    return fail(EPERM,
+                "/: kvcachefs is not mounted over the root directory: containers would not start any "
+                "more, and nothing could unmount it");
+  return {};
 }
 
 }  // namespace kvcachefs

@@ -20,6 +20,7 @@ struct MountPoint {
   std::string options;    // of the mount and of the file system
   std::string type;
   std::string source;
+  std::string super_options = {};  // of the file system, so of all its mounts
   // The mount's propagation groups (mount_namespaces(7)): the peer group, with which it shares mounts and
   // unmounts, and the master group, from which it receives them. Empty: none.
   std::string peer_group = {};
@@ -33,7 +34,12 @@ Result<std::vector<MountPoint>> read_mounts(const std::string& file = "/proc/sel
 const MountPoint* find_mount(const std::vector<MountPoint>& mounts, std::string_view directory);
 
 // The mount points of whole kvcachefs file systems: for each file system the first one that a path leads to.
+// Only root's count (user_id=0): with fusermount3(1) any user mounts a file system that says it is of this
+// type.
 std::vector<std::string> find_kvcachefs_roots(const std::vector<MountPoint>& mounts);
+
+// True if the file system takes no writes, in none of its mounts (`mount -o remount,ro` without `bind`).
+bool is_read_only_everywhere(const MountPoint& mount);
 
 // True for the errors of calls on a mount whose daemon has died: ENOTCONN, and over io_uring, while the rings
 // are taken down, also ECONNABORTED and ECANCELED.
@@ -44,5 +50,9 @@ bool is_dead_mount(const std::string& directory);
 // The result is absolute and without symbolic links. A directory of a dead mount cannot be resolved itself,
 // but its parent directory can.
 Result<std::filesystem::path> resolve_mount_point(std::string_view text);
+
+// EPERM, and why, for a resolved directory over which kvcachefs is not mounted: `/`, and /proc, /sys and /dev
+// with all below them.
+Result<void> check_mount_place(const std::filesystem::path& directory);
 
 }  // namespace kvcachefs

@@ -68,7 +68,9 @@ Result<std::filesystem::path> absolute_path(std::string_view option, const std::
   return path.lexically_normal();
 }
 
-Result<void> set_option(Config& config, std::string_view option, uint64_t memory_bytes) {
+}  // namespace
+
+Result<void> set_daemon_option(Config& config, std::string_view option, uint64_t memory_bytes) {
   const auto [key, given] = split_key_value(option);
   const DaemonSetting* const setting = find_daemon_setting(key);
   const bool is_directory = key == "runtime_dir" || key == "state_dir";
@@ -95,11 +97,13 @@ Result<void> set_option(Config& config, std::string_view option, uint64_t memory
   return set ? set : fail(EINVAL, fmt::format("-o {}: '{}' {}", key, *given, set.error().message));
 }
 
+namespace {
+
 Result<void> set_options(Config& config, std::string_view list, uint64_t memory_bytes) {
   while (!list.empty()) {
     const std::string_view option = take_part(list, ',');
     if (option.empty()) continue;
-    if (Result<void> set = set_option(config, option, memory_bytes); !set) return set;
+    if (Result<void> set = set_daemon_option(config, option, memory_bytes); !set) return set;
   }
   return {};
 }

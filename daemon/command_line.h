@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "daemon/config.h"
@@ -25,5 +26,8 @@ struct CommandLine {
 // KeptSettings::served() says, for the actions that print or check here; a daemon that goes on with what
 // another has left does not ask.
 Result<CommandLine> parse_command_line(int argc, const char* const* argv, uint64_t memory_bytes);
+
+// One OPTION of `-o OPTION,...`: a setting of the daemon, runtime_dir= or state_dir=.
+Result<void> set_daemon_option(Config& config, std::string_view option, uint64_t memory_bytes);
 
 }  // namespace kvcachefs

@@ -57,6 +57,11 @@ Result<void> DaemonSetting::set(Config& config, std::string_view text, uint64_t 
     config.** flag = text == "true";
     return {};
   }
+  if (const auto* choice = std::get_if<Switch>(&member)) {
+    if (text != "on" && text != "off") return fail(EINVAL, "is not on or off");
+    config.** choice = text == "on";
+    return {};
+  }
   if (const auto* group = std::get_if<GroupSetting>(&member)) {
     const std::optional<gid_t> number = sys::group_number(std::string(text));
     if (!number) return fail(EINVAL, "is no group");
@@ -83,6 +88,9 @@ std::string DaemonSetting::text(const Config& config) const {
   struct Texts {
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(unsigned number) const { return std::to_string(number); }
+    std::string operator()(std::optional<bool> choice) const {
+      return !choice ? "" : *choice ? "\"on\"" : "\"off\"";
+    }
     std::string operator()(Percent share) const { return fmt::format("\"{}%\"", share.value); }
     std::string operator()(std::optional<unsigned> number) const {
       return number ? std::to_string(*number) : "";

@@ -40,6 +40,7 @@ struct Config {
   std::optional<int> oom_score_adj;  // empty: as it was inherited
   // Its members may do with a pool's control files what the pool's owner may; empty: no group may.
   std::optional<gid_t> control_group;
+  std::optional<bool> seal;  // the directory below the mount; empty: as whoever starts the daemon has it
   bool daemonize = false;
   std::vector<PoolOptions> pools;
 };
@@ -50,12 +51,13 @@ struct DaemonSetting {
   std::string_view key;
   using Amount = std::optional<uint64_t> Config::*;
   using Adjustment = std::optional<int> Config::*;  // from -maximum to maximum
+  using Switch = std::optional<bool> Config::*;     // on or off
   struct GroupSetting {
     std::optional<gid_t> Config::*member;
   };
 
   std::variant<bool Config::*, unsigned Config::*, std::optional<unsigned> Config::*, Percent Config::*,
-               Amount, Adjustment, GroupSetting>
+               Amount, Adjustment, Switch, GroupSetting>
       member;
   unsigned maximum = 1;
   std::string_view value = {};  // as the help shows it
@@ -84,6 +86,7 @@ inline constexpr DaemonSetting kDaemonSettings[] = {
     {"shrink_floor", &Config::shrink_floor, 0, "=P%"},
     {"control_group", DaemonSetting::GroupSetting{&Config::control_group}, 0, "=GROUP"},
     {"oom_score_adj", &Config::oom_score_adj, 1000, "=N"},
+    {"seal", &Config::seal, 0, "=on|off"},
 };
 const DaemonSetting* find_daemon_setting(std::string_view key);  // nullptr: there is no such setting
 

@@ -226,9 +226,10 @@ class KeptReader {
 Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes, bool pools_alone,
                        Config& config, PoolOrigins& origins) {
   std::error_code error;
-  // The check is needed because toml++ would read a directory as an empty file.
-  if (!std::filesystem::exists(file, error) || std::filesystem::is_directory(file, error)) {
-    return fail(EINVAL, fmt::format("--config: {} cannot be read", file.native()));
+  // toml++ would read a directory as an empty file, and wait for whoever writes to a FIFO.
+  if (!std::filesystem::is_regular_file(file, error)) {
+    return fail(EINVAL, fmt::format("--config: {} cannot be read{}", file.native(),
+                                    std::filesystem::exists(file, error) ? ": it is no regular file" : ""));
   }
   toml::parse_result parsed = toml::parse_file(file.native());
   Reader reader(file, memory_bytes, pools_alone);

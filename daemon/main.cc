@@ -25,6 +25,7 @@
 #include "daemon/handovers.h"
 #include "daemon/kept_settings.h"
 #include "daemon/log_file.h"
+#include "daemon/read_only_watch.h"
 #include "daemon/reconnection.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/second_start.h"
@@ -46,10 +47,15 @@ Result<int> serve_alone(const Config& config, ServiceManager& manager, Announcem
   auto runtime = RuntimeDir::claim(config.runtime_dir.string(), config.mountpoint.string());
   if (!runtime) return pass(runtime);
   Survivors nothing;
+  ReadOnlyWatch read_only(config.mountpoint);
   return serve(config, *runtime, nothing, 0,
                {.announcement = announcement,
                 .served = [&] { manager.serving(config.mountpoint.string()); },
-                .gets_on = [&] { manager.alive(); }});
+                .gets_on =
+                    [&] {
+                      manager.alive();
+                      read_only.look();
+                    }});
 }
 
 // The state that another program has left, made ready to go on with.
@@ -81,6 +87,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
   Announcement nobody(-1);
   Handovers handovers;
   Reconnection reconnection(*survivors, runtime);
+  ReadOnlyWatch read_only(config.mountpoint);
   const auto followed = [&](bool on_purpose) { handovers.ended(runtime.pools_without_disk(), on_purpose); };
   return supervise(*survivors, {.own_descriptors = {runtime.lock_fd()},
                                 .hang_after = std::chrono::seconds(config.hang_after_s),
@@ -100,7 +107,11 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                       keep_inheritance(manager, *survivors, runtime.lock_fd());
                                       manager.serving(config.mountpoint.string());
                                     },
-                                .gets_on = [&] { manager.alive(); },
+                                .gets_on =
+                                    [&] {
+                                      manager.alive();
+                                      read_only.look();
+                                    },
                                 .followed = followed,
                                 .needs_connection = [&] { return reconnection.is_needed(); },
                                 .connect =
@@ -200,6 +211,7 @@ Result<Start> find_start(const Config& config, ServiceManager& manager) {
   }
   auto mountpoint = resolve_mount_point(config.mountpoint.native());
   if (!mountpoint) return pass(mountpoint);
+  if (auto good = check_mount_place(*mountpoint); !good) return pass(good);
   return Start{std::move(*mountpoint), nullptr, {}, {}};
 }
 
@@ -249,6 +261,8 @@ int run(int argc, char** argv) {
   Config& config = command->config;
 
   ServiceManager manager;
+  // What a person tries out is not to be left behind sealed.
+  if (!config.seal) config.seal = manager.is_there();
   auto start = find_start(config, manager);
   if (!start) return refuse(start.error().message, kExitFailure);
   if (!start->survivors) {

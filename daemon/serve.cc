@@ -172,7 +172,7 @@ Result<void> begin(const Config& config, Pools& pools, KeptSettings& settings, S
   if (auto restored = workers.restore_disks(kRestorePatience); !restored) return restored;
   if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
   settings.began(pools);
-  if (auto mounted = session.mount(); !mounted) return mounted;
+  if (auto mounted = session.mount(config.seal.value_or(false)); !mounted) return mounted;
   workers.start_servers(server_threads_of(config));
   return {};
 }

@@ -22,6 +22,7 @@ ServiceManager::ServiceManager() {
     std::free(names[i]);
   }
   std::free(names);
+  is_there_ = std::getenv("NOTIFY_SOCKET") != nullptr;
   uint64_t within_us = 0;
   // The pace is a quarter of the watchdog's time. Half of it, as sd_watchdog_enabled(3) recommends, would
   // leave one chance only.

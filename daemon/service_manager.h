@@ -18,6 +18,7 @@ class ServiceManager {
   // for its own.
   ServiceManager();
 
+  bool is_there() const { return is_there_; }
   void serving(const std::string& where);
   void ending();
   void alive();  // may be called at any pace; it is passed on at the pace that the service manager asks for
@@ -32,6 +33,7 @@ class ServiceManager {
   void tell(const std::string& state);
 
   std::map<std::string, UniqueFd> kept_;
+  bool is_there_ = false;
   uint64_t pace_ns_ = 0;  // 0: the service manager does not ask for signs of life
   uint64_t told_ns_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "base/mount_seal.h"
 #include "base/mountinfo.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
@@ -27,6 +28,15 @@ Result<void> clean_dead_mount(const std::string& mountpoint) {
     if (auto done = sys::unmount(mountpoint.c_str(), MNT_DETACH); !done) return done;
   }
   return {};
+}
+
+void seal_below(const std::string& mountpoint) {
+  const auto sealed = seal_mount_point(mountpoint);
+  if (!sealed)
+    log_warning("{}", sealed.error().message);
+  else if (!*sealed)
+    log_warning("{} is not empty: it takes writes while it is not mounted, and the mount hides them",
+                mountpoint);
 }
 
 Result<UniqueFd> open_fuse_device() {

@@ -13,6 +13,10 @@ namespace kvcachefs {
 // The call unmounts a kvcachefs whose daemon has died from the mount point; EBUSY if a daemon serves there.
 Result<void> clean_dead_mount(const std::string& mountpoint);
 
+// The call seals the directory (base/mount_seal.h) on which the file system is about to be mounted. What
+// keeps it from that is a warning.
+void seal_below(const std::string& mountpoint);
+
 // A new connection to the kernel, which is not mounted yet.
 Result<UniqueFd> open_fuse_device();
 

@@ -142,13 +142,14 @@ Result<void> Session::make_session() {
   return {};
 }
 
-Result<void> Session::mount() {
+Result<void> Session::mount(bool seals) {
   if (options_.io_uring && !fuse_over_uring_enabled().value_or(false))
     return fail(ENOTSUP,
                 "io_uring: the kernel does not offer it (echo Y > /sys/module/fuse/parameters/enable_uring, "
                 "Linux 6.14)");
   if (auto made = make_session(); !made) return made;
   if (auto cleaned = clean_dead_mount(options_.mountpoint); !cleaned) return cleaned;
+  if (seals) seal_below(options_.mountpoint);
   auto device = open_fuse_device();
   if (!device) return pass(device);
   device_ = std::move(*device);

@@ -40,9 +40,10 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The call first cleans a dead mount of kvcachefs off the mount point. Serving threads must be started
+  // The call first cleans a dead mount of kvcachefs off the mount point, and, if `seals`, seals the directory
+  // below (base/mount_seal.h). Serving threads must be started
   // next, because the kernel's INIT waits for them.
-  Result<void> mount();
+  Result<void> mount(bool seals = false);
   // From here on what takes long for one pool is done on threads that the function starts (fs/waiting.h, and
   // orders to a pool). Before serve().
   void help_with(std::function<bool(const std::shared_ptr<Pool>&, WaitingLane&)> start_helper);

@@ -14,15 +14,17 @@ hint() {
 }
 
 # A line for each daemon: the number of its file system, and where all of it is mounted. What is mounted elsewhere of it are
-# binds of its pools.
+# binds of its pools. Only root's count: with fusermount3 any user mounts what says it is of this type.
 served() {
-  awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && $4 == "/" && !seen[$3]++) print $3, $5 }' \
-    "$mountinfo"
+  awk '{ for (i = 7; $i != "-"; i++) continue
+    if ($(i + 1) == "fuse.kvcachefs" && ("," $NF ",") ~ /,user_id=0,/ && $4 == "/" && !seen[$3]++) print $3, $5 }' "$mountinfo"
 }
 
-# path ESCAPED: a space is \040 there, which printf takes for another character if a digit follows, unlike \0040.
-path() {
-  printf '%b' "$(printf '%s' "$1" | sed 's/\\/\\0/g')"
+# set_path ESCAPED: sets $path. A space is \040 there, which printf takes for another character if a digit follows, unlike \0040.
+# The last character keeps the shell from dropping newlines at the end.
+set_path() {
+  path=$(printf '%b.' "$(printf '%s' "$1" | sed 's/\\/\\0/g')")
+  path=${path%.}
 }
 
 # upgrades MOUNT WHICH: how many were done or refused, or why the last was; nothing if the mount does not answer.
@@ -36,7 +38,8 @@ grew() {
 
 upgrade() {
   served | while read -r _ escaped; do
-    mount=$(path "$escaped")
+    set_path "$escaped"
+    mount=$path
     were_done=$(upgrades "$mount" 'done')
     were_refused=$(upgrades "$mount" refused)
     answer=$(timeout 60 kvcachefs --mount "$mount" upgrade 2>&1)
@@ -54,22 +57,49 @@ upgrade() {
   done
 }
 
+# Where kvcachefs is mounted, or is to be, escaped as in mountinfo and fstab.
+mount_points() {
+  awk '{ for (i = 7; $i != "-"; i++) continue; if ($(i + 1) == "fuse.kvcachefs" && ("," $NF ",") ~ /,user_id=0,/) print $5 }' \
+    "$mountinfo"
+  # Of the service, which is stopped before.
+  [ ! -r /etc/kvcachefs.toml ] || sed -n 's/^mountpoint *= *"\([^"\\]*\)".*/\1/p' /etc/kvcachefs.toml
+  [ ! -r /etc/fstab ] || awk '$1 !~ /^#/ && $3 == "kvcachefs" { print $2 }' /etc/fstab
+}
+
+# name_sealed DIRECTORY: names it if nothing is mounted there any more and it takes no writes, as mount.kvcachefs and the service have
+# left it (seal= in kvcachefsd(8)).
+name_sealed() {
+  if mountpoint -q "$1"; then return; fi
+  if lsattr -d -- "$1" 2>/dev/null | grep -q '^[^ ]*i'; then
+    hint "$1 takes no writes and stays: \`chattr -i\` of it, before it is removed or used without a mount"
+  elif [ "$(stat -c %a -- "$1" 2>/dev/null)" = 0 ]; then
+    hint "$1 takes no writes and stays: \`chmod 755\` of it, before it is used without a mount"
+  fi
+}
+
 unmount_binds() {
   awk -v device="$1" '$3 == device { print $5 }' "$mountinfo" | tac |
     while read -r escaped; do
-      umount "$(path "$escaped")"
+      set_path "$escaped"
+      umount "$path"
     done
 }
 
 # A daemon that is stopped first writes what its disk tiers are to keep.
 stop() {
+  were_there=$(mount_points | sort -u)
   served | while read -r device escaped; do
-    mount=$(path "$escaped")
+    set_path "$escaped"
+    mount=$path
     if answer=$(timeout 150 kvcachefs --mount "$mount" stop 2>&1); then
       unmount_binds "$device"
     else
       hint "goes on until it is unmounted: $answer"
     fi
+  done
+  printf '%s\n' "$were_there" | while read -r escaped; do
+    set_path "$escaped"
+    name_sealed "$path"
   done
 }
 

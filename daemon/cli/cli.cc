@@ -49,6 +49,12 @@ CliResult<std::string> mount_of_process(const std::vector<MountPoint>& mounts, p
   return stop(kNotMounted, fmt::format("process {} serves no kvcachefs that is mounted here", process));
 }
 
+bool is_read_only(const MountTree& tree, const CliEnvironment& environment) {
+  const auto mounts = read_mounts(environment.mountinfo);
+  const MountPoint* const mount = mounts ? find_mount(*mounts, tree.root().native()) : nullptr;
+  return mount != nullptr && is_read_only_everywhere(*mount);
+}
+
 CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
                        const CliEnvironment& environment) {
   if (arguments.json) {
@@ -62,6 +68,9 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
     CliResult<Sample> sample = take_sample(tree);
     if (!sample) return std::unexpected(sample.error());
     environment.out << status_view(*sample);
+    if (is_read_only(tree, environment))
+      environment.out << fmt::format("\nall pools are read-only: `mount -o remount,rw {}` takes it back\n",
+                                     tree.root().native());
     return {};
   }
   Result<StatsReading> stats = tree.pool_stats(arguments.pool);

@@ -1,6 +1,7 @@
 // A MetricsServer answers GET /metrics over HTTP with a text that is read anew for each request: 503 and one
 // line while it cannot be read. One thread, the caller's, which alone calls step(); a client that is slow
-// holds up no other. What clients can take is bounded: connections, bytes and time of a request.
+// holds up no other. What clients can take is bounded: connections, bytes and time of a request. Where more
+// connect, the client leaves that has waited longest without asking.
 // Failure: start() fails where it cannot listen, with a sentence.
 #pragma once
 

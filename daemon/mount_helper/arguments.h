@@ -19,6 +19,8 @@ struct MountArguments {
   std::string config_file;                  // for a daemon that is started; empty: none
   GivenSettings settings;                   // of the pool
   std::vector<std::string> daemon_options;  // for a daemon that is started
+  bool seals = true;                        // `directory`, while it is not mounted (base/mount_seal.h)
+  bool remount = false;                     // change the flags of the mount that is there, and nothing else
   bool read_only = false;
   bool no_exec = false;
   bool no_symbolic_links = false;  // nosymfollow: no symbolic link is followed below the directory

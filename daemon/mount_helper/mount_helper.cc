@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
 #include "base/host_memory.h"
+#include "base/mount_seal.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
 #include "daemon/mount_helper/scope.h"
@@ -138,6 +140,29 @@ Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes
   return {};
 }
 
+// A mount has its own flags from when it exists on; they replace those that it has from the base.
+Result<void> set_flags(const MountArguments& arguments) {
+  unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
+  if (arguments.read_only) flags |= MS_RDONLY;
+  if (arguments.no_exec) flags |= MS_NOEXEC;
+  if (arguments.no_symbolic_links) flags |= MS_NOSYMFOLLOW;
+  return sys::mount("none", arguments.directory.c_str(), "", flags, nullptr);
+}
+
+// A server that finds no mount there would write to the file system below.
+void seal(const MountArguments& arguments) {
+  if (!arguments.seals) return;
+  const std::string& directory = arguments.directory.native();
+  const auto sealed = seal_mount_point(directory);
+  if (!sealed)
+    say("warning: " + sealed.error().message);
+  else if (!*sealed)
+    say(
+        fmt::format("warning: {} is not empty: it takes writes while it is not mounted, and the mount hides "
+                    "them",
+                    directory));
+}
+
 Result<void> bind_pool(const MountArguments& arguments) {
   Result<std::vector<MountPoint>> mounts = read_mounts();
   if (!mounts) return pass(mounts);
@@ -150,18 +175,38 @@ Result<void> bind_pool(const MountArguments& arguments) {
   // A mount that an earlier daemon has left here may be dead.
   if (there != nullptr && there->type == kFileSystemType && is_dead_mount(directory))
     if (Result<void> gone = sys::unmount(directory.c_str(), MNT_DETACH); !gone) return gone;
+  seal(arguments);
   const std::filesystem::path source = arguments.base / arguments.pool;
   if (arguments.verbose) say(fmt::format("binding {} at {}", source.native(), directory));
   Result<void> bound = sys::mount(source.c_str(), directory.c_str(), "", MS_BIND, nullptr);
   if (!bound || (!arguments.read_only && !arguments.no_exec && !arguments.no_symbolic_links)) return bound;
-  // A bind mount takes flags only once it exists; they replace the flags that it has from the base.
-  unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV;
-  if (arguments.read_only) flags |= MS_RDONLY;
-  if (arguments.no_exec) flags |= MS_NOEXEC;
-  if (arguments.no_symbolic_links) flags |= MS_NOSYMFOLLOW;
-  Result<void> changed = sys::mount("none", directory.c_str(), "", flags, nullptr);
+  Result<void> changed = set_flags(arguments);
   if (!changed) (void)sys::unmount(directory.c_str(), MNT_DETACH);
   return changed;
+}
+
+// What mount(8) would do without this helper makes the file system read-only, and so all pools of the daemon.
+Result<void> remount(MountArguments arguments, uint64_t memory_bytes) {
+  Result<std::vector<MountPoint>> mounts = read_mounts();
+  if (!mounts) return pass(mounts);
+  const std::string& directory = arguments.directory.native();
+  const MountPoint* const mount = find_mount(*mounts, directory);
+  if (mount == nullptr || mount->type != kFileSystemType)
+    return fail(EINVAL, directory + ": no pool is mounted there");
+  if (mount->root == "/" && arguments.read_only)
+    return fail(EINVAL, directory +
+                            ": is the mount of all pools, which all would be read-only: `mount -o "
+                            "remount,ro DIR` takes the directory of a pool");
+  if (!arguments.read_only && is_read_only_everywhere(*mount))
+    if (auto made = sys::mount("none", directory.c_str(), "", MS_REMOUNT, nullptr); !made) return made;
+  arguments.pool = mount->root.substr(1);
+  const auto base = std::ranges::find_if(
+      *mounts, [&](const MountPoint& each) { return each.device == mount->device && each.root == "/"; });
+  if (base != mounts->end() && !arguments.pool.empty() && !arguments.settings.empty())
+    for (const std::string& difference :
+         differing_settings(MountTree(base->directory), arguments, memory_bytes))
+      say(fmt::format("warning: pool {} is left as it is: {}", arguments.pool, difference));
+  return set_flags(arguments);
 }
 
 }  // namespace
@@ -224,6 +269,10 @@ int run_mount_helper(int argc, const char* const* argv) {
   if (!arguments)
     return failed(arguments.error(), arguments.error().code == EINVAL ? kWrongUsage : kMountFailed);
   if (arguments->fake) return kMounted;
+  if (arguments->remount) {
+    const Result<void> done = remount(std::move(*arguments), memory_bytes);
+    return done ? static_cast<int>(kMounted) : failed(done.error(), kMountFailed);
+  }
   Result<UniqueFd> lock = take_lock(*arguments);
   if (!lock) return failed(lock.error(), kSystem);
   Result<void> done = provide_pool(*arguments, memory_bytes);

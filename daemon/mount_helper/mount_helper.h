@@ -1,5 +1,6 @@
 // mount.kvcachefs is the program that `mount -t kvcachefs POOL DIR` runs. It starts a daemon if none serves,
-// creates the pool if it is missing, and binds the pool's directory at DIR. One thread; helpers that run at
+// creates the pool if it is missing, and binds the pool's directory at DIR. With `-o remount` it changes the
+// flags of the mount at DIR alone. One thread; helpers that run at
 // the same time take turns by a lock file. Fails with a sentence and an exit code of mount(8): 1 for wrong
 // usage, 2 for a refusal of the system, 32 if nothing was mounted.
 #pragma once

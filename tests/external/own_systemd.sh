@@ -13,6 +13,7 @@ cleanup() {
   if [ ${#started[@]} -gt 0 ]; then kill -TERM "${started[@]}" 2>/dev/null || true; fi
   wait 2>/dev/null || true
   for device in "${loops[@]}"; do losetup -d "$device" || true; done
+  chattr -R -f -i "$work" || true  # the mount points of pools
   rm -rf --one-file-system "$work"
 }
 loops=()

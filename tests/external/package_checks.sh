@@ -58,6 +58,7 @@ without_service_manager() {
   check 'kvcachefs' equal "$(stat -c '%a %U:%G' /usr/bin/kvcachefs)" '755 root:root'
   check 'kvcachefsd' equal "$(stat -c '%a %U:%G' /usr/sbin/kvcachefsd)" '755 root:root'
   check 'the mount helper, where mount looks for it' equal "$(stat -c '%a %U:%G' /sbin/mount.kvcachefs)" '755 root:root'
+  check 'and for a remount without a line of fstab' equal "$(readlink /sbin/mount.fuse.kvcachefs)" mount.kvcachefs
   check 'the configuration' equal "$(stat -c '%a %U:%G' /etc/kvcachefs.toml)" '644 root:root'
   check 'the unit' grep -q '^ExecStart=' "$(dpkg -L kvcachefs | grep 'systemd/system/kvcachefs.service$')"
   check 'its generator' equal "$(stat -c '%a %U:%G' /usr/lib/systemd/system-generators/kvcachefs-generator)" '755 root:root'
@@ -92,6 +93,8 @@ without_service_manager() {
   check 'without a word' silent 'nofail 0 0  <- stops it'
   sed -i '/^qwen/d' /etc/fstab
   check 'unmounts it' fails mountpoint -q /mnt/llama
+  check 'names the mount point that takes no writes' said '/mnt/llama takes no writes and stays'
+  check 'so that a server does not fill the disk below' fails touch /mnt/llama/below
   check 'and ends its daemon' no_process '^[^ ]*kvcachefsd'
   check 'the configuration stays' test -e /etc/kvcachefs.toml
   purge_with_others_files

@@ -214,6 +214,7 @@ all_is_there 'after its hang'
 check 'it ends' control stop kvcachefs
 check 'well' equal "$(property Result)" success
 check 'with the mount' ns bash -c "! mountpoint -q $mount"
+check 'whose directory takes no writes' ns bash -c "! mkdir $mount/p 2>/dev/null"
 check 'and keeps nothing' equal "$(property NFileDescriptorStore)" 0
 check 'it starts again' control start kvcachefs
 all_is_there 'after the end'

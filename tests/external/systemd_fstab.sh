@@ -95,6 +95,7 @@ ns kill "$holder"
 check 'nobody holds it any more' until_true 10 ns bash -c "! lsof -t $work/b"
 
 check 'the first is unmounted' control stop "$(unit_of "$work/a")"
+check 'which leaves a directory that takes no writes' ns bash -c "! touch $work/a/below 2>/dev/null"
 check 'without the second' ns cmp "$work/entry" "$work/b/entry"
 check 'and without the daemon' active "$scope"
 check 'the first is mounted again' control start "$(unit_of "$work/a")"

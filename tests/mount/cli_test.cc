@@ -1,5 +1,7 @@
 // The kvcachefs tool on a real mount.
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -226,6 +228,22 @@ TEST_F(CliMountTest, FindsTheMountByItself) {
   }
   EXPECT_THAT(run({"kvcachefs", "version"}).out,
               AnyOf("kvcachefs 0.1.0\n", "kvcachefs 0.1.0\n" + root + ": kvcachefs 0.1.0\n"));
+}
+
+// Any user has one with fusermount3(1), which calls it what the user likes.
+TEST_F(CliMountTest, AnotherUsersMountIsNone) {
+  const std::string root = mount().root();
+  const std::string users = mount().runtime_dir() + "/of a user";
+  make_directory(users);
+  const File device("/dev/fuse", O_RDWR);
+  const std::string data = "fd=" + std::to_string(device.fd()) + ",rootmode=40000,user_id=1000,group_id=1000";
+  ASSERT_EQ(
+      error_of(::mount("user_id=0", users.c_str(), "fuse.kvcachefs", MS_NOSUID | MS_NODEV, data.c_str())), 0);
+  for (const char* command : {"status", "metrics"}) {
+    const Outcome outcome = run({"kvcachefs", command});
+    EXPECT_THAT(outcome.out + outcome.error, Not(HasSubstr(users))) << command;
+  }
+  EXPECT_EQ(::umount2(users.c_str(), MNT_DETACH), 0);
 }
 
 // `kvcachefs metrics --listen` on a port that the kernel chose.

@@ -103,7 +103,8 @@ def check_completion(scratch, shell, check, ask):
     for directory in ("here", "mount/a-pool"):
         (scratch / directory).mkdir(parents=True, exist_ok=True)
     (scratch / "here/no-pool").write_text("")
-    for answer, pools in (("exit 1", []), (f"echo {scratch}/mount", ["a-pool"])):
+    # Not of a mount that another user than root has made.
+    for answer, pools in (("exit 1", []), (f'case $* in *"-O user_id=0"*) echo {scratch}/mount ;; esac', ["a-pool"])):
         program(scratch / "findmnt", answer)
         asked = run(shell, "-c", ask, cwd=scratch / "here",
                     env={"PATH": f"{scratch}:{os.environ['PATH']}", "HOME": str(scratch), "SCRIPT": str(script)})
@@ -113,21 +114,28 @@ def check_completion(scratch, shell, check, ask):
 
 def check_package_mounts(scratch):
     """As the kernel has them in mountinfo, with octal digits after what is escaped."""
-    paths = ["/mnt/kv", "/mnt/kv 1", "/mnt/a\t2\\3\\\\047 x"]
+    paths = ["/mnt/kv", "/mnt/kv 1", "/mnt/a\t2\\3\\\\047 x", "/mnt/b\n\n"]
     lines = ["1 0 0:1 / / rw - ext4 /dev/vda rw"]
     for device, path in enumerate(paths, 2):
         escaped = "".join(f"\\{ord(c):03o}" if c in " \t\n\\" else c for c in path)
-        lines.append(f"{device} 1 0:{device} / {escaped} rw shared:{device} - fuse.kvcachefs kvcachefs rw")
+        lines.append(f"{device} 1 0:{device} / {escaped} rw shared:{device} - fuse.kvcachefs kvcachefs rw,user_id=0")
+    # Any user mounts such a thing with fusermount3, and calls it what he likes.
+    lines.append("9 1 0:9 / /home/user/kv rw - fuse.kvcachefs user_id=0 rw,user_id=1000,group_id=0")
+    # A pool's directory that is not mounted any more, and takes no writes.
+    (scratch / "sealed").mkdir(mode=0)
+    lines.append(f"10 1 0:10 /p {scratch}/sealed rw - fuse.kvcachefs kvcachefs rw,user_id=0")
     (scratch / "mountinfo").write_text("\n".join(lines) + "\n")
-    program(scratch / "kvcachefs", 'printf "%s\\n" "$2" >>asked')
-    program(scratch / "umount", 'printf "%s\\n" "$1" >>asked')
+    program(scratch / "kvcachefs", 'printf "%s\\0" "$2" >>asked')
+    program(scratch / "umount", 'printf "%s\\0" "$1" >>asked')
     # Each is stopped and then unmounted.
     for order, asked in (("upgrade", paths), ("stop", [path for path in paths for _ in range(2)])):
         (scratch / "asked").write_text("")
-        run("sh", root.resolve() / "packaging/package-mounts.sh", order, cwd=scratch,
-            env={"PATH": f"{scratch}:{os.environ['PATH']}", "KVCACHEFS_MOUNTINFO": str(scratch / "mountinfo")})
-        if (were := (scratch / "asked").read_text().splitlines()) != asked:
+        done = run("sh", root.resolve() / "packaging/package-mounts.sh", order, cwd=scratch,
+                   env={"PATH": f"{scratch}:{os.environ['PATH']}", "KVCACHEFS_MOUNTINFO": str(scratch / "mountinfo")})
+        if (were := (scratch / "asked").read_text().split("\0")[:-1]) != asked:
             failures.append(f"package-mounts {order}: asked {were}, not {asked}")
+        if (f"{scratch}/sealed takes no writes" in done.stderr) != (order == "stop"):
+            failures.append(f"package-mounts {order}: of a mount point that takes no writes says {done.stderr}")
 
 
 def check_purge(scratch, state):

@@ -1,6 +1,7 @@
 #include "tests/support/attacker.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -138,13 +139,18 @@ int run(Attacker attacker, const std::string& directory, const Attack& attack) {
 
 }  // namespace
 
-std::string lacking([[maybe_unused]] Attacker attacker) {
+std::string lacking(Attacker attacker) {
+  if (attacker != Attacker::kUserNamespaceRoot && attacker != Attacker::kUsersNamespaceRoot) return "";
 #ifdef __SANITIZE_THREAD__
   // ThreadSanitizer has a thread in each process, and unshare(2) makes a user namespace for one with none.
-  if (attacker == Attacker::kUserNamespaceRoot || attacker == Attacker::kUsersNamespaceRoot)
-    return "a process of one thread";
+  return "a process of one thread";
 #endif
-  return "";
+  // Sysctls refuse them, a chroot does, and a mount over the root directory.
+  const int refusal = in_child([attacker] {
+    if (attacker == Attacker::kUsersNamespaceRoot) become(kNobody, kNobody);
+    return ::unshare(CLONE_NEWUSER) == 0 ? 0 : errno;
+  });
+  return refusal == 0 ? "" : fmt::format("user namespaces ({})", error_name(refusal));
 }
 
 std::string_view attacker_name(Attacker attacker) {

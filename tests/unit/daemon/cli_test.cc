@@ -204,11 +204,13 @@ TEST_F(CliTest, CountsRatesBetweenSamples) {
 TEST_F(CliTest, FindsTheMount) {
   mount_.add_pool("a");
   const std::string mounted =
-      "40 26 0:45 / " + mount_.root().native() + " rw - fuse.kvcachefs kvcachefs rw\n";
+      "40 26 0:45 / " + mount_.root().native() + " rw - fuse.kvcachefs kvcachefs rw,user_id=0\n";
   write_mountinfo(mounted);
   EXPECT_EQ(run_alone({"status", "a"}).exit_code, 0);
+  write_mountinfo("39 26 0:44 / /home/user/kv rw - fuse.kvcachefs kvcachefs rw,user_id=1000\n" + mounted);
+  EXPECT_EQ(run_alone({"status", "a"}).exit_code, 0) << "another user's mount is none of kvcachefs";
   EXPECT_EQ(run_alone({"version"}).out, "kvcachefs 0.1.0\n" + mount_.root().native() + ": kvcachefs 0.1.0\n");
-  write_mountinfo(mounted + "41 26 0:46 / /elsewhere rw - fuse.kvcachefs kvcachefs rw\n");
+  write_mountinfo(mounted + "41 26 0:46 / /elsewhere rw - fuse.kvcachefs kvcachefs rw,user_id=0\n");
   const Outcome several = run_alone({"status"});
   EXPECT_EQ(several.exit_code, 2);
   EXPECT_NE(several.error.find("/elsewhere): say which with --mount"), std::string::npos) << several.error;
@@ -217,7 +219,7 @@ TEST_F(CliTest, FindsTheMount) {
 
 TEST_F(CliTest, UpgradesTheDaemonOfAProcessAlone) {
   const std::string root = mount_.root().native();
-  write_mountinfo("40 26 0:45 / " + root + " rw - fuse.kvcachefs kvcachefs rw\n");
+  write_mountinfo("40 26 0:45 / " + root + " rw - fuse.kvcachefs kvcachefs rw,user_id=0\n");
   EXPECT_EQ(run_alone({"upgrade"}).exit_code, 1) << "it is the only one, and has no supervisor";
   const std::string pid = std::to_string(::getpid());
   const Outcome none = run_alone({"upgrade", "--pid", pid});

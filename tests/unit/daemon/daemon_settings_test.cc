@@ -1,4 +1,7 @@
 // Settings of the daemon as the command line and configuration files have them.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tests/unit/daemon/command_line_fixture.h"
 
 namespace kvcachefs::daemon_settings_test {
@@ -64,6 +67,23 @@ TEST_F(DaemonSettings, ReadsAGroup) {
   EXPECT_EQ(parse_file("control_group = 17\n")->config.control_group, 17u);
   expect_error(parse({"-o", "control_group=no one's", "/a"}), "-o control_group: 'no one's' is no group");
   expect_error(parse_file("control_group = 4294967295\n"), ":1: control_group is no group");
+}
+
+TEST_F(DaemonSettings, ReadsWhetherTheMountPointIsSealed) {
+  EXPECT_FALSE(parse({"/a"})->config.seal);
+  EXPECT_EQ(parse({"-o", "seal=on", "/a"})->config.seal, true);
+  write("seal = \"off\"\n");
+  EXPECT_EQ(parse({"--config", file_, "/a"})->config.seal, false);
+  const std::string printed = parse({"--config", file_, "--print-config"})->output;
+  EXPECT_NE(printed.find("seal = \"off\"\n"), std::string::npos) << printed;
+  expect_error(parse_file("seal = 1\n"), ":1: seal is not on or off");
+}
+
+TEST_F(DaemonSettings, WaitsForNoWriterOfItsFile) {
+  const std::string fifo = file_.native() + ".fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  expect_error(parse({"--config", fifo, "/a"}), fifo + " cannot be read: it is no regular file");
+  ::unlink(fifo.c_str());
 }
 
 TEST_F(DaemonSettings, ReadsHowReadilyTheKernelKillsIt) {

@@ -167,6 +167,30 @@ TEST(MetricsServer, MoreClientsThanItTakesWaitForNoneThatAnswers) {
   EXPECT_TRUE(serving.ask("GET /metrics").starts_with("HTTP/1.1 200 "));
 }
 
+// The clients that say nothing come anew as soon as they are turned away.
+TEST(MetricsServer, IdleClientsKeepNoOtherFromItsAnswer) {
+  Serving serving({.request_ns = 3'600'000'000'000});
+  std::vector<UniqueFd> idle;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 400; ++i) idle.push_back(serving.connect());
+    EXPECT_TRUE(serving.ask("GET /metrics").starts_with("HTTP/1.1 200 "));
+  }
+}
+
+// Nor do they end an answer that a client takes its time to read.
+TEST(MetricsServer, IdleClientsBreakNoAnswerOff) {
+  Serving serving({.request_ns = 3'600'000'000'000});
+  serving.text_ = std::string(16 << 20, 'x');
+  const UniqueFd slow = serving.connect();
+  Serving::say(slow, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+  char first = 0;
+  ASSERT_EQ(::recv(slow.get(), &first, 1, 0), 1);  // it has asked
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 100; ++i) idle.push_back(serving.connect());
+  for (int i = 0; i < 60; ++i) (void)Serving::rest(idle[static_cast<size_t>(i)]);  // they have been ended
+  EXPECT_GT(Serving::rest(slow).size(), serving.text_->size());
+}
+
 TEST(MetricsServer, SaysThatItCannotListen) {
   Serving serving;
   const auto other = MetricsServer::start(*parse_listen_address("192.0.2.1:9400", true), [] { return "x"; });

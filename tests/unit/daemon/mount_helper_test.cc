@@ -43,12 +43,19 @@ TEST(MountArguments, TakesWhatMountPassesOn) {
             (std::vector<std::string>{"kvcachefsd", "--daemonize", "--config", "/etc/kv.toml", "--pool",
                                       "llama:size=16G,policy=lfu", "-o",
                                       "runtime_dir=/run/x,io_uring,poll_us=5", "/run/x/mount"}));
-  EXPECT_EQ(parse({"a", "/", "-o", "runtime_dir=/run/x,mountpoint=/mnt//kv"})->base, "/mnt/kv");
-  EXPECT_TRUE(parse({"-f", "a", "/"})->fake);
-  EXPECT_TRUE(parse({"a", "/", "-s", "-o", "colour=red"}));
-  EXPECT_TRUE(parse({"-nvoro", "a", "-o", "noexec", "/"})->no_exec);
-  EXPECT_TRUE(parse({"-nvoro", "a", "-o", "noexec", "/"})->read_only);
-  EXPECT_EQ(parse({"-oro", "--", "a", "/"})->pool, "a");
+  EXPECT_EQ(parse({"a", "/usr", "-o", "runtime_dir=/run/x,mountpoint=/mnt//kv"})->base, "/mnt/kv");
+  EXPECT_TRUE(parse({"-f", "a", "/usr"})->fake);
+  EXPECT_TRUE(parse({"a", "/usr"})->seals);
+  EXPECT_FALSE(parse({"a", "/usr", "-o", "seal=off"})->seals);
+  // As mount(8) has them from the mount table.
+  arguments = parse({"kvcachefs", "/usr", "-o", "ro,nosuid,user_id=0,noexec,remount,rw,exec"});
+  ASSERT_TRUE(arguments) << arguments.error().message;
+  EXPECT_TRUE(arguments->remount);
+  EXPECT_FALSE(arguments->read_only || arguments->no_exec);
+  EXPECT_TRUE(parse({"a", "/usr", "-s", "-o", "colour=red"}));
+  EXPECT_TRUE(parse({"-nvoro", "a", "-o", "noexec", "/usr"})->no_exec);
+  EXPECT_TRUE(parse({"-nvoro", "a", "-o", "noexec", "/usr"})->read_only);
+  EXPECT_EQ(parse({"-oro", "--", "a", "/usr"})->pool, "a");
 }
 
 // The options that mount(8) lists as FILESYSTEM-INDEPENDENT MOUNT OPTIONS, except those of SELinux.
@@ -99,16 +106,16 @@ TEST(MountArguments, TakesTheOptionsOfAllFileSystems) {
                              "nostrictatime",
                              "user=somebody",
                              "comment=any"}) {
-    const Result<MountArguments> arguments = parse({"a", "/", "-o", option});
+    const Result<MountArguments> arguments = parse({"a", "/usr", "-o", option});
     ASSERT_TRUE(arguments) << option;
-    EXPECT_EQ(daemon_command(*arguments), daemon_command(*parse({"a", "/"}))) << option;
+    EXPECT_EQ(daemon_command(*arguments), daemon_command(*parse({"a", "/usr"}))) << option;
   }
-  EXPECT_TRUE(parse({"a", "/", "-o", "nosymfollow"})->no_symbolic_links);
+  EXPECT_TRUE(parse({"a", "/usr", "-o", "nosymfollow"})->no_symbolic_links);
 }
 
 TEST(MountArguments, NameTheDisksThatTheScopeNeeds) {
   const auto of_disks = [](const char* options) {
-    std::vector<std::string> found = scope_words(*parse({"a", "/", "-o", options}));
+    std::vector<std::string> found = scope_words(*parse({"a", "/usr", "-o", options}));
     std::erase_if(found, [](const std::string& word) { return !word.starts_with("--property=Requires"); });
     return found;
   };
@@ -122,7 +129,7 @@ TEST(MountArguments, NamesTheBaseAsTheMountTableDoes) {
   test::FakeMount directory;
   std::filesystem::create_directory_symlink(directory.root(), directory.root() / "link");
   const std::string options = "runtime_dir=" + (directory.root() / "link").native() + "/new";
-  EXPECT_EQ(parse({"a", "/", "-o", options.c_str()})->base,
+  EXPECT_EQ(parse({"a", "/usr", "-o", options.c_str()})->base,
             std::filesystem::canonical(directory.root()) / "new/mount");
 }
 
@@ -130,20 +137,25 @@ TEST(MountArguments, NamesMistakes) {
   const std::pair<std::vector<const char*>, const char*> cases[] = {
       {{}, "usage"},
       {{"a"}, "usage"},
-      {{"a", "/", "b"}, "usage"},
-      {{"a", "/", "-x"}, "-x: unknown option"},
-      {{"a", "/", "-vx"}, "-x: unknown option"},
-      {{"a", "/", "--verbose"}, "--: unknown option"},
-      {{"a", "/", "-"}, "usage"},
-      {{"a", "/", "-o"}, "-o: needs a value"},
-      {{"a", "/", "-vN"}, "-N: needs a value"},
-      {{".a", "/"}, "'.a' is not a pool name"},
-      {{"a", "/", "-o", "colour=red"}, "colour=red: unknown option"},
-      {{"a", "/", "-o", "remount,ro"}, "remount: `mount -o remount,bind,ro DIR`"},
-      {{"a", "/", "-o", "size=x"}, "size: 'x'"},
-      {{"a", "/", "-o", "size"}, "size: ''"},
-      {{"a", "/", "-o", "mountpoint=kv"}, "mountpoint: 'kv' is not an absolute path"},
-      {{"a", "/", "-o", "spill=kv.spill"}, "spill: 'kv.spill' is not an absolute path"},
+      {{"a", "/usr", "b"}, "usage"},
+      {{"a", "/usr", "-x"}, "-x: unknown option"},
+      {{"a", "/usr", "-vx"}, "-x: unknown option"},
+      {{"a", "/usr", "--verbose"}, "--: unknown option"},
+      {{"a", "/usr", "-"}, "usage"},
+      {{"a", "/usr", "-o"}, "-o: needs a value"},
+      {{"a", "/usr", "-vN"}, "-N: needs a value"},
+      {{".a", "/usr"}, "'.a' is not a pool name"},
+      {{"a", "/usr", "-o", "colour=red"}, "colour=red: unknown option"},
+      {{"a", "/"}, "/: kvcachefs is not mounted over the root directory"},
+      {{"a", "/proc/self/fd"}, "kvcachefs is not mounted in /proc"},
+      {{"a", "/usr", "-o", "mountpoint=/dev/kv"}, "/dev/kv: kvcachefs is not mounted in /proc, /sys or /dev"},
+      {{"a", "/usr", "-o", "poll_us=x"}, "-o poll_us: 'x' is not a number"},
+      {{"a", "/usr", "-o", "no_supervisor=1"}, "-o no_supervisor: takes no value"},
+      {{"a", "/usr", "-o", "seal=true"}, "-o seal: 'true' is not on or off"},
+      {{"a", "/usr", "-o", "size=x"}, "size: 'x'"},
+      {{"a", "/usr", "-o", "size"}, "size: ''"},
+      {{"a", "/usr", "-o", "mountpoint=kv"}, "mountpoint: 'kv' is not an absolute path"},
+      {{"a", "/usr", "-o", "spill=kv.spill"}, "spill: 'kv.spill' is not an absolute path"},
       {{"a", "/nowhere/at/all"}, "/nowhere/at/all: No such file"},
   };
   for (const auto& [arguments, reason] : cases) {
@@ -159,7 +171,7 @@ TEST(MountHelper, TellsWhatDiffers) {
   ASSERT_EQ(::chmod((mount.root() / "a").c_str(), 0750), 0);
   const std::string owner = std::to_string(::getuid());
   const auto differences = [&](const std::string& options) {
-    Result<MountArguments> arguments = parse({"a", "/", "-o", options.c_str()});
+    Result<MountArguments> arguments = parse({"a", "/usr", "-o", options.c_str()});
     return differing_settings(MountTree(mount.root()), *arguments, kMemory);
   };
   EXPECT_TRUE(differences("").empty());

@@ -64,6 +64,7 @@ class ServiceManagerTest : public ::testing::Test {
 
 TEST_F(ServiceManagerTest, HearsOfTheDaemonsState) {
   ServiceManager manager;
+  EXPECT_TRUE(manager.is_there());
   EXPECT_EQ(heard().text, "");
   manager.serving("/mnt/kv");
   EXPECT_EQ(heard().text, "READY=1\nSTATUS=serves /mnt/kv");
@@ -129,6 +130,7 @@ TEST_F(ServiceManagerTest, GivesWhatItKept) {
 TEST(NoServiceManager, IsToldNothing) {
   ::unsetenv("NOTIFY_SOCKET");
   ServiceManager manager;
+  EXPECT_FALSE(manager.is_there());
   manager.serving("/mnt/kv");
   manager.keep("name", STDIN_FILENO);
   manager.alive();

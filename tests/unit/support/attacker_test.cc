@@ -27,6 +27,8 @@ class AttackerTest : public ::testing::Test {
     GTEST_SKIP() << "ThreadSanitizer has a thread in each process: unshare(2) makes a user namespace for one "
                     "with none";
 #endif
+    for (const Attacker attacker : {Attacker::kUserNamespaceRoot, Attacker::kUsersNamespaceRoot})
+      KVCACHEFS_SKIP_IF(lacking(attacker));
     pool_ = std::make_unique<PlainTmpfs>("size=16M,mode=1777");
     ASSERT_EQ(::chown(pool_->path().c_str(), 1234, 1235), 0);
     write_file(pool_->path() + "/of_root", "x", 0600);
