@@ -211,6 +211,15 @@ check 'one that hangs is started again' until_true 30 restarted 2
 check 'and serves' serves_again
 all_is_there 'after its hang'
 
+# A program that says that it can take over, and ends when it is to.
+ns sh -c 'cd /usr/sbin && cp kvcachefsd right && printf "#!/bin/sh\ncase \$1 in --can-succeed*) exit 0 ;; esac\nexit 7\n" >wrong &&
+  chmod 755 wrong && mv wrong kvcachefsd'
+check 'a program that ends is no upgrade' ns sh -c '! systemctl reload kvcachefs 2>/dev/null'
+check 'it is started again and again' until_true 20 eval '[ "$(property NRestarts)" -ge 4 ]'
+ns sh -c 'cd /usr/sbin && mv right kvcachefsd'
+check 'until one serves' serves_again
+all_is_there 'after that'
+
 check 'it ends' control stop kvcachefs
 check 'well' equal "$(property Result)" success
 check 'with the mount' ns bash -c "! mountpoint -q $mount"
