@@ -79,6 +79,7 @@ Result<Opened> OpenFiles::created(const Created& file) {
   entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
   entry.memory.node = static_cast<int8_t>(file.node);
   entry.disk.name_hash = name_hash_of(file.name);
+  entry.disk.name_class = SizesByName::class_of(file.name);
   auto kept = rest_on(entry, file);
   if (!kept) {
     shard.erase(file.ino);
