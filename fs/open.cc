@@ -203,6 +203,7 @@ Result<void> answer_open(const Request& request, const Node& node, const Opened&
     node.pool->open_files().end_open(node.ino, {.writer = writes(file), .from_disk = opened.from_disk});
     return pass(handle);
   }
+  if (*handle != 0) node.pool->open_files().held_by(node.ino, user_of(request));
   settle(request);  // not before the open is written down: a successor may find that the entry has gone
   fill_in(request, *node.pool, opened, *handle, server.page_cache.opened(node.nodeid()), file);
   fault_point("open written down");
@@ -213,10 +214,10 @@ void close_handle(Server& server, const Node& node, const fuse_file_info& file) 
   const uint64_t handle = file.fh >> kHandleShift;
   // A process that died may have closed the handle already, and its counts went with that process.
   if (!server.survivors.handles().is_open(handle)) return;
-  server.survivors.handles().closed(handle);
+  const auto user = server.survivors.handles().closed(handle);
   server.page_cache.closed(node.nodeid());
-  node.pool->open_files().end_open(node.ino,
-                                   {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0});
+  node.pool->open_files().end_open(
+      node.ino, {.writer = writes(&file), .from_disk = (file.fh & kFromDisk) != 0, .user = user});
 }
 
 void close_first(Server& server, const Node& node, const OpenHandles::Opened& opened, fuse_file_info file) {

@@ -109,11 +109,11 @@ Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make ma
     if (wanted.limit != nullptr && !wanted.place)
       wanted.place = evictor.claim(*wanted.limit, patience, wanted.uid);
     const bool lacks_place = wanted.limit != nullptr && !wanted.place;
-    const bool refused = lacks_place || evictor.gives_way(wanted.uid);
+    const bool refused = lacks_place || evictor.gives_way(wanted.uid, wanted.limit);
     if (refused && wanted.exists()) return fail(EEXIST);
     Result<Tried> made = refused ? fail(ENOSPC) : make();
     if (made || made.error().code != ENOSPC) return made;
-    const Waited waited = evictor.wait_to_make(patience, wanted.uid, lacks_place ? wanted.limit : nullptr);
+    const Waited waited = evictor.wait_to_make(patience, wanted.uid, wanted.limit, lacks_place);
     if (waited == Waited::kWouldWait) return Tried::kWouldWait;
     if (waited == Waited::kNoRoom) return made;
   }

@@ -241,6 +241,40 @@ TEST(EntrySizeGuess, IsLearned) {
   mount.stop();
 }
 
+// Writes this much to a new file, and answers by how much the pool is fuller while it is open.
+int64_t taken_by_writer(const Mount& mount, const std::string& name, size_t bytes) {
+  const int64_t before = mount.stat_value("used_bytes");
+  const File file(mount.path() + "/" + name, O_WRONLY | O_CREAT);
+  const std::string content = pattern(1, bytes);
+  EXPECT_EQ(::write(file.fd(), content.data(), bytes), static_cast<ssize_t>(bytes));
+  return mount.stat_value("used_bytes") - before;
+}
+
+// As LMCache writes them: beside the data of each block a small file of what is in it.
+TEST(EntrySizeGuess, TellsSmallFilesFromLargeOnesByTheirNames) {
+  KVCACHEFS_NEED_DAEMON();
+  Mount mount({.pools = {"p:size=256M"}});
+  for (const std::string name : {"3f07.data", "a2.data"}) {
+    ASSERT_EQ(store(mount.path() + "/" + name, pattern(1, 16 * kMiB)), 0);
+    ASSERT_EQ(store(mount.path() + "/" + name + ".metadata", pattern(1, 4096)), 0);
+  }
+  EXPECT_LT(taken_by_writer(mount, "91.data.metadata", 4096), static_cast<int64_t>(kMiB));
+  EXPECT_GE(taken_by_writer(mount, "91.data", 4096), static_cast<int64_t>(16 * kMiB));
+  mount.stop();
+}
+
+// A huge page would be cleared for each small one.
+TEST(EntrySizeGuess, LeavesTheFirstHugePageToNamesOfBothKinds) {
+  KVCACHEFS_NEED_DAEMON();
+  Mount mount({.pools = {"p:size=256M"}});
+  for (const size_t bytes : {16 * kMiB, 16 * kMiB, size_t{4096}})
+    ASSERT_EQ(store(mount.path() + "/" + std::to_string(bytes), pattern(1, bytes)), 0);
+  const int64_t taken = taken_by_writer(mount, "1", 4096);
+  EXPECT_GE(taken, static_cast<int64_t>(14 * kMiB));
+  EXPECT_LT(taken, static_cast<int64_t>(15 * kMiB));
+  mount.stop();
+}
+
 // The reservation for the next entry is a guess, and a wrong guess must not evict entries that have room.
 TEST(EntrySizeGuess, AFewLargeFilesDoNotMakeSmallOnesEvict) {
   KVCACHEFS_NEED_DAEMON();

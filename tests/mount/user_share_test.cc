@@ -100,6 +100,18 @@ class UserShareTest : public ::testing::Test {
     const auto its = user(std::to_string(uid));
     return its.contains("over") && its.at("over") == "yes";
   }
+  // Makes files of this size by fallocate(2) and closes them; answers the first error.
+  int allocate_as(uid_t uid, int files, off_t bytes) const {
+    return as_user(uid, uid, [&] {
+      int first = 0;
+      for (int i = 0; i < files; ++i) {
+        const File file(path("allocated-" + std::to_string(i)), O_CREAT | O_WRONLY);
+        const int error = error_of(::fallocate(file.fd(), 0, 0, bytes));
+        if (first == 0) first = error;
+      }
+      return first;
+    });
+  }
   // Until nothing more is given to him.
   static void write_until_full(const std::string& name) {
     const int fd = ::open(name.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
@@ -206,6 +218,47 @@ TEST_F(UserShareTest, FloodsThrowNothingOut) {
   EXPECT_EQ(modest_left(), kEntries) << "by small entries";
   EXPECT_EQ(error_name(store_as(kModest, "new")), "ok");
   EXPECT_EQ(modest_left(), kEntries);
+}
+
+TEST_F(UserShareTest, WhatIsAllocatedCountsBeforeItIsThere) {
+  start();
+  store_modest();
+  EXPECT_EQ(error_name(allocate_as(kGreedy, 10, 56 * kMiB)), "ENOSPC");
+  EXPECT_EQ(modest_left(), kEntries) << "more than a share at once";
+  EXPECT_EQ(error_name(allocate_as(kGreedy, 10, 12 * kMiB)), "ok");
+  EXPECT_EQ(modest_left(), kEntries) << "a part of a share again and again";
+}
+
+// A user opens each version of an entry that its owner replaces.
+TEST_F(UserShareTest, WhatAnotherHoldsOpenCountsForTheHolder) {
+  start();
+  if (mount_->serving_pid() == 0) GTEST_SKIP() << "without a supervisor nothing tells who closes a file";
+  store_modest();
+  const auto replace = [this] {
+    const int stored = store(path("next"), pattern(1, kMiB));
+    return stored != 0 ? stored : error_of(::rename(path("next").c_str(), path("version").c_str()));
+  };
+  {
+    ino_t last = 0;
+    const Resident greedy(
+        kGreedy, [] {},
+        [&] {
+          struct stat status {};
+          if (::stat(path("version").c_str(), &status) != 0 || status.st_ino == last) return;
+          if (::open(path("version").c_str(), O_RDONLY | O_CLOEXEC) >= 0) last = status.st_ino;
+        });
+    for (int i = 1; i <= 24; ++i) {
+      ASSERT_EQ(error_name(as_user(kModest, kModest, replace)), "ok");
+      ASSERT_TRUE(eventually([&] { return mount_->stat_value("open_entries") == i; })) << i;
+    }
+    EXPECT_TRUE(is_over(kGreedy)) << bytes_of(kGreedy);
+    EXPECT_FALSE(is_over(kModest)) << bytes_of(kModest);
+    // What its owner has open, too, is the owner's.
+    const Resident owner(kModest, [this] { (void)::open(path("version").c_str(), O_RDONLY | O_CLOEXEC); });
+    ASSERT_EQ(::unlink(path("version").c_str()), 0);
+    EXPECT_GT(bytes_of(kModest), static_cast<int64_t>((kEntries + 1) * kMiB));
+  }
+  EXPECT_TRUE(eventually([this] { return bytes_of(kGreedy) == 0; })) << bytes_of(kGreedy);
 }
 
 TEST_F(UserShareTest, WhoHoldsAllEntriesOpenKeepsNobodyFromMakingSome) {

@@ -59,16 +59,17 @@ uint64_t Shares::share_of(uint64_t whole) const {
 
 // Half of a pool may be inodes, and they can be short where bytes are not, as can the places of entries: so
 // each is shared by itself.
-bool Shares::exceeds(const Taken& taken) const {
+bool Shares::exceeds(const Sum& sum) const {
+  const Taken& taken = sum.taken;
   if (const uint64_t most = most_entries_; most != 0 && taken.entries > share_of(most)) return true;
-  return taken.memory_bytes() > share_of(memory_bytes_) ||
+  return taken.memory_bytes() + sum.asked_bytes > share_of(memory_bytes_) ||
          taken.inode_space / kNameSpace > share_of(inodes_) || taken.disk_units > share_of(disk_units_);
 }
 
 bool Shares::is_over(uint8_t owner) const {
   if (!has_shares()) return false;
   MutexLock lock(mutex_);
-  return owner < sums_.size() && exceeds(sums_[owner].taken);
+  return owner < sums_.size() && exceeds(sums_[owner]);
 }
 
 bool Shares::is_user_over(uid_t uid) const {
@@ -76,14 +77,14 @@ bool Shares::is_user_over(uid_t uid) const {
   MutexLock lock(mutex_);
   const auto found = numbers_.find(uid);
   const size_t number = found == numbers_.end() ? kManyUsers : found->second;
-  return number < sums_.size() && exceeds(sums_[number].taken);
+  return number < sums_.size() && exceeds(sums_[number]);
 }
 
 Owners Shares::over() const {
   Owners result;
   if (!has_shares()) return result;
   MutexLock lock(mutex_);
-  for (size_t owner = 0; owner < sums_.size(); ++owner) result[owner] = exceeds(sums_[owner].taken);
+  for (size_t owner = 0; owner < sums_.size(); ++owner) result[owner] = exceeds(sums_[owner]);
   return result;
 }
 
@@ -121,7 +122,7 @@ std::vector<Shares::User> Shares::users() const {
     result.push_back({.uid = owner == kManyUsers ? std::nullopt : std::optional(sum.uid),
                       .memory_bytes = sum.taken.memory_bytes(),
                       .disk_bytes = sum.taken.disk_units * unit_bytes,
-                      .over = has_shares() && exceeds(sum.taken)});
+                      .over = has_shares() && exceeds(sum)});
   }
   return result;
 }
@@ -173,6 +174,56 @@ void Shares::gone(uint64_t ino) {
   others_.erase(found);
 }
 
+uint8_t Shares::asks(uid_t uid, uint64_t bytes) {
+  if (bytes == 0) return 0;
+  MutexLock lock(mutex_);
+  const uint8_t owner = number_of(uid);
+  if (owner >= sums_.size()) sums_.resize(owner + size_t{1});
+  sums_[owner].asked_bytes += bytes;
+  return owner;
+}
+
+void Shares::asked(uint8_t owner, uint64_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(mutex_);
+  sums_[owner].asked_bytes -= bytes;
+  forget_if_unused(owner);
+}
+
+void Shares::opened(uint64_t ino, uint8_t owner, uid_t uid) {
+  if (!has_shares() || uid == static_cast<uid_t>(-1)) return;
+  MutexLock lock(mutex_);
+  const auto number = numbers_.find(uid);
+  if (owner == (number == numbers_.end() ? kManyUsers : number->second)) return;
+  has_holders_ = true;
+  auto& holders = holders_[ino];
+  const auto found = std::ranges::find(holders, uid, &std::pair<uid_t, uint32_t>::first);
+  if (found == holders.end())
+    holders.emplace_back(uid, 1);
+  else
+    ++found->second;
+}
+
+void Shares::closed(uint64_t ino, uid_t uid) {
+  if (!has_holders_) return;
+  MutexLock lock(mutex_);
+  const auto of_inode = holders_.find(ino);
+  if (of_inode == holders_.end()) return;
+  auto& holders = of_inode->second;
+  const auto found = std::ranges::find(holders, uid, &std::pair<uid_t, uint32_t>::first);
+  if (found != holders.end() && --found->second == 0) holders.erase(found);
+  if (holders.empty()) holders_.erase(of_inode);
+}
+
+std::optional<uid_t> Shares::holder(uint64_t ino, uint32_t opens) const {
+  MutexLock lock(mutex_);
+  const auto of_inode = holders_.find(ino);
+  if (of_inode == holders_.end()) return std::nullopt;
+  uint32_t of_others = 0;
+  for (const auto& [uid, its_opens] : of_inode->second) of_others += its_opens;
+  return of_others == opens ? std::optional(of_inode->second.front().first) : std::nullopt;
+}
+
 // The caller adds to the user's sum before it lets go of the lock.
 uint8_t Shares::number_of(uid_t uid) {
   if (const auto found = numbers_.find(uid); found != numbers_.end()) return found->second;
@@ -180,7 +231,7 @@ uint8_t Shares::number_of(uid_t uid) {
   const auto number = static_cast<size_t>(unused - sums_.begin());
   if (number >= kManyUsers) return kManyUsers;
   if (unused == sums_.end()) sums_.emplace_back();
-  sums_[number] = {.uid = uid, .used = true, .taken = {}};
+  sums_[number] = {.uid = uid, .used = true, .taken = {}, .asked_bytes = 0};
   numbers_[uid] = static_cast<uint8_t>(number);
   return static_cast<uint8_t>(number);
 }
@@ -200,7 +251,12 @@ void Shares::subtract(uint8_t owner, const Taken& taken) {
   its.taken.inode_space -= taken.inode_space;
   its.taken.disk_units -= taken.disk_units;
   its.taken.entries -= taken.entries;
-  if (owner == 0 || owner == kManyUsers || its.taken != Taken()) return;
+  forget_if_unused(owner);
+}
+
+void Shares::forget_if_unused(uint8_t owner) {
+  Sum& its = sums_[owner];
+  if (owner == 0 || owner == kManyUsers || its.taken != Taken() || its.asked_bytes > 0) return;
   numbers_.erase(its.uid);
   its.used = false;
 }

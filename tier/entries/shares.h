@@ -1,8 +1,9 @@
 // Shares: what each user's inodes take of a pool, and who takes more than his share of it. What is taken
-// counts for the owner of the inode; an entry has the owner's number in the pool. The shares are soft: they
-// say only whose entries leave first, and whom others' entries need not leave for. Sums are kept from each
-// change of what an inode takes, and nothing walks. Any thread; the lock is a leaf. Never fails; a build with
-// KVCACHEFS_CHECK_STATES stops where a sum would drift.
+// counts for the owner of the inode; an entry has the owner's number in the pool. An entry without a name
+// that only other users have open counts for one of those, because the owner cannot give its memory back. The
+// shares are soft: they say only whose entries leave first, and whom others' entries need not leave for. Sums
+// are kept from each change of what an inode takes, and nothing walks. Any thread; the lock is a leaf. Never
+// fails; a build with KVCACHEFS_CHECK_STATES stops where a sum would drift.
 #pragma once
 
 #include <sys/types.h>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "alloc/memory_arena.h"
@@ -72,6 +74,28 @@ class Shares {
   uint64_t within(const Promises& promised) const EXCLUDES(mutex_);
   std::vector<User> users() const EXCLUDES(mutex_);
 
+  // While it lives, these bytes count for the user as if they were taken: a user who asks for more than the
+  // share has room made of the user's own entries first.
+  class Asking {
+   public:
+    Asking(Shares& shares, uid_t uid, uint64_t bytes)
+        : shares_(shares), bytes_(shares.has_shares() ? bytes : 0), owner_(shares.asks(uid, bytes_)) {}
+    ~Asking() { shares_.asked(owner_, bytes_); }
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+   private:
+    Shares& shares_;
+    const uint64_t bytes_;
+    const uint8_t owner_;
+  };
+
+  // --- opens of other users' entries; of the owner's own nothing is kept ---
+  void opened(uint64_t ino, uint8_t owner, uid_t uid) EXCLUDES(mutex_);
+  void closed(uint64_t ino, uid_t uid) EXCLUDES(mutex_);
+  // A user who has the entry open, if all its `opens` are of others than the owner.
+  std::optional<uid_t> holder(uint64_t ino, uint32_t opens) const EXCLUDES(mutex_);
+
   // --- of regular files: TakenChange, and Entries ---
   void changed(uint64_t ino, uint8_t owner, const Taken& before, const Taken& after) EXCLUDES(mutex_);
   // The inode's owner is this user; answers his number. An inode that takes something keeps its owner's
@@ -89,6 +113,7 @@ class Shares {
     uid_t uid = 0;
     bool used = false;
     Taken taken;
+    uint64_t asked_bytes = 0;
   };
   // Few bytes, because a pool may have a million directories.
   struct Other {
@@ -98,7 +123,10 @@ class Shares {
   };
   static Taken taken_of(const Other& other);
 
-  bool exceeds(const Taken& taken) const;
+  uint8_t asks(uid_t uid, uint64_t bytes) EXCLUDES(mutex_);
+  void asked(uint8_t owner, uint64_t bytes) EXCLUDES(mutex_);
+  bool exceeds(const Sum& sum) const;
+  void forget_if_unused(uint8_t owner) REQUIRES(mutex_);
   uint8_t number_of(uid_t uid) REQUIRES(mutex_);
   void add(uint8_t owner, const Taken& taken) REQUIRES(mutex_);
   void subtract(uint8_t owner, const Taken& taken) REQUIRES(mutex_);
@@ -115,6 +143,9 @@ class Shares {
   std::vector<Sum> sums_ GUARDED_BY(mutex_){Sum{.uid = 0, .used = true, .taken = {}}};
   std::unordered_map<uid_t, uint8_t> numbers_ GUARDED_BY(mutex_){{0, 0}};
   std::unordered_map<uint64_t, Other> others_ GUARDED_BY(mutex_);
+  std::atomic<bool> has_holders_{false};  // there were some
+  // By inode: the other users who have it open, and how often.
+  std::unordered_map<uint64_t, std::vector<std::pair<uid_t, uint32_t>>> holders_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Taken> checked_ GUARDED_BY(mutex_);  // empty but in a build that checks
 };
 

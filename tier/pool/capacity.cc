@@ -30,6 +30,7 @@ constexpr uint64_t kUnknownBytes = uint64_t{512} << 20;
 // Larger entries grow into what is kept free.
 constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
 constexpr uint64_t kLearnedShare = 8;
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
 // A request that is queued for room counts as one that needs this much: a write has no more. One that needs
 // more is counted as it is once it waits.
@@ -55,9 +56,14 @@ uint64_t Capacity::learned_entry_bytes() const {
   return std::min({learner_.expected_bytes(), size_bytes() / kLearnedShare, kLearnedMaxBytes});
 }
 
-uint64_t Capacity::reservation_bytes() const {
-  const uint64_t expected = expected_entry_bytes();
-  return expected > 0 ? expected : std::min(size_bytes() / kLearnedShare, kLearnedMaxBytes);
+Capacity::Reservation Capacity::reservation(uint8_t name_class) const {
+  if (const uint64_t given = entry_size_bytes_; given > 0) return {.end = given};
+  const uint64_t most = std::min(size_bytes() / kLearnedShare, kLearnedMaxBytes);
+  const uint64_t of_class = by_name_.expected_bytes(name_class);
+  const uint64_t expected = of_class > 0 ? of_class : learner_.expected_bytes();
+  const uint64_t end = expected > 0 ? std::min(expected, most) : most;
+  const bool are_mixed = of_class > 0 && by_name_.smallest_bytes(name_class) < kHugePageBytes / 2;
+  return {.begin = are_mixed && end > kHugePageBytes ? kHugePageBytes : 0, .end = end};
 }
 
 uint64_t Capacity::promise_bytes() const {

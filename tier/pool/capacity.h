@@ -52,11 +52,20 @@ class Capacity {
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // --- what writers need ---
-  void stored(uint64_t entry_bytes) { learner_.closed(entry_bytes); }
+  void stored(uint64_t entry_bytes, uint8_t name_class = 0) {
+    learner_.closed(entry_bytes);
+    by_name_.closed(name_class, entry_bytes);
+  }
   uint64_t expected_entry_bytes() const;
   uint64_t learned_entry_bytes() const;  // limited to what a wrong guess may cost; 0: nothing learned
-  // What is reserved for an entry before its first write: the expected size, or the most that may be learned.
-  uint64_t reservation_bytes() const;
+  // What is reserved for an entry before its first write, from one offset to the other: the size that was
+  // set, or was learned of names of its class or of all, or the most that may be learned. A small entry would
+  // pay for the clearing of a huge page: where such names have small entries too, the first one is left out.
+  struct Reservation {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
+  Reservation reservation(uint8_t name_class = 0) const;
   bool promises_expected_size() const { return promise_bytes() == expected_entry_bytes(); }
   // A writer opens a file that takes `charged_bytes`. False: it was promised no memory, and its writes come
   // to the daemon.
@@ -107,6 +116,7 @@ class Capacity {
   WaitingLane waiting_;
   Writers writers_;
   EntrySizeLearner learner_;
+  SizesByName by_name_;
   PoolLimit limit_;
   std::atomic<uint64_t> entry_size_bytes_;
   std::atomic<uint64_t> growth_bytes_{0};

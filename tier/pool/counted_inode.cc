@@ -52,4 +52,10 @@ void count_inode(Entries& entries, Entry* entry, int fd) {
   if (const auto attributes = sys::stat_of(fd)) count_inode(entries, entry, fd, *attributes);
 }
 
+void count_for_holder(Entries& entries, Entry& entry) {
+  if (!entry.is_file() || !entry.removed || entry.open_count == 0) return;
+  if (const auto holder = entries.shares().holder(entry.policy.ino, entry.open_count))
+    entries.contents().owned(entry, *holder, entry.kernel.more_inode_space);
+}
+
 }  // namespace kvcachefs

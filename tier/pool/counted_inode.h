@@ -13,4 +13,7 @@ namespace kvcachefs {
 void count_inode(Entries& entries, Entry* entry, int fd, const struct stat& attributes);
 void count_inode(Entries& entries, Entry* entry, int fd);
 
+// An entry without a name that its owner does not have open counts for a user who does.
+void count_for_holder(Entries& entries, Entry& entry);
+
 }  // namespace kvcachefs

@@ -1,7 +1,8 @@
 // EmptyDirectories lists the directories of a pool that may be empty, in the order in which they leave when
-// inodes run short (tier/pool/evictor_inodes.cc). A directory in the list
+// inodes run short (tier/pool/directory_reclaimer.h). A directory in the list
 //
-//   rests     for a minute after a client made it or was found to hold it; then the evictor looks at it, and
+//   rests     for a minute after a client made it or was found to hold it, and for a second while inodes are
+//             very short; then the evictor looks at it, and
 //   is ripe   if it is empty. It leaves if the kernel does not know it; else
 //   is asked  of the kernel, which lets go of it if only its caches hold it. One that is held rests again.
 //

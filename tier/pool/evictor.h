@@ -48,11 +48,13 @@ class Evictor : DiskPart {
   EvictResult last_evict() const EXCLUDES(last_mutex_);
   // Evicts until no more than this is used, until nothing more can go, or until the deadline.
   EvictResult shrink_to(uint64_t size_bytes, uint64_t deadline_ns);
-  // Called when a call of this user's that makes a name has met ENOSPC, or its `limit` of names. Waits a
-  // little for an inode, a page, or a place; kRoom says to try again.
-  Waited wait_to_make(Patience patience, uid_t uid = 0, NameLimit* limit = nullptr);
-  // True for a user who has more than his share while inodes are short: he gets none of the last.
-  bool gives_way(uid_t uid) const;
+  // Called when a call of this user's that makes a name has met ENOSPC, or lacks a place within the limit
+  // `of` such names, if they have one. Waits a little for an inode, a page, or a place; kRoom says to try
+  // again.
+  Waited wait_to_make(Patience patience, uid_t uid = 0, NameLimit* of = nullptr, bool lacks_place = false);
+  // True for a user over their share while inodes are short, and for a directory while empty ones hold the
+  // inodes: such a call gets none of the last inodes.
+  bool gives_way(uid_t uid, const NameLimit* of = nullptr) const;
   // True for a caller that would take the inode that a request before it waits for.
   bool would_overtake(Patience patience) const;
   std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience, uid_t uid = 0) const;
@@ -118,7 +120,8 @@ class Evictor : DiskPart {
   // So many places are left to those who are within their shares: otherwise he who holds all of them open
   // keeps all others from making any.
   uint64_t places_kept(const NameLimit& limit) const;
-  uint64_t wanted_inodes(bool even_over) const;  // that are to be free; as Capacity::pressure_bytes()
+  bool empty_directories_hold(uint64_t inodes) const;  // a quarter of these
+  uint64_t wanted_inodes(bool even_over) const;        // that are to be free; as Capacity::pressure_bytes()
   // Who waits in `room` needs one; the evictor goes on until there are enough.
   struct Goal {
     const Room& room;

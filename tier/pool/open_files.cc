@@ -85,6 +85,7 @@ Result<Opened> OpenFiles::created(const Created& file) {
   entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
   entry.memory.node = static_cast<int8_t>(file.node);
   entry.disk.name_hash = name_hash_of(file.name);
+  entry.disk.name_class = SizesByName::class_of(file.name);
   auto kept = rest_on(entry, file);
   if (!kept) {
     shard.erase(file.ino);
@@ -139,6 +140,14 @@ void OpenFiles::hold_on_disk(Entry& entry) {
     disk_.before_use().hold(held);
 }
 
+void OpenFiles::held_by(uint64_t ino, uid_t user) {
+  if (!entries_.shares().has_shares()) return;
+  const LockedEntry entry(entries_.shard(ino), ino);
+  if (entry == nullptr || entry->open_count == 0) return;
+  entries_.shares().opened(ino, entry->policy.owner, user);
+  count_for_holder(entries_, *entry);  // its name may have gone since it was opened
+}
+
 void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
   EntryTable::Shard& shard = entries_.shard(ino);
   int32_t backing = -1;
@@ -148,6 +157,8 @@ void OpenFiles::end_open(uint64_t ino, OpenMode mode) {
     if (entry == nullptr || entry->open_count == 0) return;
     if (mode.writer && entries_.writer_closed(*entry)) settle(*entry);
     const bool last = entries_.closed(*entry, mode.from_disk);
+    if (mode.user) entries_.shares().closed(ino, *mode.user);
+    count_for_holder(entries_, *entry);
     // An adopted entry that had its content in memory holds nothing on the disk.
     if (mode.from_disk && entry->direct_count == 0 && entry->disk.held() != nullptr) {
       const auto held = entries_.contents().let_go(*entry);

@@ -41,6 +41,8 @@ class OpenFiles : DiskPart {
   Result<OpenAnswer> begin_open(uint64_t ino, OpenMode mode, uint64_t client);
   // Answers an open that a process that died has counted without telling the kernel, or has it made anew.
   std::optional<Opened> adopted_open(uint64_t ino, bool from_disk);
+  // The open that has begun is this user's. end_open() is told so, too.
+  void held_by(uint64_t ino, uid_t user);
   void end_open(uint64_t ino, OpenMode mode);
   // False: what has been open since before this process began is not stored by a reader's last close. A
   // takeover publishes it itself.
@@ -85,7 +87,8 @@ class OpenFiles : DiskPart {
   // The descriptor that the daemon's I/O on an open file goes through.
   Result<int> io_descriptor(uint64_t ino, int access, UniqueFd& own);
   void io_done(uint64_t ino);  // orders I/O before the descriptor's close
-  uid_t owner_of(uint64_t ino);
+  // Counts the memory that the file takes now, before the evictor's next look at its writer.
+  void count_memory(uint64_t ino, int fd);
 
   bool may_be_written_past(uint64_t ino);  // by a client of an ended connection
 

@@ -52,10 +52,10 @@ Result<int> OpenFiles::io_descriptor(uint64_t ino, int access, UniqueFd& own) {
   return entry->kernel.backing;
 }
 
-uid_t OpenFiles::owner_of(uint64_t ino) {
-  const auto fd = inodes_.open_inode(ino, O_PATH);
-  const auto attributes = fd ? sys::stat_of(fd->get()) : fail(ESTALE);
-  return attributes ? attributes->st_uid : 0;
+void OpenFiles::count_memory(uint64_t ino, int fd) {
+  const LockedEntry entry(entries_.shard(ino), ino);
+  const auto now = sys::stat_of(fd);
+  if (entry != nullptr && now) entries_.contents().charged(*entry, allocated_bytes_of(*now));
 }
 
 void OpenFiles::io_done(uint64_t ino) {
@@ -111,11 +111,19 @@ Result<OpenFiles::Written> OpenFiles::copy_range(Range from, Range to, size_t by
   const auto demand = std::min<uint64_t>(bytes, kCopyDemandBytes);
   const auto target = sys::stat_of(to.file);
   const uid_t user = target ? target->st_uid : 0;
-  if (capacity_.waiting().goes_before(patience) &&
-      capacity_.wait_for_room(demand, patience, 0, user) == Waited::kWouldWait)
-    return Written{0, Tried::kWouldWait};
+  const uint64_t missing = target ? std::min(missing_bytes(to.file, *target, to.offset, bytes), demand) : 0;
+  const bool has_shares = entries_.shares().has_shares();
+  const Shares::Asking asking(entries_.shares(), user, missing);
+  if (missing > 0 && (has_shares || capacity_.waiting().goes_before(patience))) {
+    const Waited room = capacity_.wait_for_room(missing, patience, 0, user);
+    if (room == Waited::kWouldWait) return Written{0, Tried::kWouldWait};
+    if (room == Waited::kNoRoom && entries_.shares().is_user_over(user)) return fail(ENOSPC);
+  }
+  // With shares a part at a time, so that not more is copied than there was room for.
+  const size_t at_once = has_shares ? std::min<uint64_t>(bytes, kCopyDemandBytes) : bytes;
   for (int attempt = 0;; ++attempt) {
-    auto copied = sys::copy_range(from.file, from.offset, to.file, to.offset, bytes);
+    auto copied = sys::copy_range(from.file, from.offset, to.file, to.offset, at_once);
+    if (copied && target && has_shares) count_memory(target->st_ino, to.file);
     if (copied) return Written{*copied};
     if (copied.error().code != ENOSPC) return pass(copied);
     const Waited room = capacity_.wait_for_room(demand, patience, 0, user);
@@ -159,10 +167,19 @@ Result<Presence> OpenFiles::truncate(uint64_t ino, uint64_t size_bytes) {
 
 Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint64_t length,
                                   Patience patience) {
-  const uid_t user = owner_of(ino);
-  if ((mode & FALLOC_FL_PUNCH_HOLE) == 0 && capacity_.waiting().goes_before(patience) &&
-      capacity_.wait_for_room(length, patience, 0, user) == Waited::kWouldWait)
-    return Tried::kWouldWait;
+  const bool takes = (mode & FALLOC_FL_PUNCH_HOLE) == 0;
+  const auto file = inodes_.open_inode(ino, O_RDONLY);
+  const auto before = file ? sys::stat_of(file->get()) : fail(ESTALE);
+  const uid_t user = before ? before->st_uid : 0;
+  const uint64_t missing =
+      takes && before ? std::min(missing_bytes(file->get(), *before, offset, length), length) : 0;
+  const bool has_shares = entries_.shares().has_shares();
+  const Shares::Asking asking(entries_.shares(), user, missing);
+  if (missing > 0 && (has_shares || capacity_.waiting().goes_before(patience))) {
+    const Waited room = capacity_.wait_for_room(missing, patience, 0, user);
+    if (room == Waited::kWouldWait) return Tried::kWouldWait;
+    if (room == Waited::kNoRoom && entries_.shares().is_user_over(user)) return fail(ENOSPC);
+  }
   // Room is made between the attempts, because nothing may wait here with the shard held.
   for (int attempt = 0;; ++attempt) {
     Result<void> done;
@@ -172,10 +189,12 @@ Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint6
       auto fd = arena_.open(handle_of(*entry), O_RDWR);
       if (!fd) return pass(fd);
       // From here on what lies beyond the end belongs to the client, and stays when the client closes.
-      if ((mode & FALLOC_FL_PUNCH_HOLE) == 0) (void)reservations_.trim(*entry, fd->get());
+      if (takes) (void)reservations_.trim(*entry, fd->get());
       done = sys::allocate(fd->get(), mode, offset, length);
-      if (done && (mode & FALLOC_FL_PUNCH_HOLE) == 0 &&
-          length >= std::max(capacity_.expected_entry_bytes(), kWholeBytes))
+      if (done && takes && has_shares)
+        if (const auto now = sys::stat_of(fd->get()))
+          entries_.contents().charged(*entry, allocated_bytes_of(*now));
+      if (done && takes && length >= std::max(capacity_.expected_entry_bytes(), kWholeBytes))
         preallocated(capacity_.writers(), ino, fd->get());
       if (done) return Tried::kDone;
       // A length beyond the pool's size evicts nothing, because no eviction can make room for it.

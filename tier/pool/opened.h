@@ -3,8 +3,10 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "tier/entries/entry.h"
@@ -39,7 +41,8 @@ struct Opened {
 // How a client has an entry open.
 struct OpenMode {
   bool writer = false;
-  bool from_disk = false;  // see Opened; at an open, a reader accepts it
+  bool from_disk = false;          // see Opened; at an open, a reader accepts it
+  std::optional<uid_t> user = {};  // at a close: who opened it, as held_by() was told
 };
 
 // Whether an entry can be opened or cut.

@@ -29,10 +29,11 @@ constexpr uint64_t kClaimNs = 2'000'000'000;
 // goes on is seen within 0.3 s, and until then writes into what is kept free.
 constexpr size_t kIdleALook = 64;
 
-Waited Reservations::claim(uint64_t ino, int fd, uint64_t bytes, Patience patience) {
+Waited Reservations::claim(uint64_t ino, int fd, Capacity::Reservation its, Patience patience) {
+  const uint64_t bytes = its.end - its.begin;
   const uint64_t begun_ns = now_ns();
-  const auto its = sys::stat_of(fd);
-  const uid_t user = its ? its->st_uid : 0;
+  const auto file = sys::stat_of(fd);
+  const uid_t user = file ? file->st_uid : 0;
   for (int attempt = 0; attempt < kClaimAttempts && now_ns() - begun_ns < kClaimNs; ++attempt) {
     const Waited room = capacity_.wait_for_room(bytes, patience, capacity_.writers().promised_to(ino), user);
     if (room != Waited::kRoom) return room;
@@ -42,10 +43,11 @@ Waited Reservations::claim(uint64_t ino, int fd, uint64_t bytes, Patience patien
       return Waited::kRoom;
     if (!entry->memory.gets_reservation) return Waited::kRoom;
     const UnseenChange unseen(entry->kept, fd, is_supervised());
-    if (injected_error("claim room") != 0 || !sys::allocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes)) continue;
-    entry->memory.reserved_end = bytes;
-    const uint64_t size = std::min(size_of(*before), bytes);
-    (void)capacity_.writers().seen(ino, size, bytes, bytes - size);
+    if (injected_error("claim room") != 0 || !sys::allocate(fd, FALLOC_FL_KEEP_SIZE, its.begin, bytes))
+      continue;
+    entry->memory.reserved_end = its.end;
+    const uint64_t size = std::min(size_of(*before), its.end);
+    (void)capacity_.writers().seen(ino, size, bytes, its.end - size);
     return Waited::kRoom;
   }
   return Waited::kNoRoom;
@@ -54,7 +56,7 @@ Waited Reservations::claim(uint64_t ino, int fd, uint64_t bytes, Patience patien
 Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
   // What a client writes beyond its reservation is charged to the client's memory cgroup, which may have a
   // low limit (docs/facts.md). So of a pool that has learned nothing yet a writer gets much, if that is free.
-  const uint64_t bytes = capacity_.reservation_bytes();
+  Capacity::Reservation its;
   const bool is_known = capacity_.expected_entry_bytes() > 0;
   UniqueFd fd;
   {
@@ -64,6 +66,8 @@ Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
     // write past the daemon waits for its source and keeps the lock that allocating takes.
     entry->memory.gets_reservation = std::exchange(entry->memory.wants_reservation, false);
     if (!entry->memory.gets_reservation) return Tried::kDone;
+    its = capacity_.reservation(entry->disk.name_class);
+    const uint64_t bytes = its.end - its.begin;
     const uint64_t reserved = capacity_.writers().reserved_bytes();
     if (reserved > 0 && reserved + bytes > capacity_.size_bytes() / kReservedShare) return Tried::kDone;
     if (!is_known && !capacity_.has_room(bytes, capacity_.writers().promised_to(ino))) return Tried::kDone;
@@ -73,7 +77,7 @@ Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
   }
   const auto before = sys::stat_of(fd.get());
   if (!before || before->st_blocks > 0) return Tried::kDone;
-  const Waited room = claim(ino, fd.get(), bytes, patience);
+  const Waited room = claim(ino, fd.get(), its, patience);
   if (room == Waited::kWouldWait) {
     // If another request of the kind has come meanwhile, the file's writer may be at work.
     const LockedEntry entry(entries_.shard(ino), ino);
@@ -150,7 +154,7 @@ Entries::FileBytes Reservations::settle(Entry& entry) {
   if (size > 0 && may_have_unwritten(fd->get(), reserved_end, size))
     entry.memory.reserved_end = std::max(reserved_end, kNothingReserved);
   else if (size > 0)
-    capacity_.stored(size);
+    capacity_.stored(size, entry.disk.name_class);
   const auto attributes = sys::stat_of(fd->get());
   return attributes ? bytes_of(*attributes) : as_before;
 }

@@ -28,7 +28,7 @@ class Reservations : PoolPart {
   void give_back_holes(Entry& entry);
 
  private:
-  Waited claim(uint64_t ino, int fd, uint64_t bytes, Patience patience);
+  Waited claim(uint64_t ino, int fd, Capacity::Reservation its, Patience patience);
   // What its file may grow by before the next round.
   struct Growth {
     uint64_t bytes = 0;

@@ -60,6 +60,7 @@ void Tree::gone(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, Ke
   const uint64_t ino = entry.policy.ino;
   entries_.removed(entry, reason);
   if (entry.open_count == 0 && !keep) entries_.contents().charged(entry, 0);  // nothing keeps its content
+  count_for_holder(entries_, entry);
   if (entry.kernel.lookup_count == 0 && entry.open_count == 0)
     entries_.shares().erase(shard, ino);
   else if (keep)

@@ -85,6 +85,7 @@ void Tree::count_again(uint64_t ino) {
   if (entry == nullptr) return;
   if (const auto fd = arena_.open(handle_of(*entry), O_PATH | O_NOFOLLOW))
     count_inode(entries_, entry, fd->get());
+  count_for_holder(entries_, *entry);
   if (entry->writer_count > 0) capacity_.writers().owned(ino, entry->policy.owner);
 }
 

@@ -60,15 +60,17 @@ bool OpenHandles::is_open(uint64_t handle) {
   return record.key != 0 && record.sequence == handle >> kPlaceBits;
 }
 
-void OpenHandles::closed(uint64_t handle) {
-  if (!records_ || !is_open(handle)) return;
+std::optional<uid_t> OpenHandles::closed(uint64_t handle) {
+  std::optional<uid_t> user;
+  if (!records_ || !is_open(handle)) return user;
   const uint32_t place = place_of(handle);
   {
     MutexLock lock(mutex_);
-    if (place < users_.size())
-      if (const auto user = std::exchange(users_[place], std::nullopt)) give_back(*user);
+    if (place < users_.size()) user = std::exchange(users_[place], std::nullopt);
+    if (user) give_back(*user);
   }
   records_.free(place);
+  return user;
 }
 
 std::optional<OpenHandles::Opened> OpenHandles::opened_by(uint64_t unique) {

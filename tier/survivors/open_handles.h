@@ -49,7 +49,8 @@ class OpenHandles {
 
   // opened() answers the handle's number, 0 without a supervisor. A number recurs after 2^32 opens.
   Result<uint64_t> opened(const OpenHandle& handle) EXCLUDES(mutex_);
-  void closed(uint64_t handle) EXCLUDES(mutex_);  // closing a closed handle changes nothing
+  // Answers who opened it, if that was while this process served. Closing a closed handle changes nothing.
+  std::optional<uid_t> closed(uint64_t handle) EXCLUDES(mutex_);
   bool is_open(uint64_t handle);
   struct Opened {
     uint64_t handle = 0;

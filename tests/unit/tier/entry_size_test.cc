@@ -54,6 +54,21 @@ TEST(EntrySize, AgreesWithSortingTheLastSizes) {
   }
 }
 
+TEST(EntrySize, NamesOfAClassDifferInHexadecimalDigits) {
+  const auto class_of = SizesByName::class_of;
+  EXPECT_EQ(class_of("3f07.data"), class_of("0011aa.data"));
+  EXPECT_NE(class_of("3f07.data"), class_of("3f07.data.metadata"));
+  EXPECT_NE(class_of(""), 0);
+  SizesByName sizes;
+  EXPECT_EQ(sizes.expected_bytes(class_of("1")), 0u);
+  sizes.closed(0, 4096);
+  EXPECT_EQ(sizes.expected_bytes(0), 0u) << "nothing tells its name";
+  sizes.closed(class_of("1"), 8192);
+  sizes.closed(class_of("2"), 4096);
+  EXPECT_EQ(sizes.expected_bytes(class_of("3")), 4096u);
+  EXPECT_EQ(sizes.smallest_bytes(class_of("3")), 4096u);
+}
+
 TEST(EntrySize, ThreadsMayCloseAtOnce) {
   EntrySizeLearner learner;
   {

@@ -16,11 +16,11 @@ constexpr auto kLong = std::chrono::minutes(10);
 class PoolLimitTest : public CapacityTest {};
 
 TEST_F(PoolLimitTest, AnEntryOfUnknownSizeGetsTheMostThatMayBeLearned) {
-  EXPECT_EQ(make(64 * kMiB).reservation_bytes(), 8 * kMiB);
+  EXPECT_EQ(make(64 * kMiB).reservation().end, 8 * kMiB);
   Capacity& capacity = make(16 * kGiB);
-  EXPECT_EQ(capacity.reservation_bytes(), 256 * kMiB);
+  EXPECT_EQ(capacity.reservation().end, 256 * kMiB);
   capacity.stored(kMiB);
-  EXPECT_EQ(capacity.reservation_bytes(), kMiB);
+  EXPECT_EQ(capacity.reservation().end, kMiB);
 }
 
 TEST_F(PoolLimitTest, GivesWhatItIsAskedForAndNoMore) {
