@@ -198,7 +198,9 @@ Result<void> remount(MountArguments arguments, uint64_t memory_bytes) {
                             ": is the mount of all pools, which all would be read-only: `mount -o "
                             "remount,ro DIR` takes the directory of a pool");
   if (!arguments.read_only && is_read_only_everywhere(*mount))
-    if (auto made = sys::mount("none", directory.c_str(), "", MS_REMOUNT, nullptr); !made) return made;
+    if (auto made = sys::mount("none", directory.c_str(), "", MS_REMOUNT | MS_NOSUID | MS_NODEV, nullptr);
+        !made)
+      return made;
   arguments.pool = mount->root.substr(1);
   const auto base = std::ranges::find_if(
       *mounts, [&](const MountPoint& each) { return each.device == mount->device && each.root == "/"; });

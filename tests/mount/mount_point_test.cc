@@ -34,6 +34,7 @@ class MountPointTest : public MountHelperTest {
   // A file system on which a mount point is made, which the function returns.
   std::string mount_point_on(const std::string& type, const std::string& source) {
     below_ = directory(type);
+    EXPECT_EQ(::chmod(work_dir_.c_str(), 0755), 0);
     make_directory(below_);
     EXPECT_EQ(error_of(::mount(source.c_str(), below_.c_str(), type.c_str(), 0, nullptr)), 0);
     make_directory(below_ + "/point");
