@@ -14,6 +14,7 @@
 #include "fs/backing.h"
 #include "fs/caller.h"
 #include "fs/fuse.h"
+#include "fs/listings.h"
 #include "fs/nodeid.h"
 #include "fs/page_cache.h"
 #include "fs/pages_in_use.h"
@@ -41,6 +42,7 @@ struct Server {
   PageCache page_cache;
   PagesInUse pages_in_use;
   WaitingCopies copies;
+  Listings listings;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
   std::function<void()> pools_changed;             // called when a pool was made, removed or changed
   // Starts a thread for a lane of the pool (tier/pool/waiting_lane.h); false: none can be had. Empty: each
