@@ -28,6 +28,10 @@ namespace kvcachefs {
 
 class ControlFiles;
 
+// st_blksize of all files: C and Python take it as the size of their buffers (docs/facts.md "What st_blksize
+// decides"). The tmpfs with huge pages would have 2 MiB.
+inline constexpr blksize_t kBufferBytes = 128 << 10;
+
 // Because names and attributes change only through this mount, or with a notification to the kernel, a year
 // is as good as for ever.
 inline constexpr double kLongTimeoutS = 3.15e7;

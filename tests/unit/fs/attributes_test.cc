@@ -160,6 +160,22 @@ TEST_F(AttributesTest, ALinkSaysWhereItLeads) {
   EXPECT_EQ(ask(FUSE_READLINK, stored("entry", "x")).error, ENOENT) << "as readlinkat(2) of an empty path";
 }
 
+// Which buffers clients take must not depend on how the kernel has come to know a file.
+TEST_F(AttributesTest, EachAnswerTellsTheSameBufferSize) {
+  constexpr uint32_t kExpected = 128 << 10;
+  const auto made = ask(FUSE_SYMLINK, root_, wire_name("link") + wire_name("its target"));
+  EXPECT_EQ(made.as<fuse_entry_out>().attr.blksize, kExpected);
+  const uint64_t file = stored("entry", "x");
+  EXPECT_EQ(getattr(file).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(setattr(file, mode(0600)).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(ask(FUSE_LOOKUP, root_, wire_name("entry")).as<fuse_entry_out>().attr.blksize, kExpected);
+  EXPECT_EQ(getattr(root_).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(getattr(NodeId::kRoot).as<fuse_attr_out>().attr.blksize, kExpected);
+  const uint64_t control = nodeid_of(root_, ".pool");
+  EXPECT_EQ(getattr(control).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(ask(FUSE_LOOKUP, root_, wire_name(".pool")).as<fuse_entry_out>().attr.blksize, kExpected);
+}
+
 TEST_F(AttributesTest, APoolSaysWhatItMayHold) {
   stored("entry", std::string(4096, 'x'));
   const auto pool = ask(FUSE_STATFS, root_).as<fuse_statfs_out>().st;

@@ -130,6 +130,7 @@ TEST_F(DirectoryTest, WithAttributesEachIsLookedUp) {
   const auto listed = list(root_, 0, 4096, true);
   EXPECT_EQ(named(listed, "entry").entry.nodeid, file.nodeid);
   EXPECT_EQ(named(listed, "entry").entry.attr.size, 7u);
+  EXPECT_EQ(named(listed, "entry").entry.attr.blksize, uint32_t{128} << 10);
   EXPECT_GT(named(listed, "entry").entry.attr_valid, 31'000'000u);
   EXPECT_EQ(named(listed, "written").entry.attr_valid, 0u) << "it grows";
   EXPECT_EQ(named(listed, ".").entry.nodeid, 0u) << "the kernel counts no lookup of these";
