@@ -11,6 +11,7 @@
 #include "fs/control_files.h"
 #include "fs/operations.h"
 #include "fs/server.h"
+#include "tier/pool/headroom.h"
 
 namespace kvcachefs::operations {
 namespace {
@@ -27,21 +28,23 @@ struct Space {
   uint64_t available_bytes;
 };
 
-// A pool with a disk tier can hold what its memory and its disk hold together, or only the larger of the two
-// if everything in memory must be on the disk too. Clients take `bytes` for the most that they may keep in
-// the pool, and `available_bytes` for what they may still store: cached entries leave for new ones, and
-// entries that are open or pinned are the clients' own to let go of.
-Space space_of(Pool& pool) {
+// What is kept free in memory for writers is not counted. A pool with a disk tier can hold what its memory and
+// its disk hold together, or only the larger of the two if everything in memory must be on the disk too.
+// Clients take `bytes` for the most that they may keep in the pool, and `available_bytes` for what they may
+// still store: cached entries leave for new ones, and entries that are open or pinned are the clients' own to
+// let go of.
+Space space_of(Pool& pool, bool passes) {
   const PoolUsage memory = pool.insight().usage();
+  const uint64_t holdable = holdable_bytes(pool.capacity().limit(), passes);
   const DiskTier* const disk = pool.disk().tier();
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
   const bool apart = pool.disk().durability() == Durability::kNone;
-  const uint64_t bytes = apart ? memory.size_bytes + disk_bytes : std::max(memory.size_bytes, disk_bytes);
+  const uint64_t bytes = apart ? holdable + disk_bytes : std::max(holdable, disk_bytes);
   const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
   // A pool without its disk cannot let go of what only its memory has. While the host is short of memory,
   // what a pool without a larger disk cannot store is not available.
-  const uint64_t storable_bytes =
-      apart ? memory.limit_bytes + disk_bytes : std::max(memory.limit_bytes, disk_bytes);
+  const uint64_t limit_bytes = std::min(holdable, memory.limit_bytes);
+  const uint64_t storable_bytes = apart ? limit_bytes + disk_bytes : std::max(limit_bytes, disk_bytes);
   const uint64_t available_bytes = pool.disk().away() != nullptr
                                        ? std::min(storable_bytes, free_bytes + memory.evictable_bytes)
                                        : storable_bytes;
@@ -185,7 +188,7 @@ void statfs(const Request& request, fuse_ino_t ino) {
   answer.f_frsize = kBlockBytes;
   answer.f_namemax = 255;
   for (const auto& pool : pools) {
-    const Space space = space_of(*pool);
+    const Space space = space_of(*pool, server.backing.passthrough());
     const ArenaUsage inodes = pool->insight().inode_usage();
     answer.f_blocks += space.bytes / kBlockBytes;
     answer.f_bfree += space.free_bytes / kBlockBytes;

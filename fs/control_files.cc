@@ -161,6 +161,7 @@ void ControlFiles::lookup(const Request& request, NodeId directory, std::string_
 void ControlFiles::getattr(const Request& request, NodeId id) {
   auto attributes = attributes_of(id);
   if (!attributes) return reply_error(request, std::move(attributes.error()));
+  attributes->st_blksize = kBufferBytes;
   (void)fuse_reply_attr(request, &*attributes, 0);
 }
 

@@ -1,14 +1,16 @@
-// Reading directories. No state is kept between requests: each request opens the directory anew and goes to
-// the offset that the last entry gave. A tmpfs keeps that offset stable while entries come and go (Linux 6.6,
-// fs/libfs.c, simple offsets).
+// Reading directories. A position is the place of a name (fs/listed_names.h): where a listing goes on does
+// not depend on which names came, left or were replaced, nor on what this process knows of the open
+// directory.
 #include <dirent.h>
 
-#include <array>
-#include <cstring>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "base/directory_records.h"
 #include "fs/control_files.h"
+#include "fs/listed_names.h"
 #include "fs/operations.h"
 #include "fs/server.h"
 
@@ -28,6 +30,7 @@ class Listing {
     char* at = buffer_.data() + used_;
     return took(fuse_add_direntry_plus(request_, at, room(), name, &entry, next));
   }
+  bool is_empty() const { return used_ == 0; }
   void reply() { (void)fuse_reply_buf(request_, buffer_.data(), used_); }
 
  private:
@@ -43,10 +46,6 @@ class Listing {
   size_t used_ = 0;
 };
 
-bool is_dots(const char* name) {
-  return std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0;
-}
-
 // The entry is plain, or one with only its number and type although more was asked for.
 bool add_plain(Listing& listing, bool plus, const char* name, uint64_t nodeid, mode_t type, off_t next) {
   struct stat attributes {};
@@ -58,88 +57,135 @@ bool add_plain(Listing& listing, bool plus, const char* name, uint64_t nodeid, m
   return listing.add_plus(name, entry, next);
 }
 
-bool add_known(Listing& listing, Pool& pool, int directory, const char* name, off_t next) {
-  auto handle = sys::handle_at(directory, name);
-  const auto known = handle ? pool.inodes().look_up(*handle, directory, name) : pass(handle);
-  // The name is gone since the directory was read, or is another file now: it is left out.
-  if (!known) return true;
-  const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
-                              known->attributes, known->being_written ? 0 : kLongTimeoutS);
-  if (listing.add_plus(name, entry, next)) return true;
-  pool.inodes().forget(handle->ino, 1);
-  return false;
+// A directory that is being listed, and what was read of it.
+struct Reading {
+  Pool& pool;
+  UniqueFd directory;
+  Listings::Names names;
+  bool changed = false;  // since its names were read
+};
+
+// Adds a name, with its attributes if they are asked for. A name that is gone since the names were read is
+// left out. One that leads to another file at each look has its number and type alone.
+bool add_present(Listing& listing, bool plus, const Reading& reading, const PlacedName& placed) {
+  Pool& pool = reading.pool;
+  const int directory = reading.directory.get();
+  const char* const name = reading.names->text_of(placed);
+  const auto next = static_cast<off_t>(placed.place + 1);
+  if (plus) {
+    auto handle = sys::handle_at(directory, name);
+    const auto known = handle ? pool.inodes().look_up(*handle, directory, name) : pass(handle);
+    if (known) {
+      const auto entry = entry_of(NodeId::of_inode(pool.number(), handle->ino).value, handle->generation,
+                                  known->attributes, known->being_written ? 0 : kLongTimeoutS);
+      if (listing.add_plus(name, entry, next)) return true;
+      pool.inodes().forget(handle->ino, 1);
+      return false;
+    }
+  }
+  uint64_t ino = placed.ino;
+  mode_t type = DTTOIF(placed.type);
+  if (plus || reading.changed) {
+    const auto status = sys::stat_at(directory, name);
+    if (!status) return true;
+    ino = status->st_ino;
+    type = status->st_mode & S_IFMT;
+  }
+  return add_plain(listing, plus, name, NodeId::of_inode(pool.number(), ino).value, type, next);
 }
 
-void read_root(const Request& request, size_t size, off_t offset, bool plus) {
-  Server& server = server_of(request);
+struct Dots {
+  uint64_t directory = 0;
+  uint64_t parent = 0;
+};
+
+// Adds "." and "..", of which those before `place` are listed already.
+bool add_dots(Listing& listing, bool plus, Dots dots, uint64_t place) {
+  return (place > 0 || add_plain(listing, plus, ".", dots.directory, S_IFDIR, 1)) &&
+         (place > 1 || add_plain(listing, plus, "..", dots.parent, S_IFDIR, kFirstPlace));
+}
+
+void read_control(const Request& request, NodeId id, size_t size, uint64_t place, bool plus) {
   Listing listing(request, size);
-  const auto pools = server.pools.list();
-  for (auto at = static_cast<size_t>(offset);; ++at) {
-    const auto next = static_cast<off_t>(at + 1);
-    if (at < 2) {
-      if (!add_plain(listing, plus, at == 0 ? "." : "..", NodeId::kRoot, S_IFDIR, next)) break;
-      continue;
-    }
-    if (at - 2 >= pools.size()) break;
-    const Pool& pool = *pools[at - 2];
-    const uint64_t nodeid = NodeId::of_inode(pool.number(), pool.root_ino()).value;
-    if (!add_plain(listing, plus, pool.name().c_str(), nodeid, S_IFDIR, next)) break;
+  Server& server = server_of(request);
+  auto all = id.is_root() ? std::vector<ControlFiles::Named>{} : server.control.list(id);
+  if (id.is_root()) {
+    if (!add_dots(listing, plus, {id.value, id.value}, place)) return listing.reply();
+    for (const auto& pool : server.pools.list())
+      all.push_back({pool->name(), NodeId::of_inode(pool->number(), pool->root_ino()), true});
+  }
+  NameCollector collector(place, SIZE_MAX);
+  for (const auto& each : all) collector.add(each.name, each.id.value, each.is_directory ? DT_DIR : DT_REG);
+  const ListedNames listed = collector.take();
+  for (auto at = listed.first_at(place); at != listed.names.end(); ++at) {
+    const char* const name = listed.text_of(*at);
+    if (!add_plain(listing, plus, name, at->ino, DTTOIF(at->type), static_cast<off_t>(at->place + 1))) break;
   }
   listing.reply();
 }
 
-void read_pool_directory(const Request& request, const Node& node, size_t size, off_t offset, bool plus) {
-  Pool& pool = *node.pool;
-  auto fd = pool.inodes().open_inode(node.ino, O_RDONLY | O_DIRECTORY);
+bool has_changed(const Reading& reading) {
+  const auto now = sys::stat_of(reading.directory.get());
+  const timespec& read = reading.names->changed;
+  return !now || now->st_ctim.tv_sec != read.tv_sec || now->st_ctim.tv_nsec != read.tv_nsec;
+}
+
+Result<Dots> dots_of(const Node& node, int directory) {
+  if (node.ino == node.pool->root_ino()) return Dots{node.nodeid(), NodeId::kRoot};
+  auto parent = sys::stat_at(directory, "..");
+  if (!parent) return pass(parent);
+  return Dots{node.nodeid(), NodeId::of_inode(node.pool->number(), parent->st_ino).value};
+}
+
+void read_pool_directory(const Request& request, const Node& node, size_t size, uint64_t place, bool plus,
+                         uint64_t handle) {
+  auto fd = node.pool->inodes().open_inode(node.ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return reply_error(request, std::move(fd.error()));
-  if (offset > 0)
-    if (auto at = sys::seek(fd->get(), static_cast<uint64_t>(offset), SEEK_SET); !at)
-      return reply_error(request, std::move(at.error()));
+  const auto dots = dots_of(node, fd->get());
+  if (!dots) return reply_error(request, dots.error());
+  Listings& listings = server_of(request).listings;
   Listing listing(request, size);
-  std::array<char, 32768> buffer;
+  Reading reading{*node.pool, std::move(*fd), nullptr};
+  // From its start the directory is read anew, because a client that rewinds wants the new names too.
+  if (place > 0) reading.names = listings.find(handle, place);
+  if (reading.names != nullptr) reading.changed = has_changed(reading);
+  bool has_dots = false;
   for (;;) {
-    auto bytes = sys::read_directory(fd->get(), buffer);
-    if (!bytes) return reply_error(request, std::move(bytes.error()));
-    if (*bytes == 0) return listing.reply();
-    DirectoryRecords records({buffer.data(), *bytes});
-    while (const auto record = records.next()) {
-      const char* const name = record->name;
-      const bool parent_of_root = node.ino == pool.root_ino() && std::strcmp(name, "..") == 0;
-      const uint64_t nodeid =
-          parent_of_root ? NodeId::kRoot : NodeId::of_inode(pool.number(), record->ino).value;
-      const bool fits =
-          plus && !is_dots(name)
-              ? add_known(listing, pool, fd->get(), name, record->next_offset)
-              : add_plain(listing, plus, name, nodeid, DTTOIF(record->type), record->next_offset);
-      if (!fits) return listing.reply();
+    if (reading.names == nullptr) {
+      auto read = read_names(reading.directory.get(), place);
+      if (!read) return reply_error(request, std::move(read.error()));
+      reading.names = std::make_shared<const ListedNames>(std::move(*read));
+      reading.changed = false;
+      listings.keep(handle, reading.names);
     }
+    if (!std::exchange(has_dots, true) && !add_dots(listing, plus, *dots, place)) return listing.reply();
+    const ListedNames& names = *reading.names;
+    for (auto at = names.first_at(place); at != names.names.end(); ++at)
+      if (!add_present(listing, plus, reading, *at)) return listing.reply();
+    if (names.to == ListedNames::kNoEnd) break;
+    place = names.to;
+    reading.names = nullptr;
   }
+  // The kernel asks once more after the last name, and what is kept serves for that answer.
+  if (listing.is_empty()) listings.drop(handle);
+  listing.reply();
 }
 
 template <bool plus>
-void read_entries(const Request& request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+void read_entries(const Request& request, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info* file) {
   const NodeId id{ino};
-  if (id.is_root()) return read_root(request, size, offset, plus);
-  if (id.is_control()) {
-    Listing listing(request, size);
-    const auto listed = server_of(request).control.list(id);
-    for (auto at = static_cast<size_t>(offset); at < listed.size(); ++at) {
-      const mode_t type = listed[at].is_directory ? S_IFDIR : S_IFREG;
-      if (!add_plain(listing, plus, listed[at].name.c_str(), listed[at].id.value, type,
-                     static_cast<off_t>(at + 1)))
-        break;
-    }
-    return listing.reply();
-  }
-  on_node<read_pool_directory>(request, ino, size, offset, plus);
+  const auto place = static_cast<uint64_t>(offset);
+  if (id.is_root() || id.is_control()) return read_control(request, id, size, place, plus);
+  on_node<read_pool_directory>(request, ino, size, place, plus, file->fh);
 }
 
 void opendir(const Request& request, fuse_ino_t, fuse_file_info* file) {
-  file->fh = 0;
+  file->fh = server_of(request).listings.open();
   (void)fuse_reply_open(request, file);
 }
 
-void releasedir(const Request& request, fuse_ino_t, fuse_file_info*) {
+void releasedir(const Request& request, fuse_ino_t, fuse_file_info* file) {
+  server_of(request).listings.drop(file->fh);
   (void)fuse_reply_err(request, 0);
 }
 

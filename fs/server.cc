@@ -102,6 +102,7 @@ fuse_entry_param entry_of(uint64_t nodeid, uint32_t generation, const struct sta
   entry.generation = generation;
   entry.attr = attributes;
   entry.attr.st_ino = nodeid;
+  entry.attr.st_blksize = kBufferBytes;
   entry.attr_timeout = attributes_timeout_s;
   entry.entry_timeout = kLongTimeoutS;
   return entry;
@@ -134,6 +135,7 @@ uint64_t client_of(const Request& request, const Pool& pool) {
 
 void reply_attributes(const Request& request, uint64_t nodeid, struct stat attributes, double timeout_s) {
   attributes.st_ino = nodeid;
+  attributes.st_blksize = kBufferBytes;
   about_to_answer(request);
   (void)fuse_reply_attr(request, &attributes, timeout_s);
 }

@@ -14,6 +14,7 @@
 #include "fs/backing.h"
 #include "fs/caller.h"
 #include "fs/fuse.h"
+#include "fs/listings.h"
 #include "fs/nodeid.h"
 #include "fs/page_cache.h"
 #include "fs/pages_in_use.h"
@@ -26,6 +27,10 @@
 namespace kvcachefs {
 
 class ControlFiles;
+
+// st_blksize of all files: C and Python take it as the size of their buffers (docs/facts.md "What st_blksize
+// decides"). The tmpfs with huge pages would have 2 MiB.
+inline constexpr blksize_t kBufferBytes = 128 << 10;
 
 // Because names and attributes change only through this mount, or with a notification to the kernel, a year
 // is as good as for ever.
@@ -41,6 +46,7 @@ struct Server {
   PageCache page_cache;
   PagesInUse pages_in_use;
   WaitingCopies copies;
+  Listings listings;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
   std::function<void()> pools_changed;             // called when a pool was made, removed or changed
   // Starts a thread for a lane of the pool (tier/pool/waiting_lane.h); false: none can be had. Empty: each

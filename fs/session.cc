@@ -115,6 +115,7 @@ Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, In
               .page_cache = {},
               .pages_in_use = {},
               .copies = WaitingCopies(options_.info.memory_bytes),
+              .listings = Listings(),
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
               .pools_changed = options_.pools_changed,
               .start_helper = {}},

@@ -17,14 +17,21 @@ std::string render_entry(const EntryListing& entry) {
                      entry.pinned ? 1 : 0);
 }
 
-EntriesReader::EntriesReader(size_t shards, ListShard list_shard)
-    : shards_(shards), list_shard_(std::move(list_shard)), chunk_(entries_header()) {}
+EntriesReader::EntriesReader(size_t shards, ListShard list_shard, Describe describe)
+    : shards_(shards),
+      list_shard_(std::move(list_shard)),
+      describe_(std::move(describe)),
+      chunk_(entries_header()) {}
 
 bool EntriesReader::next_chunk() {
-  if (next_shard_ == shards_) return false;
+  if (shard_.empty() && next_shard_ == shards_) return false;
   chunk_offset_ += chunk_.size();
   chunk_.clear();
-  for (const EntryListing& entry : list_shard_(next_shard_++)) chunk_ += render_entry(entry);
+  if (shard_.empty()) shard_ = list_shard_(next_shard_++);
+  for (size_t i = 0; i < kPieceEntries && !shard_.empty(); ++i) {
+    if (const auto entry = describe_(shard_.back())) chunk_ += render_entry(*entry);
+    shard_.pop_back();
+  }
   return true;
 }
 
@@ -33,6 +40,7 @@ std::string EntriesReader::read(uint64_t offset, size_t size) {
   if (offset < chunk_offset_) {
     chunk_ = entries_header();
     chunk_offset_ = next_shard_ = 0;
+    shard_.clear();
   }
   std::string result;
   while (result.size() < size) {

@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/sys.h"
 #include "fs/control/control_file.h"
 #include "tier/pool/pool.h"
 
@@ -25,9 +27,13 @@ std::string render_entry(const EntryListing& entry);
 
 class EntriesReader final : public ControlReader {
  public:
-  using ListShard = std::function<std::vector<EntryListing>(size_t shard)>;
+  using ListShard = std::function<std::vector<sys::Handle>(size_t shard)>;
+  using Describe = std::function<std::optional<EntryListing>(sys::Handle entry)>;
+  // A read describes the entries that its buffer takes, and at most this many more, because the other reads of
+  // its user wait for it (fs/control_reads.h).
+  static constexpr size_t kPieceEntries = 128;
 
-  EntriesReader(size_t shards, ListShard list_shard);
+  EntriesReader(size_t shards, ListShard list_shard, Describe describe);
 
   std::string read(uint64_t offset, size_t size) override EXCLUDES(mutex_);
 
@@ -37,9 +43,11 @@ class EntriesReader final : public ControlReader {
 
   const size_t shards_;
   const ListShard list_shard_;
+  const Describe describe_;
 
   Mutex mutex_;
-  // The chunk is the only one that is kept: the header, or the lines of the shard before next_shard_.
+  std::vector<sys::Handle> shard_ GUARDED_BY(mutex_);  // what is to come of the shard before next_shard_
+  // The chunk is the only one that is kept: the header, or the lines of some entries.
   std::string chunk_ GUARDED_BY(mutex_);
   uint64_t chunk_offset_ GUARDED_BY(mutex_) = 0;
   size_t next_shard_ GUARDED_BY(mutex_) = 0;

@@ -200,7 +200,8 @@ Result<std::string> show_users(ControlledPool& target) {
 Result<std::unique_ptr<ControlReader>> stream_entries(ControlledPool& target) {
   return std::make_unique<EntriesReader>(
       Insight::kListingShards,
-      [&insight = target.pool->insight()](size_t shard) { return insight.list_entries(shard); });
+      [&insight = target.pool->insight()](size_t shard) { return insight.entries_of(shard); },
+      [&insight = target.pool->insight()](sys::Handle file) { return insight.listing_of(file); });
 }
 
 // `size set 64G`: where each value comes from, and the value, which may be empty.

@@ -1,6 +1,8 @@
 // LMCache's `local_disk` keeps an index and a budget and does not expect a name to go: it raises, and keeps
 // its lock. The README gives it a separate pool and a budget of less than 90% of that pool: then the pool
-// evicts nothing.
+// evicts nothing. Other clients take what statvfs(2) says.
+#include <sys/statvfs.h>
+
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "tests/clients/content.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
+#include "tests/support/pool_pressure.h"
 
 namespace kvcachefs::clients {
 namespace {
@@ -55,6 +58,55 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BudgetTest,
                          ::testing::Values(uint64_t{64} << 10, uint64_t{1} << 20, uint64_t{10} << 20,
                                            uint64_t{32} << 20),
                          [](const auto& parameter) { return std::to_string(parameter.param >> 10) + "KiB"; });
+
+struct Filled {
+  std::string name;
+  std::string options;
+  uint64_t entry_bytes;
+};
+// Clients give themselves 95% of what statvfs(2) says of an empty pool, and count on finding all of it.
+void expect_all_stays(const std::vector<Filled>& pools) {
+  test::MountOptions options{.pools = {}};
+  for (const Filled& each : pools) options.pools.push_back(each.name + ":" + each.options);
+  test::Mount mount(options);
+  mount.stop_squeezing();
+  for (const Filled& each : pools) {
+    struct statvfs space {};
+    ASSERT_EQ(::statvfs(mount.path(each.name).c_str(), &space), 0);
+    EXPECT_EQ(space.f_bfree, space.f_blocks) << each.name;
+    EXPECT_EQ(space.f_bavail, space.f_blocks) << each.name;
+    const auto count = static_cast<int>(space.f_blocks * space.f_frsize / 100 * 95 / each.entry_bytes);
+    const auto names = test::fill(mount.path(each.name), "e", count, each.entry_bytes);
+    EXPECT_TRUE(test::settled(mount, each.name));
+    EXPECT_EQ(test::check_whole(names), count) << each.name;
+    EXPECT_EQ(mount.stat_value("discards", each.name), 0) << each.name;
+    test::remove_content(mount.path(each.name));
+  }
+  mount.stop();
+}
+
+TEST(BudgetOfAPool, NineteenTwentiethsOfItStay) {
+  KVCACHEFS_NEED_DAEMON();
+  if (test::every_pool_spills()) GTEST_SKIP() << "the disks of the harness are larger";
+  expect_all_stays({{"pages", "size=128M", 64 << 10},
+                    {"small", "size=128M", test::kMiB},
+                    {"odd", "size=128M", 1'234'567},
+                    {"eighths", "size=128M", 16 * test::kMiB},
+                    {"large", "size=1G", 48 * test::kMiB},
+                    {"marks", "size=128M,watermarks=40:60", test::kMiB}});
+}
+
+TEST(BudgetOfAPool, NineteenTwentiethsOfItStayWithADisk) {
+  KVCACHEFS_NEED_DAEMON();
+  if (test::mode() == test::Mode::kIoUring) GTEST_SKIP() << "no pool has a disk tier over io_uring";
+  const test::DiskDirectory disk;
+  const auto spill = [&](const std::string& name) {
+    return ",spill=" + disk / name + ",spill_size=128M,catalog=" + disk / (name + ".catalog");
+  };
+  expect_all_stays({{"both", "size=32M,durability=none" + spill("both"), test::kMiB},
+                    {"durable", "size=32M,durability=writeback" + spill("durable"), test::kMiB},
+                    {"durable_pages", "size=32M,durability=writeback" + spill("pages"), 64 << 10}});
+}
 
 }  // namespace
 }  // namespace kvcachefs::clients

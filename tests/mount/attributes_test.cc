@@ -1,5 +1,6 @@
 // Attributes: modes, owners, permission checks, times, extended attributes, statfs.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
@@ -327,6 +328,33 @@ PARITY_TEST(InodeNumbersStay) {
   EXPECT_NE(status_of(directory + "/file").st_ino, number);
   EXPECT_EQ(status_of(directory + "/file").st_dev, status_of(directory).st_dev);
   transcript.status("file", directory + "/file");
+}
+
+// C and Python take it as the size of their buffers.
+TEST_F(ParityTest, EachStatTellsTheBufferSize) {
+  const std::string name = path("file");
+  const auto expect_size = [&] {
+    EXPECT_EQ(status_of(name).st_blksize, 128 << 10);
+    struct statx extended {};
+    ASSERT_EQ(::statx(AT_FDCWD, name.c_str(), AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &extended), 0);
+    EXPECT_EQ(extended.stx_blksize, 128u << 10);
+  };
+  {
+    const File file(name, O_RDWR | O_CREAT);
+    struct stat status {};
+    ASSERT_EQ(::fstat(file.fd(), &status), 0);
+    EXPECT_EQ(status.st_blksize, 128 << 10);
+    ASSERT_EQ(::ftruncate(file.fd(), 5 << 20), 0);
+    expect_size();
+  }
+  ASSERT_EQ(::chmod(name.c_str(), 0600), 0);
+  expect_size();
+  EXPECT_EQ(list(mount().path()), std::vector<std::string>{"file"}) << "with attributes";
+  expect_size();
+  if (mount().serving_pid() > 0) {
+    ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  }
+  expect_size();
 }
 
 }  // namespace

@@ -1,16 +1,21 @@
 // Directories: making, listing, changing while they are read, and large flat ones.
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tests/support/pool_pressure.h"
 #include "tests/support/transcript.h"
 
 namespace kvcachefs::test {
@@ -226,6 +231,126 @@ PARITY_TEST(DescriptorsAsStartingPoints) {
   transcript.call("unlinkat", ::unlinkat(folder.fd(), "b/file", 0));
   transcript.call("unlinkat of a directory", ::unlinkat(folder.fd(), "b", AT_REMOVEDIR));
   transcript.listing("listing", directory + "/c");
+}
+
+// What a listing has besides each of its `staying` names once: names that it has twice, and those that it
+// lacks.
+class Wrong {
+ public:
+  void add(const std::vector<std::string>& listed, const std::vector<std::string>& staying) {
+    std::map<std::string, int> times;
+    for (const std::string& name : listed)
+      if (++times[name] == 2) ++doubled_;
+    for (const std::string& name : staying) missing_ += times.contains(name) ? 0 : 1;
+  }
+  void expect_none() const {
+    EXPECT_EQ(doubled_, 0);
+    EXPECT_EQ(missing_, 0);
+  }
+
+ private:
+  std::atomic<int> doubled_ = 0;
+  std::atomic<int> missing_ = 0;
+};
+
+// The call gives a name of no bytes to another one of that kind, as a store replaces an entry.
+void replace(const std::string& name) {
+  ASSERT_EQ(::mkfifo((name + ".tmp").c_str(), 0644), 0);
+  ASSERT_EQ(::rename((name + ".tmp").c_str(), name.c_str()), 0);
+}
+
+std::vector<std::string> names_left(const Stream& stream) {
+  std::vector<std::string> names;
+  for (std::string name = next_name(stream); !name.empty(); name = next_name(stream))
+    names.push_back(std::move(name));
+  return names;
+}
+
+class ListingTest : public SharedMount<ListingTest> {
+ public:
+  static MountOptions options() { return {.pools = {"p:size=64M", "many:size=256M"}}; }
+
+ protected:
+  static int64_t entries_left() { return mount().stat_value("evictions") + mount().stat_value("discards"); }
+};
+
+// One directory has nothing but entries that come and leave by eviction, the oldest first. In the other one
+// names stay, are replaced, renamed and removed. Each listing of each thread has the names that stay once,
+// and none twice.
+TEST_F(ListingTest, EachNameOnceWhileThePoolEvicts) {
+  mount().stop_killing();
+  const std::string churning = path("churning"), changing = path("changing");
+  make_directory(churning);
+  make_directory(changing);
+  std::vector<std::string> staying;
+  for (int i = 0; i < 8; ++i) {
+    for (const char* const kind : {"kept-", "replaced-"}) {
+      staying.push_back(kind + std::to_string(i));
+      ASSERT_EQ(::mkfifo((changing + "/" + staying.back()).c_str(), 0644), 0);
+    }
+  }
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    const std::string content = pattern(1, kMiB);
+    for (int i = 0; !done; ++i) EXPECT_EQ(store(churning + "/entry-" + std::to_string(i % 500), content), 0);
+  });
+  std::thread changer([&] {
+    for (int i = 0; !done; ++i) {
+      replace(changing + "/replaced-" + std::to_string(i % 8));
+      const std::string name = changing + "/moved-" + std::to_string(i);
+      EXPECT_EQ(::mkfifo(name.c_str(), 0644), 0);
+      EXPECT_EQ(::rename(name.c_str(), (name + "-again").c_str()), 0);
+      EXPECT_EQ(::unlink((name + "-again").c_str()), 0);
+    }
+  });
+  Wrong wrong;
+  std::vector<std::thread> listers;
+  for (int each = 0; each < 3; ++each)
+    listers.emplace_back([&] {
+      for (int i = 0; i < 1000 || entries_left() < 1000; ++i) {
+        wrong.add(names_left(open_stream(churning)), {});
+        wrong.add(names_left(open_stream(changing)), staying);
+      }
+    });
+  for (std::thread& lister : listers) lister.join();
+  done = true;
+  writer.join();
+  changer.join();
+  wrong.expect_none();
+}
+
+// Between any two buffers of a listing names are removed, above all those that come next, names are replaced,
+// and another process begins to serve.
+TEST_F(ListingTest, EachNameOnceAcrossTakeovers) {
+  mount().stop_killing();
+  const char* const more = std::getenv("KVCACHEFS_TEST_NAMES");
+  const std::string directory = mount().path("many");
+  fill_with_pipes(directory, more == nullptr ? kFlatEntries : std::atoi(more));
+  std::vector<std::string> staying = names_left(open_stream(directory));
+  const Stream stream = open_stream(directory);
+  std::vector<std::string> listed;
+  for (const size_t part : {0, 1, 2, 3}) {
+    const size_t until = staying.size() * (part + 1) / 5;
+    while (listed.size() < until) listed.push_back(next_name(stream));
+    const size_t last = part == 3 ? staying.size() : until + 2000;
+    std::vector<std::string> left;
+    for (size_t i = 0; i < staying.size(); ++i) {
+      const bool changes = i >= until && i < last;
+      if (changes && i % 3 == 0) replace(directory + "/" + staying[i]);
+      if (changes && i % 3 == 1) {
+        ASSERT_EQ(::unlink((directory + "/" + staying[i]).c_str()), 0);
+      } else {
+        left.push_back(staying[i]);
+      }
+    }
+    staying = left;
+    ASSERT_EQ(::kill(mount().serving_pid(), SIGKILL), 0);
+  }
+  for (std::string& name : names_left(stream)) listed.push_back(std::move(name));
+  Wrong wrong;
+  wrong.add(listed, staying);
+  wrong.expect_none();
+  remove_content(directory);
 }
 
 }  // namespace

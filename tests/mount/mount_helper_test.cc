@@ -56,7 +56,7 @@ TEST_F(MountHelperTest, StartsADaemonAndBindsThePool) {
   EXPECT_EQ(read_file(control("llama", "policy")), "lfu\n");
   struct statvfs usage {};
   ASSERT_EQ(::statvfs(directory("a").c_str(), &usage), 0);
-  EXPECT_EQ(usage.f_blocks * usage.f_frsize, uint64_t{64} << 20);
+  EXPECT_EQ(usage.f_blocks * usage.f_frsize, uint64_t{60} << 20);
   struct stat status {};
   ASSERT_EQ(::stat(directory("a").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0750u);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "tier/blocks.h"
+#include "tier/pool/headroom.h"
 
 namespace kvcachefs {
 
@@ -19,16 +20,12 @@ constexpr auto kClosingPause = std::chrono::milliseconds(1);
 // While other writers are at work, a full pool need not stay full.
 constexpr auto kOthersPatience = std::chrono::milliseconds(20);
 
-// In a pool smaller than kSmallPoolBytes a writer gets passthrough only if half of the pool can be promised
-// to it. In a larger one the promise is the expected size; where that is unknown or may be wrong, it is
-// kUnknownBytes, which last for at least 50 ms.
-constexpr uint64_t kSmallPoolBytes = uint64_t{1} << 30;
+// In a pool that is not small (kSmallPoolBytes) the promise is the expected size; where that is unknown or
+// may be wrong, it is kUnknownBytes, which last for at least 50 ms.
 constexpr uint64_t kUnknownBytes = uint64_t{512} << 20;
 
-// Wrong guesses must cost little. What is learned stays below an eighth of the pool, and below the size for
-// which fallocate takes half a millisecond (54 us for 32 MiB, docs/facts.md "tmpfs with huge=within_size").
-// Larger entries grow into what is kept free.
-constexpr uint64_t kLearnedMaxBytes = uint64_t{256} << 20;
+// Wrong guesses must cost little. What is learned stays below an eighth of the pool, and below
+// kLearnedMaxBytes. Larger entries grow into what is kept free.
 constexpr uint64_t kLearnedShare = 8;
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
@@ -38,14 +35,6 @@ constexpr uint64_t kQueuedBytes = uint64_t{1} << 20;
 
 // What those who are over their shares leave free: else they would take what has just left for another.
 constexpr uint64_t kOthersShare = 32;
-
-// At most this share of a small pool stays empty for the sake of writers.
-constexpr uint64_t kHeadroomShare = 16;
-constexpr uint64_t kGrowthHeadroomShare = 4;  // while a writer is known to need more than was reserved
-// A writer with passthrough that needs more than it was promised takes what is free until the evictor sees
-// it. On a busy machine of two processors the evictor was 24 ms late; at 5 GB/s this lasts for that time.
-constexpr uint64_t kUnpromisedBytes = uint64_t{128} << 20;
-constexpr uint64_t kUnpromisedShare = 8;
 
 uint64_t Capacity::expected_entry_bytes() const {
   const uint64_t given = entry_size_bytes_;
@@ -157,10 +146,8 @@ uint64_t Capacity::pressure_bytes(bool even_over) {
   const uint64_t expected = expected_entry_bytes();
   // Names do not leave with data: the marks are of what is beside them and the index.
   const uint64_t size = now.size_bytes - now.overhead_bytes();
-  const bool outgrows = size >= kSmallPoolBytes && !surroundings_.backing_store->needs_write_access();
-  const uint64_t headroom = std::max(std::min(size / kHeadroomShare, 4 * expected) +
-                                         std::min(size / kGrowthHeadroomShare, growth_bytes(even_over)),
-                                     outgrows ? std::min(size / kUnpromisedShare, kUnpromisedBytes) : 0);
+  const bool passes = !surroundings_.backing_store->needs_write_access();
+  const uint64_t headroom = headroom_bytes(size, {expected, growth_bytes(even_over), passes});
   const uint64_t high = std::min(size / 100 * marks.high_percent, size - headroom);
   const uint64_t low = std::min(size / 100 * marks.low_percent, high - std::min(high / 8, expected));
   const uint64_t excess = even_over ? 0 : shares_.excess().data_bytes;

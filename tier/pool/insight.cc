@@ -143,40 +143,43 @@ std::vector<NodeUsage> Insight::numa_usage(uint64_t most_entries) {
   return result;
 }
 
-std::vector<EntryListing> Insight::list_entries(size_t shard_index) {
-  std::vector<EntryListing> result;
-  if (shard_index >= EntryTable::kShards) return result;
+std::vector<sys::Handle> Insight::entries_of(size_t shard_index) {
+  std::vector<sys::Handle> files;
+  if (shard_index >= EntryTable::kShards) return files;
   fault_point("survey");
   surroundings_.still_at_it();
-  std::vector<std::pair<sys::Handle, EntryListing>> found;
+  EntryTable::Shard& shard = entries_.shards()[shard_index];
+  MutexLock lock(shard.mutex);
+  files.reserve(shard.entries.size());
+  for (const auto& [ino, entry] : shard.entries)
+    if (entry.is_file() && !entry.removed) files.push_back(handle_of(entry));
+  return files;
+}
+
+std::optional<EntryListing> Insight::listing_of(sys::Handle file) {
+  surroundings_.still_at_it();
+  EntryListing listing;
   {
-    EntryTable::Shard& shard = entries_.shards()[shard_index];
-    MutexLock lock(shard.mutex);
-    const uint64_t now_ms = now_coarse_ms();  // under the lock: no entry found below is stored later
-    for (const auto& [ino, entry] : shard.entries) {
-      if (!entry.is_file() || entry.removed) continue;
-      found.emplace_back(handle_of(entry), EntryListing{.name = {},
-                                                        .size_bytes = 0,
-                                                        .tier = entry.tier,
-                                                        .node = entry.memory.node,
-                                                        .hits = entry.hits,
-                                                        .age_s = (now_ms - entry.stored_ms) / 1000,
-                                                        .priority = entry.policy.priority,
-                                                        .pinned = entry.pinned});
-    }
+    const LockedEntry entry(entries_.shard(file.ino), file.ino);
+    if (entry == nullptr || entry->removed) return std::nullopt;
+    listing = {.name = {},
+               .size_bytes = 0,
+               .tier = entry->tier,
+               .node = entry->memory.node,
+               .hits = entry->hits,
+               // read under the lock: the entry is not stored later
+               .age_s = (now_coarse_ms() - entry->stored_ms) / 1000,
+               .priority = entry->policy.priority,
+               .pinned = entry->pinned};
   }
-  for (auto& [handle, listing] : found) {
-    surroundings_.still_at_it();
-    auto fd = arena_.open(handle, O_PATH | O_NOFOLLOW);
-    if (!fd) continue;
-    auto name = arena_.name_of(fd->get());
-    auto attributes = sys::stat_of(fd->get());
-    if (!name || !attributes) continue;
-    listing.name = std::move(*name);
-    listing.size_bytes = size_of(*attributes);
-    result.push_back(std::move(listing));
-  }
-  return result;
+  const auto fd = arena_.open(file, O_PATH | O_NOFOLLOW);
+  if (!fd) return std::nullopt;
+  auto name = arena_.name_of(fd->get());
+  const auto attributes = sys::stat_of(fd->get());
+  if (!name || !attributes) return std::nullopt;
+  listing.name = std::move(*name);
+  listing.size_bytes = size_of(*attributes);
+  return listing;
 }
 
 SpillUsage Insight::spill_usage() const {

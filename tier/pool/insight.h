@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,9 +33,10 @@ class Insight : DiskPart {
   // Looks at this many entries at most. If there are more, they stand for all of the pool's memory. A glance,
   // at NumaSurvey::kGlance of more entries, looks at the beginning of each.
   std::vector<NodeUsage> numa_usage(uint64_t most_entries);
-  // Entries of one shard. Shards are numbered from 0; the answer is empty past the last.
+  // The files of one shard. Shards are numbered from 0; the answer is empty past the last.
   static constexpr size_t kListingShards = EntryTable::kShards;
-  std::vector<EntryListing> list_entries(size_t shard);
+  std::vector<sys::Handle> entries_of(size_t shard);
+  std::optional<EntryListing> listing_of(sys::Handle file);  // nullopt if it has left, or has no name
   Result<EntryFacts> facts(uint64_t ino);
   Result<std::string> path_of(uint64_t ino);  // below the pool's root; ENAMETOOLONG, ENOENT
   // The path of a name in a directory; the name alone where the directory has no path.

@@ -160,19 +160,35 @@ TEST_F(AttributesTest, ALinkSaysWhereItLeads) {
   EXPECT_EQ(ask(FUSE_READLINK, stored("entry", "x")).error, ENOENT) << "as readlinkat(2) of an empty path";
 }
 
+// Which buffers clients take must not depend on how the kernel has come to know a file.
+TEST_F(AttributesTest, EachAnswerTellsTheSameBufferSize) {
+  constexpr uint32_t kExpected = 128 << 10;
+  const auto made = ask(FUSE_SYMLINK, root_, wire_name("link") + wire_name("its target"));
+  EXPECT_EQ(made.as<fuse_entry_out>().attr.blksize, kExpected);
+  const uint64_t file = stored("entry", "x");
+  EXPECT_EQ(getattr(file).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(setattr(file, mode(0600)).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(ask(FUSE_LOOKUP, root_, wire_name("entry")).as<fuse_entry_out>().attr.blksize, kExpected);
+  EXPECT_EQ(getattr(root_).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(getattr(NodeId::kRoot).as<fuse_attr_out>().attr.blksize, kExpected);
+  const uint64_t control = nodeid_of(root_, ".pool");
+  EXPECT_EQ(getattr(control).as<fuse_attr_out>().attr.blksize, kExpected);
+  EXPECT_EQ(ask(FUSE_LOOKUP, root_, wire_name(".pool")).as<fuse_entry_out>().attr.blksize, kExpected);
+}
+
 TEST_F(AttributesTest, APoolSaysWhatItMayHold) {
   stored("entry", std::string(4096, 'x'));
   const auto pool = ask(FUSE_STATFS, root_).as<fuse_statfs_out>().st;
   EXPECT_EQ(pool.bsize, 4096u);
   EXPECT_EQ(pool.namelen, 255u);
-  EXPECT_EQ(pool.blocks, 4 * kMiB / 4096);
-  EXPECT_EQ(pool.bfree, 4 * kMiB / 4096 - 1);
+  EXPECT_EQ(pool.blocks, 4 * kMiB / 4096 / 16 * 15) << "the rest is kept free for writers";
+  EXPECT_EQ(pool.bfree, pool.blocks - 1);
   EXPECT_EQ(pool.bavail, pool.blocks) << "entries leave for new ones";
   EXPECT_GT(pool.files, pool.ffree);
   make(options("q", 8 * kMiB));
   const auto all = ask(FUSE_STATFS, NodeId::kRoot).as<fuse_statfs_out>().st;
-  EXPECT_EQ(all.blocks, 12 * kMiB / 4096) << "all pools together";
-  EXPECT_EQ(all.bfree, 12 * kMiB / 4096 - 1);
+  EXPECT_EQ(all.blocks, 12 * kMiB / 4096 / 16 * 15) << "all pools together";
+  EXPECT_EQ(all.bfree, all.blocks - 1);
   EXPECT_EQ(ask(FUSE_STATFS, NodeId::of_inode(9, 1).value).as<fuse_statfs_out>().st.blocks, 0u);
 }
 

@@ -56,6 +56,11 @@ class DirectoryTest : public test::ServedTest {
     for (const Listed& each : listed) names.push_back(each.name);
     return names;
   }
+  static std::vector<std::string> sorted_names_of(const std::vector<Listed>& listed) {
+    auto names = names_of(listed);
+    std::ranges::sort(names);
+    return names;
+  }
   static const Listed& named(const std::vector<Listed>& listed, std::string_view name) {
     static const Listed none;
     const auto found = std::ranges::find(listed, name, &Listed::name);
@@ -69,21 +74,22 @@ using Names = std::vector<std::string>;
 TEST_F(DirectoryTest, TheMountsRootListsThePools) {
   make(options("a"));
   const auto listed = list(NodeId::kRoot);
-  EXPECT_EQ(names_of(listed), (Names{".", "..", "a", "p"}));
+  EXPECT_EQ(sorted_names_of(listed), (Names{".", "..", "a", "p"}));
   EXPECT_EQ(named(listed, "p").nodeid, root_);
   EXPECT_EQ(named(listed, "p").type, uint32_t{DT_DIR});
-  EXPECT_EQ(names_of(list(NodeId::kRoot, 3)), Names{"p"}) << "from an offset on";
-  EXPECT_TRUE(list(NodeId::kRoot, 4).empty());
-  EXPECT_TRUE(list(NodeId::kRoot, 1000).empty());
+  make(options("b"));
+  const auto rest = names_of(list(NodeId::kRoot, listed[2].next));
+  EXPECT_EQ(std::ranges::count(rest, listed[3].name), 1) << "from an offset on, though a pool came";
+  EXPECT_EQ(std::ranges::count(rest, listed[2].name), 0);
+  EXPECT_TRUE(list(NodeId::kRoot, INT64_MAX).empty());
 }
 
 TEST_F(DirectoryTest, APoolListsWhatItHas) {
   const File file = create("entry");
   const uint64_t below = make_directory(root_, "below").as<fuse_entry_out>().nodeid;
   auto listed = list(root_);
-  auto names = names_of(listed);
-  std::ranges::sort(names);
-  EXPECT_EQ(names, (Names{".", "..", "below", "entry"})) << "its control files are found and not listed";
+  EXPECT_EQ(sorted_names_of(listed), (Names{".", "..", "below", "entry"}))
+      << "its control files are found and not listed";
   EXPECT_EQ(named(listed, "entry").nodeid, file.nodeid);
   EXPECT_EQ(named(listed, "entry").type, uint32_t{DT_REG});
   EXPECT_EQ(named(listed, "below").type, uint32_t{DT_DIR});
@@ -124,6 +130,7 @@ TEST_F(DirectoryTest, WithAttributesEachIsLookedUp) {
   const auto listed = list(root_, 0, 4096, true);
   EXPECT_EQ(named(listed, "entry").entry.nodeid, file.nodeid);
   EXPECT_EQ(named(listed, "entry").entry.attr.size, 7u);
+  EXPECT_EQ(named(listed, "entry").entry.attr.blksize, uint32_t{128} << 10);
   EXPECT_GT(named(listed, "entry").entry.attr_valid, 31'000'000u);
   EXPECT_EQ(named(listed, "written").entry.attr_valid, 0u) << "it grows";
   EXPECT_EQ(named(listed, ".").entry.nodeid, 0u) << "the kernel counts no lookup of these";
@@ -153,21 +160,34 @@ TEST_F(DirectoryTest, WhatDoesNotFitIsNotLookedUp) {
 
 TEST_F(DirectoryTest, ControlFilesAreListed) {
   const auto of_mount = names_of(list(NodeId::kMountControl));
-  EXPECT_EQ(of_mount.back(), "pools");
+  EXPECT_NE(std::ranges::find(of_mount, "pools"), of_mount.end());
   EXPECT_NE(std::ranges::find(of_mount, "version"), of_mount.end());
   EXPECT_EQ(names_of(list(NodeId::kPoolsDirectory)), Names{"p"});
   const auto of_owner = list(NodeId::of_control(1, 0).value);
   const auto of_administrator = list(NodeId::of_administrators(1, 0).value);
   EXPECT_GT(of_owner.size(), of_administrator.size());
   EXPECT_EQ(named(of_owner, "stats").type, uint32_t{DT_REG});
-  EXPECT_TRUE(list(NodeId::of_control(1, 0).value, 1000).empty());
+  EXPECT_TRUE(list(NodeId::of_control(1, 0).value, INT64_MAX).empty());
+}
+
+// The names that come last are removed while a client has read the others: the listing ends.
+TEST_F(DirectoryTest, TheEndIsTheEndWhenTheLastNamesLeave) {
+  for (int number = 0; number < 20; ++number)
+    EXPECT_EQ(release(create("entry " + std::to_string(number))).error, 0);
+  for (const bool plus : {false, true}) {
+    const auto listed = list(root_, 0, 1 << 16, plus);
+    const size_t half = listed.size() / 2;
+    for (size_t i = half; i < listed.size(); ++i) EXPECT_EQ(unlink(listed[i].name).error, 0);
+    EXPECT_TRUE(list(root_, listed[half - 1].next, 1 << 16, plus).empty());
+  }
 }
 
 TEST_F(DirectoryTest, WhatIsNoDirectoryIsNotListed) {
   const File file = create("entry");
   EXPECT_EQ(ask_to_list(file.nodeid, 0, 4096).error, ENOTDIR);
   EXPECT_EQ(ask_to_list(NodeId::of_inode(9, 1).value, 0, 4096).error, ESTALE);
-  EXPECT_EQ(ask(FUSE_OPENDIR, root_, wire(fuse_open_in{})).error, 0);
+  const uint64_t handle = ask(FUSE_OPENDIR, root_, wire(fuse_open_in{})).as<fuse_open_out>().fh;
+  EXPECT_NE(ask(FUSE_OPENDIR, root_, wire(fuse_open_in{})).as<fuse_open_out>().fh, handle);
   EXPECT_EQ(ask(FUSE_RELEASEDIR, root_, wire(fuse_release_in{})).error, 0);
 }
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -22,21 +24,34 @@ class EntriesReaderTest : public testing::Test {
       for (EntryListing& entry : shard) {
         entry.name = "entry-" + std::to_string(random());
         entry.size_bytes = random();
-        whole_ += render_entry(entry);
       }
     }
+    shards_[9].resize(2000, EntryListing{.name = "of a large shard"});
+    // The reader takes the entries of a shard from its end.
+    for (const std::vector<EntryListing>& shard : shards_)
+      for (const EntryListing& entry : shard | std::views::reverse) whole_ += render_entry(entry);
   }
 
   EntriesReader make_reader() {
-    return EntriesReader(shards_.size(), [this](size_t shard) {
+    const auto list_shard = [this](size_t shard) {
       ++listed_;
-      return shards_.at(shard);
-    });
+      std::vector<sys::Handle> entries;
+      for (uint32_t i = 0; i < shards_.at(shard).size(); ++i) entries.push_back({shard, i});
+      return entries;
+    };
+    const auto describe = [this](sys::Handle entry) -> std::optional<EntryListing> {
+      ++described_;
+      if (gone_ == entry.ino) return std::nullopt;
+      return shards_[entry.ino][entry.generation];
+    };
+    return EntriesReader(shards_.size(), list_shard, describe);
   }
 
   std::vector<std::vector<EntryListing>> shards_{64};
   std::string whole_;
   size_t listed_ = 0;
+  size_t described_ = 0;
+  std::optional<size_t> gone_;  // the shard whose entries have left since they were listed
 };
 
 TEST_F(EntriesReaderTest, SequentialReadsListEachShardOnce) {
@@ -51,6 +66,27 @@ TEST_F(EntriesReaderTest, SequentialReadsListEachShardOnce) {
     EXPECT_EQ(read, whole_);
     EXPECT_EQ(listed_, shards_.size());
   }
+}
+
+// However many entries a pool has, a read takes the time of the few that it shows.
+TEST_F(EntriesReaderTest, OneReadDescribesFewEntriesMoreThanItShows) {
+  EntriesReader reader = make_reader();
+  size_t described_before = 0;
+  std::string read;
+  for (std::string piece; !(piece = reader.read(read.size(), 4096)).empty(); read += piece) {
+    const auto shown = static_cast<size_t>(std::ranges::count(piece, '\n'));
+    EXPECT_LE(described_ - described_before, shown + 2 * EntriesReader::kPieceEntries);
+    described_before = described_;
+  }
+  EXPECT_EQ(read, whole_);
+}
+
+TEST_F(EntriesReaderTest, EntriesThatHaveLeftAreNotListed) {
+  gone_ = 9;
+  EntriesReader reader = make_reader();
+  const std::string read = reader.read(0, whole_.size());
+  EXPECT_EQ(read.find("of a large shard"), std::string::npos);
+  EXPECT_EQ(described_, static_cast<size_t>(std::ranges::count(read, '\n')) - 1 + 2000);
 }
 
 TEST_F(EntriesReaderTest, NothingIsListedBeforeItIsRead) {
@@ -92,7 +128,9 @@ TEST_F(EntriesReaderTest, AnyNameIsOneFieldOfOneLine) {
 }
 
 TEST_F(EntriesReaderTest, AnEmptyPoolHasAHeader) {
-  EntriesReader reader(0, [](size_t) { return std::vector<EntryListing>(); });
+  EntriesReader reader(
+      0, [](size_t) { return std::vector<sys::Handle>(); },
+      [](sys::Handle) { return std::optional<EntryListing>(); });
   EXPECT_EQ(reader.read(0, 1000), entries_header());
   EXPECT_EQ(reader.read(entries_header().size(), 1000), "");
 }

@@ -17,7 +17,8 @@ class InsightTest : public test::PoolPartsTest {
   std::vector<EntryListing> list_all() {
     std::vector<EntryListing> all;
     for (size_t shard = 0; shard < Insight::kListingShards; ++shard)
-      for (EntryListing& listing : insight_->list_entries(shard)) all.push_back(std::move(listing));
+      for (const sys::Handle file : insight_->entries_of(shard))
+        if (auto listing = insight_->listing_of(file)) all.push_back(std::move(*listing));
     return all;
   }
 };
@@ -118,7 +119,7 @@ TEST_F(InsightTest, EachEntryIsListedOnce) {
   EXPECT_EQ(all[1].name, "g");
   EXPECT_EQ(all[1].tier, Entry::Tier::kDirty);
   EXPECT_TRUE(all[1].pinned);
-  EXPECT_TRUE(insight_->list_entries(Insight::kListingShards).empty());
+  EXPECT_TRUE(insight_->entries_of(Insight::kListingShards).empty());
   EXPECT_TRUE(state(gone).exists && state(nameless.ino).exists);
 }
 
