@@ -85,18 +85,6 @@ PoolOptions options_of(Pool& pool) {
   return options;
 }
 
-// Of a pool without a disk tier the settings of one mean nothing: the configuration may have had one when
-// they were set.
-Result<void> put_values(PoolOptions& options, const KeptPool& kept, uint64_t memory_bytes) {
-  for (const PoolSetting& setting : pool_settings()) {
-    const auto value = kept.values.find(setting.key);
-    if (value == kept.values.end() || (setting.needs_disk() && options.spill_path.empty())) continue;
-    if (auto set = set_pool_option(options, setting.key, value->second, memory_bytes); !set)
-      return fail(EINVAL, fmt::format("pool {}: {}", options.name, set.error().message));
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string KeptSettings::file_of(const Config& config) {
@@ -115,63 +103,13 @@ Result<KeptPools> KeptSettings::read(const std::string& file, uint64_t memory_by
   return kept ? Result<KeptPools>(kept->value_or(KeptPools())) : pass(kept);
 }
 
-Result<std::vector<PoolOptions>> KeptSettings::over(const Config& config, const KeptPools& kept,
-                                                    uint64_t memory_bytes) {
-  std::vector<PoolOptions> pools;
-  for (const PoolOptions& configured : config.pools) {
-    const auto its = kept.find(configured.name);
-    PoolOptions options = configured;
-    if (its != kept.end() && its->second.is_deleted) continue;
-    if (its != kept.end())
-      if (auto put = put_values(options, its->second, memory_bytes); !put) return pass(put);
-    pools.push_back(std::move(options));
-  }
-  for (const auto& [name, its] : kept) {
-    const bool is_configured =
-        std::ranges::find(config.pools, name, &PoolOptions::name) != config.pools.end();
-    if (!its.is_created || is_configured) continue;
-    PoolOptions options;
-    options.name = name;
-    if (auto put = put_values(options, its, memory_bytes); !put) return pass(put);
-    pools.push_back(std::move(options));
-  }
-  return pools;
-}
-
-void KeptSettings::tell(const Config& config, const KeptPools& kept) {
-  for (const PoolOptions& pool : config.pools) {
-    const auto its = kept.find(pool.name);
-    if (its == kept.end()) continue;
-    if (its->second.is_deleted)
-      log_info("pool {}: was deleted: `kvcachefs create {}` makes it again", pool.name, pool.name);
-    for (const auto& [key, value] : its->second.values)
-      log_info("pool {}: {} is {}, as it was set: `kvcachefs reset {} {}` takes that back", pool.name, key,
-               value, pool.name, key);
-  }
-  for (const auto& [name, its] : kept)
-    for (const auto& [key, value] : its.unknown)
-      log_warning("{}: {}unknown key '{}': it stays there, and has no effect", file_of(config),
-                  name.empty() ? "" : fmt::format("pool {}: ", name), key);
-}
-
-Result<std::vector<PoolOptions>> KeptSettings::served(const Config& config, const PoolOrigins& origins,
-                                                      uint64_t memory_bytes) {
-  const std::string file = file_of(config);
-  auto kept = read(file, memory_bytes);
-  auto pools = kept ? over(config, *kept, memory_bytes) : pass(kept);
-  if (!pools) return pools;
-  Config whole = config;
-  whole.pools = *pools;
-  auto good = check_pools(whole, origins, memory_bytes);
-  if (good) good = check_transport(whole, origins);
-  if (good) return pools;
-  if (kept->empty()) return pass(good);
-  return fail(EINVAL,
-              fmt::format("{} (with what {} has over the configuration)", good.error().message, file));
-}
-
-KeptSettings::KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes)
-    : file_(std::move(file)), config_(config), memory_bytes_(memory_bytes), kept_(std::move(kept)) {
+KeptSettings::KeptSettings(std::string file, const Config& config, Result<KeptPools> kept,
+                           uint64_t memory_bytes)
+    : file_(std::move(file)),
+      config_(config),
+      memory_bytes_(memory_bytes),
+      unreadable_(kept ? std::nullopt : std::optional(kept.error())),
+      kept_(std::move(kept).value_or(KeptPools())) {
   for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
   MutexLock writing(write_mutex_);
   in_file_ = kept_;
@@ -184,32 +122,72 @@ Result<std::vector<PoolOptions>> KeptSettings::served_pools() const {
 }
 
 void KeptSettings::began(const Pools& pools) {
+  PoolNotes notes;
+  for (const auto& pool : pools.list()) notes.written.insert_or_assign(pool->name(), options_of(*pool));
+  took_over(pools, std::move(notes));
+}
+
+void KeptSettings::took_over(const Pools& pools, std::optional<PoolNotes> notes) {
+  if (!notes) return began(pools);
   MutexLock lock(mutex_);
-  present_.clear();
-  for (const auto& pool : pools.list()) {
-    const PoolOptions& its = present_.insert_or_assign(pool->name(), options_of(*pool)).first->second;
-    // One that came by configure(), to a process that died: what it has counts as configured.
-    const auto kept = kept_.find(its.name);
-    if (kept == kept_.end() || !kept->second.is_created) configured_.try_emplace(its.name, its);
+  configured_.merge(notes->configured);
+  // A pool that an upgrade's configuration has no more, and that no client has created.
+  for (const auto& [name, options] : notes->written)
+    if (const auto kept = kept_.find(name); kept == kept_.end() || !kept->second.is_created)
+      configured_.try_emplace(name, options);
+  written_pools_ = present_ = std::move(notes->written);
+  const KeptPools before = kept_;
+  note_all(pools);
+  if (kept_ == before)
+    written_pools_ = present_;
+  else
+    ++versions_;
+}
+
+bool KeptSettings::is_in_configuration(std::string_view name) const {
+  return std::ranges::find(config_.pools, name, &PoolOptions::name) != config_.pools.end();
+}
+
+PoolNotes KeptSettings::notes() const {
+  MutexLock lock(mutex_);
+  PoolNotes notes{written_pools_, configured_};
+  std::erase_if(notes.configured, [&](const auto& pool) { return is_in_configuration(pool.first); });
+  return notes;
+}
+
+bool KeptSettings::is_written() const {
+  MutexLock lock(mutex_);
+  return written_ == versions_;
+}
+
+Result<void> KeptSettings::may_change() {
+  Version version;
+  {
+    MutexLock lock(mutex_);
+    version = {versions_, kept_, present_};
   }
+  return write(version);
 }
 
 // Only what a request has changed is found here: what a pool changes by itself is no setting.
-void KeptSettings::changed(const Pools& pools) {
+Result<void> KeptSettings::changed(const Pools& pools) {
   Version version;
   {
     MutexLock lock(mutex_);
     const KeptPools before = kept_;
     note_all(pools);
     // Another call may still be writing the same.
-    if (kept_ == before && written_ == versions_) return;
+    if (kept_ == before && written_ == versions_) {
+      written_pools_ = present_;
+      return {};
+    }
     version = next_version();
   }
-  write(version);
+  return write_change(version);
 }
 
 void KeptSettings::note_all(const Pools& pools) {
-  Options now;
+  OptionsByPool now;
   for (const auto& pool : pools.list()) now.insert_or_assign(pool->name(), options_of(*pool));
   for (const auto& [name, options] : now) {
     if (const auto known = present_.find(name); known != present_.end()) {
@@ -252,7 +230,7 @@ SettingOrigins::Answer KeptSettings::origin(const PoolOptions& present, std::str
   MutexLock lock(mutex_);
   const auto its = kept_.find(present.name);
   if (its != kept_.end() && its->second.values.contains(key))
-    return {Origin::kSet, written_ == versions_ && !file_.empty()};
+    return {Origin::kSet, written_ == versions_ && !file_.empty() && !unreadable_};
   const PoolSetting& setting = *find_pool_setting(key);
   const bool is_default = setting.get(configured_now(present)) == setting.get(PoolOptions());
   return {is_default ? Origin::kDefault : Origin::kConfigured, true};
@@ -263,14 +241,14 @@ PoolOptions KeptSettings::configured(const PoolOptions& present) const {
   return configured_now(present);
 }
 
-void KeptSettings::forget(const PoolOptions& present, std::string_view key) {
+Result<void> KeptSettings::forget(const PoolOptions& present, std::string_view key) {
   Version version;
   {
     MutexLock lock(mutex_);
     take_back(present, key);
     version = next_version();
   }
-  write(version);
+  return write_change(version);
 }
 
 void KeptSettings::take_back(const PoolOptions& present, std::string_view key) {
@@ -308,19 +286,36 @@ Result<PoolOptions> KeptSettings::configure(const PoolOptions& configured) {
   return options;
 }
 
+// A configured pool that is missing was deleted.
+void KeptSettings::not_made(std::string_view name) {
+  MutexLock lock(mutex_);
+  if (is_in_configuration(name))
+    kept_[std::string(name)].is_deleted = true;
+  else if (const auto its = configured_.find(name); its != configured_.end())
+    configured_.erase(its);
+}
+
 // A version that is older than one that was written by then is in that one.
-void KeptSettings::write(const Version& version) {
-  if (file_.empty()) return;
+Result<void> KeptSettings::write(const Version& version) {
+  if (unreadable_) return fail(unreadable_->code, unreadable_->message);
   MutexLock writing(write_mutex_);
   {
     MutexLock lock(mutex_);
-    if (version.number < written_) return;
+    if (version.number < written_) return {};
   }
-  if (const auto replaced = replace_file(version.pools); !replaced)
-    return log_error("{}: {}: what was changed of the pools is lost at the next start", file_,
-                     reason_of(replaced.error()));
+  if (const auto replaced = file_.empty() ? Result<void>() : replace_file(version.kept); !replaced)
+    return fail(replaced.error().code, fmt::format("{}: {}", file_, reason_of(replaced.error())));
   MutexLock lock(mutex_);
   written_ = version.number;
+  written_pools_ = version.present;
+  return {};
+}
+
+Result<void> KeptSettings::write_change(const Version& version) {
+  auto written = write(version);
+  if (!written)
+    log_error("{}: what was changed of the pools is lost at the next start", written.error().message);
+  return written;
 }
 
 // What another daemon or an editor has written since stays. The lock keeps another daemon from writing
@@ -335,7 +330,7 @@ Result<void> KeptSettings::replace_file(const KeptPools& pools) {
   auto there = read_in(directory_->get(), file_, memory_bytes_);
   if (!there) return pass(there);
   if (*there && **there != in_file_)
-    return fail(ESTALE, "has changed since this daemon read or wrote it, and stays as it is");
+    return fail(EBUSY, "has changed since this daemon read or wrote it, and stays as it is");
   const std::string text = format_kept_pools(pools);
   if (text.size() > kMostBytes) return fail(EFBIG);
   // A value that this version does not know may be nested in the file as it may not be on one line.

@@ -2,21 +2,24 @@
 // state directory, one for each mount point: values that were set, pools that were made, and configured pools
 // that were deleted. They go over the configuration. Any thread, but for read() and over(), which a start
 // calls. Failure: a file that cannot be read, is wrong or was cut short, or that another user may write to,
-// is EINVAL or the errno and one line that names it, and stays as it is; what cannot be written down, or
-// where another process has written since, is logged, and stands in the `settings` of its pool. A key that
-// is not known is no failure, because an older program is to start with the file of a newer one: it stays
-// in the file, and tell() warns of it.
+// is EINVAL or the errno and one line that names it, and stays as it is. may_change() refuses an order while
+// the file cannot be written, or another process has written it since; a change that took effect without
+// being written down is logged, and stands in the `settings` of its pool. A key that is not known is no
+// failure, because an older program is to start with the file of a newer one: it stays in the file, and
+// tell() warns of it.
 #pragma once
 
 #include <cerrno>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "daemon/config.h"
+#include "daemon/pool_list.h"
 #include "tier/pool/pools.h"
 #include "tier/pool/setting_origins.h"
 
@@ -54,47 +57,64 @@ class KeptSettings final : public SettingOrigins {
   static Result<std::vector<PoolOptions>> served(const Config& config, const PoolOrigins& origins,
                                                  uint64_t memory_bytes);
 
-  KeptSettings(std::string file, const Config& config, KeptPools kept, uint64_t memory_bytes);
+  // Of a file that could not be read nothing is known, and no order is taken.
+  KeptSettings(std::string file, const Config& config, Result<KeptPools> kept, uint64_t memory_bytes);
 
   // What a first start makes.
   Result<std::vector<PoolOptions>> served_pools() const EXCLUDES(mutex_);
   // What the pools have now is the state from which changed() finds what a client has changed.
   void began(const Pools& pools) EXCLUDES(mutex_);
-  // Returns when what has changed is written down.
-  void changed(const Pools& pools) EXCLUDES(mutex_, write_mutex_);
+  // The same for adopted pools. A difference between them and the predecessor's notes is an order that took
+  // effect and was not written down; the next may_change() or changed() writes it.
+  void took_over(const Pools& pools, std::optional<PoolNotes> notes) EXCLUDES(mutex_);
+  // For the list of pools.
+  PoolNotes notes() const EXCLUDES(mutex_);
+  bool is_written() const EXCLUDES(mutex_);
+  // An order asks before it takes effect. The file is written for this, so a failure, which names it, is
+  // found before the order is carried out.
+  Result<void> may_change() EXCLUDES(mutex_, write_mutex_);
+  // Returns when what has changed is written down. Failure: it could not be, and was logged.
+  Result<void> changed(const Pools& pools) EXCLUDES(mutex_, write_mutex_);
 
   Answer origin(const PoolOptions& present, std::string_view key) const override EXCLUDES(mutex_);
   PoolOptions configured(const PoolOptions& present) const override EXCLUDES(mutex_);
-  void forget(const PoolOptions& present, std::string_view key) override EXCLUDES(mutex_, write_mutex_);
+  Result<void> forget(const PoolOptions& present, std::string_view key) override
+      EXCLUDES(mutex_, write_mutex_);
   Result<PoolOptions> configure(const PoolOptions& configured) override EXCLUDES(mutex_);
+  void not_made(std::string_view name) override EXCLUDES(mutex_);
 
  private:
-  using Options = std::map<std::string, PoolOptions, std::less<>>;
+  static Result<void> put_values(PoolOptions& options, const KeptPool& kept, uint64_t memory_bytes);
+  bool is_in_configuration(std::string_view name) const;
   void note_all(const Pools& pools) REQUIRES(mutex_);
   void note_changes(const PoolOptions& before, const PoolOptions& now) REQUIRES(mutex_);
   void take_back(const PoolOptions& present, std::string_view key) REQUIRES(mutex_);
   PoolOptions configured_now(const PoolOptions& present) const REQUIRES(mutex_);
-  // What is to be written, and the how manieth it is.
+  // What is to be written, the how manieth it is, and of which pools.
   struct Version {
     uint64_t number = 0;
-    KeptPools pools;
+    KeptPools kept;
+    OptionsByPool present;
   };
-  Version next_version() REQUIRES(mutex_) { return {++versions_, kept_}; }
-  void write(const Version& version) EXCLUDES(mutex_, write_mutex_);
+  Version next_version() REQUIRES(mutex_) { return {++versions_, kept_, present_}; }
+  Result<void> write(const Version& version) EXCLUDES(mutex_, write_mutex_);
+  Result<void> write_change(const Version& version) EXCLUDES(mutex_, write_mutex_);
   Result<void> replace_file(const KeptPools& pools) REQUIRES(write_mutex_) EXCLUDES(mutex_);
 
   const std::string file_;
   const Config config_;
   const uint64_t memory_bytes_;
+  const std::optional<Error> unreadable_;      // why the file could not be read
   Mutex write_mutex_ ACQUIRED_BEFORE(mutex_);  // held over the write of the file
   Result<UniqueFd> directory_ GUARDED_BY(write_mutex_) = fail(ENOENT);
   KeptPools in_file_ GUARDED_BY(write_mutex_);  // as this daemon has read or written it
   mutable Mutex mutex_;
   uint64_t versions_ GUARDED_BY(mutex_) = 0;
-  Options configured_ GUARDED_BY(mutex_);
+  OptionsByPool configured_ GUARDED_BY(mutex_);
   KeptPools kept_ GUARDED_BY(mutex_);
-  Options present_ GUARDED_BY(mutex_);
-  uint64_t written_ GUARDED_BY(mutex_) = 0;  // the newest version that the file has
+  OptionsByPool present_ GUARDED_BY(mutex_);
+  uint64_t written_ GUARDED_BY(mutex_) = 0;         // the newest version that the file has
+  OptionsByPool written_pools_ GUARDED_BY(mutex_);  // the pools of that version
 };
 
 }  // namespace kvcachefs

@@ -1,9 +1,13 @@
-// The existing pools as text for a successor: their numbers and options. The text does not say which of them
-// were removed and are still in use: their memory tells that (MemoryArena::adopt). Any thread.
-// parse_pool_list() fails with EINVAL on text that format_pool_list() of this version does not write.
+// The existing pools as text for a successor: their numbers and options, and which of their settings are
+// written down for the next start. The text does not say which pools were removed and are still in use: their
+// memory tells that (MemoryArena::adopt). Any thread. parse_pool_list() fails with EINVAL on text that
+// format_pool_list() of this version does not write.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +22,21 @@ struct ListedPool {
   PoolOptions options;
 };
 
-std::string format_pool_list(const Pools& pools);
-Result<std::vector<ListedPool>> parse_pool_list(std::string_view text, uint64_t memory_bytes);
+using OptionsByPool = std::map<std::string, PoolOptions, std::less<>>;
+// A successor finds the orders that took effect and were not written down by the difference between the pools
+// and these notes (KeptSettings::took_over).
+struct PoolNotes {
+  OptionsByPool written;     // the pools as they were when the settings file was last written
+  OptionsByPool configured;  // the pools that a client has configured
+};
+
+struct PoolList {
+  std::vector<ListedPool> pools;
+  std::optional<PoolNotes> notes;  // nullopt: the predecessor's version wrote none
+};
+
+std::string format_pool_list(const Pools& pools, const PoolNotes& notes);
+Result<PoolList> parse_pool_list(std::string_view text, uint64_t memory_bytes);
 // The names of the pools that are served without their disk now.
 std::vector<std::string> names_without_disk(const Pools& pools);
 

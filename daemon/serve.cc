@@ -75,14 +75,14 @@ void wait_for_end(Session& session, const Workers& workers, Survivors& survivors
 
 // The list of pools that the process that died has left. Those that were removed, and their memory given
 // back, are left out of the result.
-Result<std::vector<ListedPool>> begin_adopting(Pools& pools, const Survivors& survivors) {
+Result<PoolList> begin_adopting(Pools& pools, const Survivors& survivors) {
   auto listed = parse_pool_list(survivors.pools(), pools.memory_bytes());
   if (!listed) return listed;
-  std::vector<ListedPool> there;
-  for (ListedPool& pool : *listed) {
+  PoolList there{{}, std::move(listed->notes)};
+  for (ListedPool& pool : listed->pools) {
     auto begun = pools.begin_adopting(pool.number, pool.options);
     if (begun)
-      there.push_back(std::move(pool));
+      there.pools.push_back(std::move(pool));
     else if (begun.error().code != ENOENT)
       return pass(begun);
   }
@@ -90,7 +90,7 @@ Result<std::vector<ListedPool>> begin_adopting(Pools& pools, const Survivors& su
 }
 
 Result<void> adopt_pools(Pools& pools, const std::vector<ListedPool>& there, Survivors& survivors,
-                         const RuntimeDir& runtime, Workers& workers) {
+                         const RuntimeDir& runtime, const KeptSettings& settings, Workers& workers) {
   fault_point("disks to come");
   for (const ListedPool& pool : there)
     if (auto its = pools.take_disk(pool.number, pool.options)) workers.read_before_use(its);
@@ -112,7 +112,7 @@ Result<void> adopt_pools(Pools& pools, const std::vector<ListedPool>& there, Sur
   std::vector<std::string> arenas;
   for (const auto& pool : pools.all()) arenas.push_back(pool->arena_path());
   runtime.clean_up(arenas);
-  return survivors.set_pools(format_pool_list(pools));
+  return survivors.set_pools(format_pool_list(pools, settings.notes()));
 }
 
 // Clients wait for a takeover, so it runs with a higher priority.
@@ -145,7 +145,7 @@ Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& p
   fault_point("taken over");
   auto there = begin_adopting(pools, survivors);
   if (!there) return pass(there);
-  settings.began(pools);
+  settings.took_over(pools, std::move(there->notes));
   // Over io_uring libfuse takes the requests, and hands over each.
   const bool in_part = !config.io_uring;
   const auto serve = [&] {
@@ -156,7 +156,8 @@ Result<void> take_over(const Config& config, const RuntimeDir& runtime, Pools& p
     haste.emplace();
   };
   if (in_part) serve();
-  if (auto adopted = adopt_pools(pools, *there, survivors, runtime, workers); !adopted) return adopted;
+  auto adopted = adopt_pools(pools, there->pools, survivors, runtime, settings, workers);
+  if (!adopted) return adopted;
   fault_point("pools adopted");
   session.all_found();
   if (!in_part) serve();
@@ -170,14 +171,15 @@ Result<void> begin(const Config& config, Pools& pools, KeptSettings& settings, S
   for (const PoolOptions& options : *served)
     if (auto pool = pools.create(options, Attaching::kBehind); !pool) return pass(pool);
   if (auto restored = workers.restore_disks(kRestorePatience); !restored) return restored;
-  if (auto kept = survivors.set_pools(format_pool_list(pools)); !kept) return kept;
   settings.began(pools);
+  if (auto kept = survivors.set_pools(format_pool_list(pools, settings.notes())); !kept) return kept;
   if (auto mounted = session.mount(config.seal.value_or(false)); !mounted) return mounted;
   workers.start_servers(server_threads_of(config));
   return {};
 }
 
-// A takeover does not depend on what was kept: if it cannot be read it stays as it is, and no more is kept.
+// A takeover does not depend on what was kept: if it cannot be read it stays as it is, and orders are
+// refused.
 std::unique_ptr<KeptSettings> keep_settings(const Config& config, uint32_t generation,
                                             uint64_t memory_bytes) {
   const std::string file = KeptSettings::file_of(config);
@@ -185,8 +187,16 @@ std::unique_ptr<KeptSettings> keep_settings(const Config& config, uint32_t gener
   if (!kept) log_error("{}", kept.error().message);
   if (!kept && generation == 0) return nullptr;
   if (kept && generation == 0) KeptSettings::tell(config, *kept);
-  return std::make_unique<KeptSettings>(kept ? file : std::string(), config, kept.value_or(KeptPools()),
-                                        memory_bytes);
+  return std::make_unique<KeptSettings>(file, config, std::move(kept), memory_bytes);
+}
+
+// The list of pools notes what is in the settings file, so it is written after the file.
+Result<void> write_changes(KeptSettings& settings, const Pools& pools,
+                           const std::function<Result<void>()>& list_pools) {
+  fault_point("order in effect");
+  auto written = settings.changed(pools);
+  if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
+  return written;
 }
 
 ServerInfo describe(const Config& config, const Survivors& survivors, uint32_t generation,
@@ -245,6 +255,8 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   const HostMemoryReader host_memory;
   const uint64_t memory_bytes = host_memory.read().total_bytes;
   const MemoryRules memory_rules = {memory_reserve_of(config, memory_bytes), config.shrink_floor.value};
+  const auto settings = keep_settings(config, generation, memory_bytes);
+  if (!settings) return kExitFailure;
   Pools pools({.directory = runtime.pools_directory(),
                .memory_bytes = memory_bytes,
                .reserve_bytes = memory_rules.reserve_bytes,
@@ -259,10 +271,9 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                         .options_changed = [&] { return list_pools(); }}});
   list_pools = [&] {
     MutexLock lock(listing);
-    return survivors.set_pools(format_pool_list(pools));
+    return survivors.set_pools(format_pool_list(pools, settings->notes()));
   };
-  const auto settings = keep_settings(config, generation, memory_bytes);
-  if (!settings) return kExitFailure;
+  const auto pools_changed = [&] { return write_changes(*settings, pools, list_pools); };
   Session session(pools, backing, survivors, invalidator,
                   {.mountpoint = config.mountpoint.string(),
                    .io_uring = config.io_uring,
@@ -272,11 +283,8 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
                    .generation = generation,
                    .control_group = config.control_group,
                    .info = describe(config, survivors, generation, memory_bytes),
-                   .pools_changed =
-                       [&] {
-                         settings->changed(pools);
-                         if (auto kept = list_pools(); !kept) log_error("{}", kept.error().message);
-                       },
+                   .may_change_pools = [&] { return settings->may_change(); },
+                   .pools_changed = pools_changed,
                    .origins = settings.get()});
   Workers workers(session, pools, evictor_wakeup);
   const auto begun = generation > 0
@@ -286,6 +294,8 @@ int serve(const Config& config, const RuntimeDir& runtime, Survivors& survivors,
   AwayDisks away_disks(pools, audience.handovers);
   MemoryWatch memory_watch(pools, memory_rules, host_memory);
   workers.start(server_threads_of(config));
+  // What the process before has changed and not written down, and no client orders again.
+  if (!settings->is_written()) workers.do_behind([&] { (void)pools_changed(); });
   workers.watch(away_disks);
   if (memory_rules.exist()) workers.watch(memory_watch);
   const bool negotiated = session.wait_until_negotiated(kNegotiationTime);

@@ -185,6 +185,13 @@ bool Workers::start_helper(const std::shared_ptr<Pool>& pool, WaitingLane& lane)
   return true;
 }
 
+void Workers::do_behind(WaitingLane::Job job) {
+  const auto pools = pools_.list();
+  if (pools.empty()) return job();
+  WaitingLane& lane = pools.front()->settings().orders();
+  if (!lane.hand_over(job, [&] { return start_helper(pools.front(), lane); })) job();
+}
+
 void Workers::join_ended_helpers() {
   MutexLock lock(mutex_);
   std::erase_if(helpers_, [](Passing& helper) {

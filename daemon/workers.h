@@ -44,6 +44,8 @@ class Workers {
   Result<void> restore_disks(std::chrono::milliseconds patience) EXCLUDES(mutex_);
   // The call starts all others, and those that carry out what was put aside.
   void start(unsigned server_threads);
+  // The job is done on a thread that no request waits for. It comes after start().
+  void do_behind(WaitingLane::Job job) EXCLUDES(mutex_);
   // The call looks regularly whether the disk of a pool without its disk can be had again, if there is such a
   // pool. It comes after start().
   void watch(AwayDisks& disks);

@@ -120,7 +120,7 @@ void getattr(const Request& request, fuse_ino_t ino, fuse_file_info*) {
 // The attributes of a pool's root are settings of the pool. They are written down behind the call, which any
 // owner may make as often as he likes.
 void root_has_changed(Server& server, const std::shared_ptr<Pool>& pool) {
-  WaitingLane::Job job = [&server] { server.pools_changed(); };
+  WaitingLane::Job job = [&server] { (void)server.pools_changed(); };
   WaitingLane& lane = pool->settings().orders();
   if (!server.start_helper || !lane.hand_over(job, [&] { return server.start_helper(pool, lane); })) job();
 }

@@ -34,6 +34,7 @@ void ControlFiles::describe(const ServerInfo& info) {
     auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
     if (!wanted) return pass(wanted);
     auto made = pools.create(*wanted);
+    if (!made && origins != nullptr) origins->not_made(wanted->name);
     return made ? Result<void>() : pass(made);
   };
   described->access_log = [&pools = pools_] { return AccessLogReader::open(pools); };

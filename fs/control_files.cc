@@ -316,7 +316,7 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
     auto done = file.write(*server(), order);
     // A process that died has made the pool.
     if (!done && done.error().code == EEXIST && request.attempted) done = {};
-    if (done) server_of(request).pools_changed();
+    if (done) (void)server_of(request).pools_changed();  // the configuration keeps the pool
     return done;
   }
   const PoolFile* file = writable_file(id);
@@ -334,9 +334,12 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   }
   if (text.size() > kMostOrderBytes) return fail(EINVAL);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  const bool is_kept = changes_settings(*file);
+  if (auto may = is_kept ? server_of(request).may_change_pools() : Result<void>(); !may) return may;
   auto done = file->write(*pool, text);
-  if (done) server_of(request).pools_changed();
-  return done;
+  if (!done) return done;
+  if (auto written = server_of(request).pools_changed(); is_kept) return written;
+  return {};
 }
 
 Result<size_t> ControlFiles::record(const Request& request, NodeId id, std::string_view text, uint64_t handle,

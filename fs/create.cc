@@ -99,12 +99,17 @@ void make_pool(const Request& request, const char* name, mode_t mode) {
   Server& server = server_of(request);
   if (std::string_view(name) == kMountControlName) return reply_error(request, {EEXIST, {}});
   if (auto may = need_administrator(request); !may) return reply_error(request, std::move(may.error()));
+  if (auto may = server.may_change_pools(); !may) return reply_error(request, std::move(may.error()));
   const fuse_ctx* caller = fuse_req_ctx(request);
   if (!server.pools.find(std::string_view(name))) server.survivors.requests().attempt(request.unique);
   auto pool = server.pools.create_default(name, mode & 07777, caller->uid, caller->gid);
   if (!pool && !(request.attempted && pool.error().code == EEXIST))
     return reply_error(request, std::move(pool.error()));
-  server.pools_changed();
+  // A pool that the next start would lack is not made; one that a client uses by now stays.
+  if (auto written = server.pools_changed(); !written && server.pools.remove(name)) {
+    (void)server.pools_changed();
+    return reply_error(request, std::move(written.error()));
+  }
   lookup(request, NodeId::kRoot, name);
 }
 

@@ -78,11 +78,14 @@ void rmdir(const Request& request, fuse_ino_t parent, const char* name) {
   Result<void> removed;
   if (const auto pool = server.pools.find(std::string_view(name))) {
     removed = settle_catalog(*pool);
+    if (removed) removed = server.may_change_pools();
     if (removed) server.survivors.requests().attempt(request.unique);
   }
   if (removed) removed = server.pools.remove(name);
   if (!removed && removed.error().code == ENOENT && request.attempted) removed = {};
-  server.pools_changed();
+  if (removed)
+    if (auto written = server.pools_changed(); !written)
+      removed = std::unexpected(in_effect(written.error()));
   reply_outcome(request, std::move(removed));
 }
 

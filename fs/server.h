@@ -48,7 +48,9 @@ struct Server {
   WaitingCopies copies;
   Listings listings;
   std::function<void(fuse_conn_info*)> negotiate;  // at INIT
-  std::function<void()> pools_changed;             // called when a pool was made, removed or changed
+  // Before a pool is made, removed or changed, and afterwards (fs/session.h).
+  std::function<Result<void>()> may_change_pools;
+  std::function<Result<void>()> pools_changed;
   // Starts a thread for a lane of the pool (tier/pool/waiting_lane.h); false: none can be had. Empty: each
   // request is done in the thread that took it.
   std::function<bool(const std::shared_ptr<Pool>&, WaitingLane&)> start_helper;

@@ -117,6 +117,7 @@ Session::Session(Pools& pools, SessionBacking& backing, Survivors& survivors, In
               .copies = WaitingCopies(options_.info.memory_bytes),
               .listings = Listings(),
               .negotiate = [this](fuse_conn_info* connection) { negotiate(connection); },
+              .may_change_pools = options_.may_change_pools,
               .pools_changed = options_.pools_changed,
               .start_helper = {}},
       in_part_(pools),

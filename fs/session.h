@@ -31,8 +31,11 @@ class Session {
     uint32_t generation = 0;
     std::optional<gid_t> control_group = {};  // of ControlFiles
     ServerInfo info = {};  // completed with what is negotiated before a request is answered
-    std::function<void()> pools_changed = [] {};  // called by requests that made or changed a pool
-    SettingOrigins* origins = nullptr;            // of the pools' settings
+    // Called by requests before they make or change a pool, and afterwards. Failure: the change cannot be, or
+    // was not, written down for the next start.
+    std::function<Result<void>()> may_change_pools = [] { return Result<void>(); };
+    std::function<Result<void>()> pools_changed = [] { return Result<void>(); };
+    SettingOrigins* origins = nullptr;  // of the pools' settings
   };
   Session(Pools& pools, SessionBacking& backing, Survivors& survivors, Invalidator& invalidator,
           Options options);

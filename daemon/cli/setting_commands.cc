@@ -28,7 +28,7 @@ CliResult<std::vector<Setting>> settings_of(const MountTree& tree, const std::st
   return settings;
 }
 
-// What was done holds all the same, so that this is no failure.
+// Earlier changes may not be written down yet, as those of the directory's mode.
 void warn_of_what_is_lost(const MountTree& tree, const std::string& pool, std::ostream& error) {
   std::string keys;
   for (const Setting& its : settings_of(tree, pool).value_or(std::vector<Setting>()))

@@ -244,8 +244,7 @@ Result<void> write_reset(ControlledPool& target, std::string_view text) {
   const bool is_same = setting->get(wanted) == setting->get(present);
   if (!is_of_disk && !is_same)
     if (auto applied = target.apply(key, wanted); !applied) return applied;
-  target.origins->forget(target.pool->settings().options(), key);
-  return {};
+  return target.origins->forget(target.pool->settings().options(), key);
 }
 
 constexpr std::array kFiles = {
@@ -314,6 +313,11 @@ static_assert(has_own_numbers(kFiles));
 
 std::span<const PoolFile> pool_files() {
   return kFiles;
+}
+
+bool changes_settings(const PoolFile& file) {
+  const auto settings = pool_settings();
+  return file.name == "reset" || std::ranges::find(settings, file.name, &PoolSetting::file) != settings.end();
 }
 
 }  // namespace kvcachefs

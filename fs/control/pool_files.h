@@ -14,5 +14,6 @@ namespace kvcachefs {
 using PoolFile = ControlFile<ControlledPool>;
 
 std::span<const PoolFile> pool_files();
+bool changes_settings(const PoolFile& file);  // an order to it changes what the pool has at the next start
 
 }  // namespace kvcachefs

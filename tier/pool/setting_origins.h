@@ -27,11 +27,13 @@ class SettingOrigins {
   // served.
   virtual PoolOptions configured(const PoolOptions& present) const = 0;
   // The setting is the configuration's again, or will be at the next start. The pool's present options may
-  // have changed by that already.
-  virtual void forget(const PoolOptions& present, std::string_view key) = 0;
+  // have changed by that already. Failure: it could not be written down.
+  virtual Result<void> forget(const PoolOptions& present, std::string_view key) = 0;
   // The pool counts as one that the configuration has, with these options; the answer has what was set of it
   // at an earlier time.
   virtual Result<PoolOptions> configure(const PoolOptions& configured) = 0;
+  // The pool of that name, for which configure() was called, could not be made.
+  virtual void not_made(std::string_view name) = 0;
 };
 
 }  // namespace kvcachefs
