@@ -18,6 +18,7 @@ struct PoolCounters {
   std::atomic<uint64_t> discards{0};   // last copies dropped
   std::atomic<uint64_t> discarded_bytes{0};
   std::atomic<uint64_t> expired{0};                // of them those whose time had come (user.kv.expires)
+  std::atomic<uint64_t> group_discards{0};         // of them those that left with another of their group
   std::atomic<uint64_t> directories_reclaimed{0};  // empty directories removed to regain their inodes
   std::atomic<uint64_t> reservations{0};
   std::atomic<uint64_t> reservation_waits{0};  // reservations that had to wait for the evictor
@@ -39,6 +40,7 @@ struct PoolCounters {
   std::atomic<uint64_t> promote_waits{0};     // opens that waited for a promotion
   std::atomic<uint64_t> served_from_disk{0};  // opens served from the disk for lack of memory
   std::atomic<uint64_t> checksum_errors{0};
+  std::atomic<uint64_t> damaged_discards{0};  // entries dropped because their copy on the disk was damaged
   std::atomic<uint64_t> disk_discards{0};     // entries dropped because the disk was full
   std::atomic<uint64_t> overrun_discards{0};  // dirty entries dropped because the disk was too slow
   std::atomic<uint64_t> admitted_bytes{0};

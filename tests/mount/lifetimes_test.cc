@@ -173,9 +173,28 @@ TEST_F(LifetimesTest, AnEntryExpires) {
   EXPECT_TRUE(exists(path("later")));
   ASSERT_EQ(set_xattr(path("later"), "user.kv.expires", "1"), 0);
   EXPECT_TRUE(eventually([&] { return !exists(path("later")); }));
+  EXPECT_EQ(stat("expired"), 1);
+  EXPECT_EQ(stat("disk_discards"), 0) << "the disk is not full";
   stop();
   start();
   EXPECT_FALSE(exists(path("later")));
+}
+
+// The group of a cold entry leaves with the entry, whatever its members have on the disk.
+TEST_F(LifetimesTest, AGroupThatExpiresIsNotLostToAFullDisk) {
+  start();
+  for (const char* name : {"a", "b", "c"}) store_with(name, {}, {{"group", "g"}});
+  store_with("other", {}, {{"group", "h"}});
+  wait_for_index();
+  make_all_cold();
+  ASSERT_EQ(set_xattr(path("a"), "user.kv.expires", "1"), 0);
+  EXPECT_TRUE(eventually([&] { return !exists(path("a")); }));
+  EXPECT_FALSE(exists(path("b")) || exists(path("c")));
+  EXPECT_TRUE(exists(path("other")));
+  EXPECT_EQ(stat("disk_discards"), 0) << "the disk is not full";
+  EXPECT_EQ(stat("expired"), 1);
+  EXPECT_EQ(stat("group_discards"), 2);
+  EXPECT_EQ(stat("discards"), 3);
 }
 
 TEST_F(LifetimesTest, AnOpenEntryExpiresAfterItsClose) {

@@ -138,6 +138,8 @@ TEST_F(ScrubTest, ADamagedColdEntryIsDiscarded) {
   EXPECT_EQ(seen["damaged"], "3");
   EXPECT_EQ(seen["entries_done"], std::to_string(kEntries));
   EXPECT_EQ(mount_->stat_value("checksum_errors"), 3);
+  EXPECT_EQ(mount_->stat_value("damaged_discards"), 3);
+  EXPECT_EQ(mount_->stat_value("disk_discards"), 0) << "the disk is not full";
   for (int entry = 0; entry < kEntries; ++entry) {
     std::string content;
     const bool damaged = entry == 0 || entry == 7 || entry == 23;

@@ -15,6 +15,8 @@ enum class RemovalReason {
   kReplaced,   // a client gave its last name to another
   kEvicted,    // memory was wanted, and the disk does not have it
   kDiscarded,  // space on the disk was wanted
+  kExpired,    // its time had come (user.kv.expires)
+  kWithGroup,  // another of its group left (user.kv.group)
   kDamaged,    // its copy on the disk is not what was stored
 };
 

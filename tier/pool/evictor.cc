@@ -192,7 +192,7 @@ Evictor::Attempt Evictor::evict_one(Effort effort, EvictResult& result) {
   };
   const Attempt attempt = evict(is_needed);
   if (attempt != Attempt::kNeeded) return attempt;
-  if (remove_with_another(leaf, result) != Attempt::kFreed) return evict(false);
+  if (remove_with_another(leaf, RemovalReason::kEvicted, result) != Attempt::kFreed) return evict(false);
   give_back(victim->ino, Attempt::kFreed);
   return Attempt::kFreed;
 }
@@ -213,7 +213,8 @@ Evictor::Attempt Evictor::evict_entry(EntryTable::Shard& shard, Entry& entry, Ef
   if (!clean && goes_to_disk_first(entry, effort)) return Attempt::kSpilling;
   if (!clean && is_needed) return Attempt::kNeeded;
   const auto group = index_.groups().of(entry.policy.ino);
-  const Attempt attempt = clean ? drop_memory(entry, result) : discard(shard, entry, result);
+  const Attempt attempt =
+      clean ? drop_memory(entry, result) : discard(shard, entry, RemovalReason::kEvicted, result);
   if (attempt == Attempt::kFreed && group != nullptr) others_follow(group, !clean);
   return attempt;
 }
@@ -252,7 +253,8 @@ bool Evictor::goes_to_disk_first(Entry& entry, Effort effort) {
   return true;
 }
 
-Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, RemovalReason reason,
+                                  EvictResult& result) {
   auto fd = arena_.open(handle_of(entry), O_RDONLY | O_NONBLOCK);
   // F_WRLCK on a read-only descriptor succeeds exactly when no other open or mapping of the file exists.
   const bool free = fd && sys::set_lease(fd->get(), F_WRLCK);
@@ -271,7 +273,7 @@ Evictor::Attempt Evictor::discard(EntryTable::Shard& shard, Entry& entry, EvictR
   }
   ++result.entries;
   result.bytes += entry.memory.charged_bytes;
-  tree_.gone(shard, entry, RemovalReason::kEvicted);
+  tree_.gone(shard, entry, reason);
   return Attempt::kFreed;
 }
 

@@ -89,7 +89,8 @@ class Evictor : DiskPart {
   Attempt evict_entry(EntryTable::Shard& shard, Entry& entry, Effort effort, bool is_needed,
                       EvictResult& result) REQUIRES(shard.mutex);
   bool goes_to_disk_first(Entry& entry, Effort effort);
-  Attempt discard(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  Attempt discard(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, EvictResult& result)
+      REQUIRES(shard.mutex);
   // Evicts the memory of a clean entry.
   Attempt drop_memory(Entry& entry, EvictResult& result);
   void make_disk_room();
@@ -111,8 +112,10 @@ class Evictor : DiskPart {
   Attempt has_expired(const Entry& entry, uint64_t& again_ms) const;
   bool may_go_now(const Entry& entry) const;
   // Of a group only one that has not left it.
-  Attempt remove_with_another(uint64_t ino, EvictResult& result, const EntryGroups::Group* group = nullptr);
-  Attempt remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) REQUIRES(shard.mutex);
+  Attempt remove_with_another(uint64_t ino, RemovalReason reason, EvictResult& result,
+                              const EntryGroups::Group* group = nullptr);
+  Attempt remove_now(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, EvictResult& result)
+      REQUIRES(shard.mutex);
 
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
   bool make_inode_room();

@@ -40,7 +40,7 @@ bool Evictor::discard_coldest(bool over_alone) {
   if (!ino) return false;
   if (const uint64_t leaf = first_to_leave(*ino); leaf != *ino) {
     EvictResult removed;
-    if (remove_with_another(leaf, removed) == Attempt::kFreed) {
+    if (remove_with_another(leaf, RemovalReason::kDiscarded, removed) == Attempt::kFreed) {
       give_back(*ino, Attempt::kFreed);
       return true;
     }

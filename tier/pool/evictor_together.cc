@@ -76,7 +76,7 @@ std::optional<Evictor::Attempt> Evictor::evict_follower(Effort effort, EvictResu
     return Attempt::kBusy;
   }
   if (index_.groups().of(ino) != group) return Attempt::kBusy;
-  if (removes) return remove_with_another(ino, result, group.get());
+  if (removes) return remove_with_another(ino, RemovalReason::kWithGroup, result, group.get());
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
   if (entry == nullptr || !entry->evictable() || entry->stage != Entry::Stage::kCandidate)
@@ -97,7 +97,7 @@ bool Evictor::evict_followers() {
 
 // For its own sake it would stay: what the disk is to have and does not have yet, and what is in use or
 // pinned.
-Evictor::Attempt Evictor::remove_with_another(uint64_t ino, EvictResult& result,
+Evictor::Attempt Evictor::remove_with_another(uint64_t ino, RemovalReason reason, EvictResult& result,
                                               const EntryGroups::Group* group) {
   EntryTable::Shard& shard = entries_.shard(ino);
   const LockedEntry entry(shard, ino);
@@ -108,7 +108,7 @@ Evictor::Attempt Evictor::remove_with_another(uint64_t ino, EvictResult& result,
     if (!file || group_of(file->get()) != EntryGroups::name_of(*group)) return Attempt::kBusy;
   }
   const bool is_promised = disk_.durability() != Durability::kNone && entry->tier == Entry::Tier::kDirty;
-  return is_promised ? Attempt::kBusy : remove_now(shard, *entry, result);
+  return is_promised ? Attempt::kBusy : remove_now(shard, *entry, reason, result);
 }
 
 bool Evictor::may_go_now(const Entry& entry) const {
@@ -117,11 +117,11 @@ bool Evictor::may_go_now(const Entry& entry) const {
   return entry.closed() && !disk_is_busy;
 }
 
-Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, EvictResult& result) {
+Evictor::Attempt Evictor::remove_now(EntryTable::Shard& shard, Entry& entry, RemovalReason reason,
+                                     EvictResult& result) {
   if (!may_go_now(entry)) return Attempt::kBusy;
-  if (entry.tier != Entry::Tier::kCold) return discard(shard, entry, result);
-  return tree_.discard_cold(shard, entry, RemovalReason::kDiscarded, Tree::kNamesAtOnce) ? Attempt::kFreed
-                                                                                         : Attempt::kBusy;
+  if (entry.tier != Entry::Tier::kCold) return discard(shard, entry, reason, result);
+  return tree_.discard_cold(shard, entry, reason, Tree::kNamesAtOnce) ? Attempt::kFreed : Attempt::kBusy;
 }
 
 // What the entry says now counts: it may have been given another time since it was read. By the host's clock:
@@ -149,9 +149,9 @@ void Evictor::expire(const sys::Handle& expired, const std::shared_ptr<const Ent
     if (entry != nullptr && entry->generation == expired.generation && !entry->removed)
       attempt = has_expired(*entry, again_ms);
     EvictResult result;
-    if (attempt == Attempt::kFreed && group == nullptr) attempt = remove_now(shard, *entry, result);
+    if (attempt == Attempt::kFreed && group == nullptr)
+      attempt = remove_now(shard, *entry, RemovalReason::kExpired, result);
   }
-  if (attempt == Attempt::kFreed && group == nullptr) count(counters_.expired);
   if (attempt == Attempt::kFreed && group != nullptr &&
       !(has_read_all_ && others_follow(group, true, expired)))
     attempt = Attempt::kBusy;

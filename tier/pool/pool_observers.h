@@ -26,10 +26,29 @@ class CountingObserver final : public EntryObserver {
     if (reason == RemovalReason::kDeleted || reason == RemovalReason::kReplaced) return;
     count(counters_.discards);
     count(counters_.discarded_bytes, entry.memory.charged_bytes);
-    if (reason != RemovalReason::kEvicted) count(counters_.disk_discards);
+    if (auto* const counter = counter_of(reason)) count(*counter);
   }
 
  private:
+  // nullptr: `discards` less the others is their number.
+  std::atomic<uint64_t>* counter_of(RemovalReason reason) {
+    switch (reason) {
+      case RemovalReason::kDiscarded:
+        return &counters_.disk_discards;
+      case RemovalReason::kExpired:
+        return &counters_.expired;
+      case RemovalReason::kWithGroup:
+        return &counters_.group_discards;
+      case RemovalReason::kDamaged:
+        return &counters_.damaged_discards;
+      case RemovalReason::kDeleted:
+      case RemovalReason::kReplaced:
+      case RemovalReason::kEvicted:
+        break;
+    }
+    return nullptr;
+  }
+
   PoolCounters& counters_;
 };
 

@@ -81,7 +81,7 @@ TEST_F(CliTest, ShowsOnePool) {
             "entry size    auto 2M\n"
             "opens         10234 hits, 121 misses (99% hits)\n"
             "changes       6500 created, 380 removed\n"
-            "evictions     412, 412 discarded (24G)\n"
+            "evictions     412, 412 discarded (24G): 0 expired, 0 with their group\n"
             "reservations  6500, 12 waited 34 ms in all, 0 failed, 0 times ENOSPC\n"
             "I/O           passthrough\n");
 }

@@ -108,10 +108,15 @@ TEST_F(PoolObserversTest, ALastCopyThatGoesIsADiscard) {
   EXPECT_EQ(counters_.disk_discards, 0u) << "memory was wanted, not the disk";
   remove(make_cold(store(2)), RemovalReason::kDiscarded);
   remove(make_cold(store(3)), RemovalReason::kDamaged);
-  EXPECT_EQ(counters_.discards, 3u);
-  EXPECT_EQ(counters_.discarded_bytes, 3 * kBytes) << "a cold entry's are those that it had";
-  EXPECT_EQ(counters_.disk_discards, 2u);
-  EXPECT_EQ(counters_.evictions, 2u) << "those of the cold ones";
+  remove(make_cold(store(4)), RemovalReason::kExpired);
+  remove(make_cold(store(5)), RemovalReason::kWithGroup);
+  EXPECT_EQ(counters_.discards, 5u);
+  EXPECT_EQ(counters_.discarded_bytes, 5 * kBytes) << "a cold entry's are those that it had";
+  EXPECT_EQ(counters_.disk_discards, 1u);
+  EXPECT_EQ(counters_.damaged_discards, 1u);
+  EXPECT_EQ(counters_.expired, 1u);
+  EXPECT_EQ(counters_.group_discards, 1u);
+  EXPECT_EQ(counters_.evictions, 4u) << "those of the cold ones";
 }
 
 TEST_F(PoolObserversTest, TheKernelHearsOfTheFirstWriter) {
