@@ -10,6 +10,7 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -198,6 +199,45 @@ TEST_F(SpillChoiceTest, SuccessorsOfWhatSeveralThreadsOpen) {
   make_all_cold();
   open_by_threads(1);
   EXPECT_TRUE(eventually([&] { return tier_of(names[1]) == "clean"; })) << "e-1 follows e-0";
+}
+
+// The pool holds a third of these entries. What prefetches have come to is known when all are cold again.
+TEST_F(SpillChoiceTest, PrefetchBacksOffWhereItDoesNotHelp) {
+  start({.size = "16M"});
+  auto names = fill_pool("e", 36);
+  const auto follow = [&] {
+    for (size_t i = 0; i < names.size(); ++i) {
+      EXPECT_NE(read_file(names[i]), "");
+      if (i + 1 == names.size()) break;
+      EXPECT_TRUE(eventually([&] { return tier_of(names[i + 1]) != "cold"; })) << names[i + 1];
+      if (HasFailure()) return;
+    }
+  };
+  ASSERT_EQ(open_in_order(names, names.size()), 0);
+  make_all_cold();
+  ASSERT_EQ(open_in_order(names, names.size()), 0);
+  for (int round = 0; round < 2; ++round) follow();
+  make_all_cold();
+  const int64_t useful = stat("prefetch_useful"), wasted = stat("prefetch_wasted");
+  EXPECT_GT(useful, 60) << "an order that comes again helps";
+  EXPECT_LT(wasted, 20);
+  std::mt19937 random(1);
+  for (int round = 0; round < 12; ++round) {
+    std::ranges::shuffle(names, random);
+    ASSERT_EQ(open_in_order(names, names.size()), 0);
+  }
+  make_all_cold();
+  const int64_t of_no_use = stat("prefetch_wasted");
+  EXPECT_LT(of_no_use - wasted, 80) << "of " << 12 * names.size() << " opens";
+  for (int round = 0; round < 6; ++round) {
+    std::ranges::shuffle(names, random);
+    ASSERT_EQ(open_in_order(names, names.size()), 0);
+  }
+  make_all_cold();
+  EXPECT_LT(stat("prefetch_wasted") - of_no_use, 10);
+  // The order comes again: so do the prefetches.
+  for (int round = 0; round < 12; ++round) ASSERT_EQ(open_in_order(names, names.size()), 0);
+  follow();
 }
 
 TEST_F(SpillChoiceTest, SuccessorsStayWherePrefetchIsOff) {

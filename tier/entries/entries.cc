@@ -45,7 +45,7 @@ void Entries::opened(Entry& entry, bool writer, bool from_disk, uint64_t client)
     candidates_.opened(entry);
   }
   tell(entry, &EntryObserver::opened, writer, client);
-  entry.disk.prefetched = false;
+  entry.disk.prefetched = entry.disk.guessed = false;
 }
 
 bool Entries::writer_closed(Entry& entry) {

@@ -127,6 +127,7 @@ struct DiskFacts {
   Move move = Move::kNone;         // what copies it now: the spiller, or the promoter
   bool awaited = false;            // promoted, and its waiters have not all been told
   bool prefetched = false;         // promoted before a client asked for it, and not opened after that
+  bool guessed = false;            // the prefetcher expects its next open, and none has come yet
   uint8_t name_class = 0;          // of its first name (SizesByName); 0: unknown
 
   // What only an entry needs that the disk has: one without a disk pays for the pointer alone.

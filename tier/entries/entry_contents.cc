@@ -71,7 +71,7 @@ void EntryContents::evicted(Entry& entry) {
   }
   if (is_published) entries_.tell(entry, &EntryObserver::published);
   entries_.tell(entry, &EntryObserver::evicted);
-  entry.disk.prefetched = false;
+  entry.disk.prefetched = entry.disk.guessed = false;
 }
 
 void EntryContents::promoted(Entry& entry, bool asked_for) {

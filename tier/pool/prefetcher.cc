@@ -10,21 +10,34 @@ namespace kvcachefs {
 constexpr int kAheadPriority = -1000;  // below all ordered prefetches
 
 void Prefetcher::opened(const Entry& entry, bool, uint64_t client) {
+  // Threads that meet here may pass the limit by a few.
+  if (entry.disk.guessed && credit_ < kMostCredit) credit_ += kGainOfOpen;
   DiskTier* const tier = disk_.tier();
   if (tier != nullptr && auto_ && client != 0)
     tier->successors.opened(client, entry.policy.ino, now_coarse_ms());
+}
+
+bool Prefetcher::may_guess() {
+  if (credit_.fetch_sub(1) > 0) return true;
+  ++credit_;
+  if (++not_followed_ % kGuessesPerTrial == 0) ++credit_;
+  return false;
 }
 
 void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
   DiskTier* const tier = disk_.tier();
   if (tier == nullptr || !auto_ || client == 0) return;
   for (const uint64_t next : tier->successors.after(ino)) {
-    const auto is_cold = [&] {
+    const auto is_wanted = [&] {
       const LockedEntry entry(entries_.shard(next), next);
-      return entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold &&
-             !entry->disk.promoting();
+      const bool is_cold = entry != nullptr && !entry->removed && entry->tier == Entry::Tier::kCold &&
+                           !entry->disk.promoting();
+      // A guess whose promotion found no memory is made again, and counts once.
+      if (!is_cold || (!entry->disk.guessed && !may_guess())) return false;
+      entry->disk.guessed = true;
+      return true;
     };
-    if (is_cold()) (void)tier->promoter.request(next, kAheadPriority);
+    if (is_wanted()) (void)tier->promoter.request(next, kAheadPriority);
   }
 }
 

@@ -141,6 +141,37 @@ TEST_F(PrefetcherTest, WhatAClientOpenedNextTheLastTimeIsAskedFor) {
   EXPECT_EQ(tier().promoter.queued(), 0u) << "it is in memory";
 }
 
+// An order of opens that never comes again: each pair is learned, opened by its first entry, and left.
+TEST_F(PrefetcherTest, GuessesThatDoNotComeTrueBecomeFew) {
+  attach_disk();
+  const uint64_t f = store_cold("f", 1);
+  const uint64_t g = store_cold("g", 2);
+  const auto guesses = [&](int opens) {
+    int made = 0;
+    for (int i = 0; i < opens; ++i) {
+      open_ahead(f, kClient);
+      EXPECT_TRUE(all_ended());
+      made += state(g).tier == Entry::Tier::kClean ? 1 : 0;
+      if (state(g).tier == Entry::Tier::kClean) make_cold(g);  // unused
+    }
+    return made;
+  };
+  for (const uint64_t its : {f, g}) open_ahead(its, kClient);
+  EXPECT_EQ(guesses(100), 16);
+  const int later = guesses(1000);
+  EXPECT_GE(later, 2) << "some are tried";
+  EXPECT_LE(later, 5);
+  // As soon as one comes true more follow.
+  for (int i = 0; i < 300 && !state(g).guessed; ++i) open_ahead(f, kClient);
+  ASSERT_TRUE(all_ended());
+  ASSERT_EQ(state(g).tier, Entry::Tier::kClean);
+  prefetcher_->opened(entry(g), false, 0);
+  open_entry(g);
+  close_entry(g);
+  make_cold(g);
+  EXPECT_EQ(guesses(10), 2);
+}
+
 TEST_F(PrefetcherTest, NothingIsAskedForInVain) {
   attach_disk();
   const uint64_t f = store_cold("f", 1);
