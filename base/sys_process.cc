@@ -37,6 +37,12 @@ sigset_t signal_set(std::initializer_list<int> signals) {
   return set;
 }
 
+bool has_pending(std::initializer_list<int> signals) {
+  sigset_t pending;
+  return sigpending(&pending) == 0 &&
+         std::ranges::any_of(signals, [&](int signal) { return sigismember(&pending, signal) == 1; });
+}
+
 Result<void> take_own_mounts() {
   if (unshare(CLONE_NEWNS) != 0) return fail(errno);
   return mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);

@@ -21,6 +21,8 @@ namespace kvcachefs::sys {
 // end.
 Result<std::vector<int>> numbers_in(const std::string& directory);
 sigset_t signal_set(std::initializer_list<int> signals);
+// True if one of these blocked signals has come for this process.
+bool has_pending(std::initializer_list<int> signals);
 // From here on the process's mounts are its own: they reach no other process, and end with it. ENOSYS and
 // EPERM: a container's rights. The process must have one thread.
 Result<void> take_own_mounts();

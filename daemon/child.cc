@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/host_memory.h"
 #include "base/key_value.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -108,6 +109,13 @@ void leave_shared_descriptors() {
   if (close_range(STDERR_FILENO + 1, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0) return;
   // Before Linux 5.9, and where a filter forbids it, the table is copied.
   if (unshare(CLONE_FILES) == 0) closefrom(STDERR_FILENO + 1);
+}
+
+void go_before_the_supervisor() {
+  const auto text = sys::read_text("/proc/self/oom_score_adj");
+  std::string_view line = text ? std::string_view(*text) : std::string_view();
+  if (const auto score = number_in<int>(take_word(line)); score && *score < 1000)
+    (void)set_oom_score_adj(*score + 1);
 }
 
 bool has_ended_but_for_notifiers(pid_t child) {

@@ -28,6 +28,11 @@ pid_t fork_sharing_descriptors();
 // evicted at that moment would keep the evictor's lease and could not be opened (fcntl(2), EWOULDBLOCK).
 void leave_shared_descriptors();
 
+// If the kernel has to kill the supervisor or its child for memory, it takes the child, which calls this and
+// which another follows: with the supervisor the mount ends. One more is a thousandth of the memory
+// (proc(5), oom_score_adj).
+void go_before_the_supervisor();
+
 // True if a child that was killed has ended except for threads that tell the kernel of discarded names. Such
 // a thread may wait, and cannot be killed, for the lock of a directory that a client's call holds while the
 // call waits for an answer, and only the next child gives that answer. Neither a pidfd nor waitpid(2) reports

@@ -120,8 +120,8 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                       if (connected && *connected) keep_other_connection(manager, *survivors);
                                       return connected;
                                     },
-                                .has_mounts_to_bind = [&] { return reconnection.has_mounts_to_bind(); },
-                                .start_binding = [&] { return reconnection.start_binding(); },
+                                .bind_mounts = [&] { reconnection.bind_mounts(); },
+                                .stop_binding = [&] { reconnection.stop_binding(); },
                                 .give_up =
                                     [&](const std::string& reason) {
                                       stand_in.dismiss();

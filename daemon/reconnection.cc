@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <set>
 #include <string>
@@ -15,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/key_value.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -28,6 +31,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr int kMostLayers = 8;
+constexpr uint64_t kBindPauseNs = 1'000'000'000;
+constexpr int kBindTries = 10;
 
 // The flags that a mount may have beyond those of the base, and the base's.
 unsigned long flags_of(std::string_view options) {
@@ -87,6 +92,8 @@ Result<bool> Reconnection::connect() {
   if ((flags & ~(MS_NOSUID | MS_NODEV)) != 0)
     (void)sys::mount("none", where.c_str(), "", MS_REMOUNT | MS_BIND | flags, nullptr);
   survivors_.reconnected(device->release());
+  bindings_ = 0;
+  bind_at_ns_ = 0;
   if (was_aborted)
     log_warning(
         "the connection was aborted (umount -f of a mount, or its abort file): a new one is mounted at {}",
@@ -96,17 +103,34 @@ Result<bool> Reconnection::connect() {
   return true;
 }
 
+void Reconnection::bind_mounts() {
+  if (binder_ > 0) {
+    if (waitpid(binder_, nullptr, WNOHANG) == 0) return;
+    binder_ = -1;
+    bind_at_ns_ = now_ns() + kBindPauseNs;
+  }
+  if (bindings_ == kBindTries || now_ns() < bind_at_ns_ || !runtime_.has_stale_mounts()) return;
+  ++bindings_;
+  binder_ = start_binding();
+  bind_at_ns_ = now_ns() + kBindPauseNs;
+}
+
+void Reconnection::stop_binding() const {
+  if (binder_ > 0) (void)::kill(binder_, SIGKILL);
+}
+
+// The process exits with 0 if no mount has to be tried again.
 pid_t Reconnection::start_binding() const {
   std::fflush(nullptr);
   const pid_t process = fork_sharing_descriptors();
   if (process != 0) return process;
   prctl(PR_SET_NAME, "kvcachefs-bind");
   leave_shared_descriptors();
-  _exit(bind_mounts() ? 0 : 1);
+  _exit(bind_all() ? 0 : 1);
 }
 
 // In the order of the mount table, so that a mount comes after those that it lies in.
-bool Reconnection::bind_mounts() const {
+bool Reconnection::bind_all() const {
   const auto wanted = runtime_.stale_mounts();
   if (!wanted) return log_error("{}", wanted.error().message), true;
   const std::string base = survivors_.connection().mount_point();

@@ -8,6 +8,8 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+
 #include "base/mountinfo.h"
 #include "base/result.h"
 #include "daemon/runtime_dir.h"
@@ -24,17 +26,22 @@ class Reconnection {
   bool is_needed() const;
   // Mounts a new connection and makes Survivors ready for it. False: the base is not mounted any more.
   Result<bool> connect();
-  bool has_mounts_to_bind() const { return runtime_.has_stale_mounts(); }
-  // Starts a process that binds them; it exits with 0 if none has to be tried again.
-  pid_t start_binding() const;
+  // Called again and again while a process serves: while there are mounts to bind, it starts a process that
+  // binds them, once a second and ten times at most. The supervisor reaps a process that has ended, too.
+  void bind_mounts();
+  void stop_binding() const;
 
  private:
   bool is_ours(const MountPoint& base) const;
-  bool bind_mounts() const;
+  pid_t start_binding() const;
+  bool bind_all() const;
   Result<void> bind(const MountPoint& wanted, bool replaces) const;
 
   Survivors& survivors_;
   const RuntimeDir& runtime_;
+  pid_t binder_ = -1;
+  int bindings_ = 0;  // tries since the last connection
+  uint64_t bind_at_ns_ = 0;
 };
 
 }  // namespace kvcachefs

@@ -212,7 +212,7 @@ Result<void> check_disks(const std::string& pools, uint64_t memory_bytes,
   auto listed = parse_pool_list(pools, memory_bytes);
   if (!listed) return pass(listed);
   const auto look_at_all = [&] {
-    for (const ListedPool& pool : *listed) {
+    for (const ListedPool& pool : listed->pools) {
       if (pool.options.spill_path.empty() || std::ranges::find(away, pool.options.name) != away.end())
         continue;
       auto looked = look_at_disk_tier(pool.options);

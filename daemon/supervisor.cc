@@ -38,11 +38,9 @@ constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kLongestPause = std::chrono::milliseconds(2560);
 constexpr auto kReapPatience = std::chrono::milliseconds(100);
 constexpr auto kDiskPatience = std::chrono::seconds(5);
-constexpr int kLookEvery = 100;  // ms
+constexpr int kLookEveryMs = 100;
 // Connections that are aborted within this time of their beginning follow each other more and more slowly.
 constexpr uint64_t kShortConnectionNs = 10'000'000'000;
-constexpr uint64_t kBindPauseNs = 1'000'000'000;
-constexpr int kBindTries = 10;
 constexpr int kExitGivenUp = 1;
 constexpr int kLeastFailures = 10;     // tolerated however little time successors are given
 constexpr int kMostFailuresOfNew = 3;  // children of a new program, before the program from before goes on
@@ -68,27 +66,12 @@ std::string how(std::optional<int> exit_status) {
   return fmt::format("exited with {}", WEXITSTATUS(status));
 }
 
-bool end_is_asked_for() {
-  sigset_t pending;
-  return sigpending(&pending) == 0 &&
-         (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
-}
-
 bool left_with(int exit_status, const std::optional<int>& status) {
   return status && WIFEXITED(*status) && WEXITSTATUS(*status) == exit_status;
 }
 
 bool left_on_purpose(const std::optional<int>& status) {
   return left_with(kExitToBeFollowed, status);
-}
-
-// If the kernel has to kill one of the two for memory, it takes the child, which another follows: with the
-// supervisor the mount ends. One more is a thousandth of the memory (proc(5), oom_score_adj).
-void go_before_the_supervisor() {
-  const auto text = sys::read_text("/proc/self/oom_score_adj");
-  std::string_view line = text ? std::string_view(*text) : std::string_view();
-  if (const auto score = number_in<int>(take_word(line)); score && *score < 1000)
-    (void)set_oom_score_adj(*score + 1);
 }
 
 class Supervisor {
@@ -111,7 +94,6 @@ class Supervisor {
   bool has_failed_long_enough() const;
   bool is_hopeless(const std::optional<int>& status);
   bool renew_connection();
-  void bind_mounts();
   void rest(std::chrono::milliseconds pause);
   void refuse_upgrade(const std::string& reason);
   std::set<int> handed_on() const;
@@ -133,9 +115,6 @@ class Supervisor {
   uint64_t failing_since_ns_ = 0;
   int aborts_ = 0;  // in a row
   uint64_t connected_ns_ = 0;
-  pid_t binder_ = -1;
-  int bindings_ = 0;  // tries since the last connection
-  uint64_t bind_at_ns_ = 0;
 };
 
 Result<int> Supervisor::run() {
@@ -202,21 +181,8 @@ bool Supervisor::renew_connection() {
   auto connected = supervision_.connect();
   if (!connected) log_error("no new connection: {}", connected.error().message);
   const bool has_another = connected.value_or(false);
-  if (has_another) connected_ns_ = now_ns(), bindings_ = 0, bind_at_ns_ = 0;
+  if (has_another) connected_ns_ = now_ns();
   return has_another || survivors_.children().may_succeed();
-}
-
-// A process that has died with its connection is reaped here, or in run().
-void Supervisor::bind_mounts() {
-  if (binder_ > 0) {
-    if (waitpid(binder_, nullptr, WNOHANG) == 0) return;
-    binder_ = -1;
-    bind_at_ns_ = now_ns() + kBindPauseNs;
-  }
-  if (bindings_ == kBindTries || now_ns() < bind_at_ns_ || !supervision_.has_mounts_to_bind()) return;
-  ++bindings_;
-  binder_ = supervision_.start_binding();
-  bind_at_ns_ = now_ns() + kBindPauseNs;
 }
 
 // No process serves requests during the pause.
@@ -226,7 +192,7 @@ void Supervisor::rest(std::chrono::milliseconds pause) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0) return;
     pollfd event{signals_.get(), POLLIN, 0};
-    (void)poll(&event, 1, std::min(static_cast<int>(left.count()), kLookEvery));
+    (void)poll(&event, 1, std::min(static_cast<int>(left.count()), kLookEveryMs));
     heed_signals();
     if (has_served_) supervision_.gets_on();
   }
@@ -241,7 +207,7 @@ std::optional<int> Supervisor::wait_for_end() {
   bool only_notifiers_left = false;
   for (auto waited = kFirstPause * 0; waited < kReapPatience;) {
     pollfd events[] = {{ended.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    (void)poll(events, 2, only_notifiers_left ? static_cast<int>(kFirstPause.count()) : kLookEvery);
+    (void)poll(events, 2, only_notifiers_left ? static_cast<int>(kFirstPause.count()) : kLookEveryMs);
     heed_signals();
     int status = 0;
     const pid_t reaped = waitpid(child_, &status, WNOHANG);
@@ -261,7 +227,7 @@ void Supervisor::heed_signals() {
   while (read(signals_.get(), &signal, sizeof signal) == sizeof signal) {
     if (signal.ssi_signo != SIGHUP) {
       asked_to_end_ = true;
-      if (binder_ > 0) (void)::kill(binder_, SIGKILL);
+      supervision_.stop_binding();
       tell_child(static_cast<int>(signal.ssi_signo));
     } else {
       upgrade_wanted_ = true;
@@ -272,7 +238,9 @@ void Supervisor::heed_signals() {
 
 // If the child dies meanwhile, the next one comes first, and then the question is put again.
 void Supervisor::consider_upgrade() {
-  const auto interrupted = [this] { return end_is_asked_for() || (child_ > 0 && child_has_ended(child_)); };
+  const auto interrupted = [this] {
+    return sys::has_pending({SIGTERM, SIGINT}) || (child_ > 0 && child_has_ended(child_));
+  };
   if (survivors_.children().does_kernel_forbid()) {
     refuse_upgrade(
         "this kernel does not give the requests of a process that ends to another, as Linux 6.9 and later "
@@ -311,7 +279,7 @@ void Supervisor::look_after_child() {
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
-  bind_mounts();
+  supervision_.bind_mounts();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
   const uint64_t beat_ns = survivors_.children().last_beat_ns();
   // What it did while it still took over, which has bounds of its own, may have waited for a disk with that.

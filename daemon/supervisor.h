@@ -55,9 +55,9 @@ struct Supervision {
   // child has another; false: the mount is gone, and the next child only ends in order.
   std::function<bool()> needs_connection = [] { return false; };
   std::function<Result<bool>()> connect = [] { return false; };
-  // What is dead since then is bound again by a process that the second function starts while a child serves.
-  std::function<bool()> has_mounts_to_bind = [] { return false; };
-  std::function<pid_t()> start_binding = [] { return -1; };
+  // bind_mounts() is called again and again while a child serves: it binds again what is dead since then.
+  std::function<void()> bind_mounts = [] {};
+  std::function<void()> stop_binding = [] {};
   // The supervisor calls this when it starts no further child after one has ended.
   std::function<void(const std::string& reason)> give_up;
   // The function says whether the program that is installed now could go on, and if not, why. Serving has not

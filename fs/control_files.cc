@@ -336,10 +336,9 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
   const bool is_kept = changes_settings(*file);
   if (auto may = is_kept ? server_of(request).may_change_pools() : Result<void>(); !may) return may;
-  auto done = file->write(*pool, text);
-  if (!done) return done;
-  if (auto written = server_of(request).pools_changed(); is_kept) return written;
-  return {};
+  if (auto done = file->write(*pool, text); !done) return done;
+  auto written = server_of(request).pools_changed();
+  return is_kept ? written : Result<void>();
 }
 
 Result<size_t> ControlFiles::record(const Request& request, NodeId id, std::string_view text, uint64_t handle,
