@@ -269,7 +269,6 @@ TEST_F(PoolFiles, WrongValuesChangeNothing) {
       {"durability", ""},
       {"durability", "fast"},
       {"admission", "none"},
-      {"auto_prefetch", "1"},
       {"prefetch", "/a"},
       {"scrub", ""},
       {"scrub", "start 0"},
@@ -296,6 +295,7 @@ TEST_F(PoolFiles, WrongValuesChangeNothing) {
     EXPECT_EQ(done.error().code, EINVAL);
     EXPECT_TRUE(done.error().message.starts_with("pool p: " + name + ": ")) << done.error().message;
   }
+  EXPECT_EQ(code_of_write("auto_prefetch", "1"), EINVAL);
   EXPECT_EQ(shown("stats") + shown("watermarks") + shown("entry_size") + shown("pinned_max"), before);
 }
 

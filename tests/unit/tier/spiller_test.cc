@@ -69,7 +69,7 @@ class OneFile final : public test::IdleResidency {
                     static_cast<off_t>(bytes)) != 0)
       throw std::runtime_error("fallocate");
   }
-  uint64_t memory_bytes() const {
+  uint64_t memory_bytes() const override {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0) throw std::runtime_error("fstat");
     return static_cast<uint64_t>(status.st_blocks) * 512;
