@@ -130,19 +130,15 @@ bool has_changed(const Reading& reading) {
   return !now || now->st_ctim.tv_sec != read.tv_sec || now->st_ctim.tv_nsec != read.tv_nsec;
 }
 
-Result<Dots> dots_of(const Node& node, int directory) {
-  if (node.ino == node.pool->root_ino()) return Dots{node.nodeid(), NodeId::kRoot};
-  auto parent = sys::stat_at(directory, "..");
-  if (!parent) return pass(parent);
-  return Dots{node.nodeid(), NodeId::of_inode(node.pool->number(), parent->st_ino).value};
+Dots dots_of(const Node& node, const ListedNames& names) {
+  if (node.ino == node.pool->root_ino()) return {node.nodeid(), NodeId::kRoot};
+  return {node.nodeid(), NodeId::of_inode(node.pool->number(), names.parent_ino).value};
 }
 
 void read_pool_directory(const Request& request, const Node& node, size_t size, uint64_t place, bool plus,
                          uint64_t handle) {
   auto fd = node.pool->inodes().open_inode(node.ino, O_RDONLY | O_DIRECTORY);
   if (!fd) return reply_error(request, std::move(fd.error()));
-  const auto dots = dots_of(node, fd->get());
-  if (!dots) return reply_error(request, dots.error());
   Listings& listings = server_of(request).listings;
   Listing listing(request, size);
   Reading reading{*node.pool, std::move(*fd), nullptr};
@@ -158,8 +154,9 @@ void read_pool_directory(const Request& request, const Node& node, size_t size, 
       reading.changed = false;
       listings.keep(handle, reading.names);
     }
-    if (!std::exchange(has_dots, true) && !add_dots(listing, plus, *dots, place)) return listing.reply();
     const ListedNames& names = *reading.names;
+    if (!std::exchange(has_dots, true) && !add_dots(listing, plus, dots_of(node, names), place))
+      return listing.reply();
     for (auto at = names.first_at(place); at != names.names.end(); ++at)
       if (!add_present(listing, plus, reading, *at)) return listing.reply();
     if (names.to == ListedNames::kNoEnd) break;

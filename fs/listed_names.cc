@@ -96,16 +96,21 @@ Result<ListedNames> read_names(int directory, uint64_t from) {
   const size_t buffer_bytes = std::clamp(names * kUsualRecordBytes, kLeastBufferBytes, kMostBufferBytes);
   const auto buffer = std::make_unique_for_overwrite<char[]>(buffer_bytes);
   NameCollector collector(from, kPartBytes);
+  uint64_t parent_ino = 0;
   for (;;) {
     auto bytes = sys::read_directory(directory, {buffer.get(), buffer_bytes});
     if (!bytes) return pass(bytes);
     if (*bytes == 0) break;
     DirectoryRecords records({buffer.get(), *bytes});
-    while (const auto record = records.next())
-      if (std::strcmp(record->name, ".") != 0 && std::strcmp(record->name, "..") != 0)
+    while (const auto record = records.next()) {
+      if (std::strcmp(record->name, "..") == 0)
+        parent_ino = record->ino;
+      else if (std::strcmp(record->name, ".") != 0)
         collector.add(record->name, record->ino, record->type);
+    }
   }
   ListedNames listed = collector.take();
+  listed.parent_ino = parent_ino;
   listed.changed = attributes->st_ctim;
   return listed;
 }

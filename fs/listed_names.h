@@ -31,6 +31,7 @@ struct ListedNames {
 
   uint64_t from = 0;
   uint64_t to = kNoEnd;
+  uint64_t parent_ino = 0;
   timespec changed{};  // when the directory was changed last before it was read
   std::vector<PlacedName> names;
   std::string text;  // the names themselves, each with a zero byte at its end

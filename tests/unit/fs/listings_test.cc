@@ -95,8 +95,8 @@ TEST(NameCollectorTest, ANameThatIsReadTwiceIsListedOnce) {
 }
 
 Listings::Names kept_names(size_t bytes, uint64_t from = 0, uint64_t to = ListedNames::kNoEnd) {
-  return std::make_shared<const ListedNames>(
-      ListedNames{.from = from, .to = to, .changed = {}, .names = {}, .text = std::string(bytes, 'x')});
+  return std::make_shared<const ListedNames>(ListedNames{
+      .from = from, .to = to, .parent_ino = 0, .changed = {}, .names = {}, .text = std::string(bytes, 'x')});
 }
 
 TEST(ListingsTest, HandlesDiffer) {
