@@ -14,7 +14,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr int kLookEvery = 100;  // ms
+constexpr int kStandInLooksEvery = 100;  // ms
 
 // True if the supervisor has ended without a word, and so has each process that shares its descriptors.
 bool is_needed(Survivors& survivors, int supervisor, int line, std::chrono::seconds hang_after) {
@@ -25,13 +25,13 @@ bool is_needed(Survivors& survivors, int supervisor, int line, std::chrono::seco
     const bool late = hang_after.count() > 0 && std::chrono::steady_clock::now() - begun > hang_after;
     if (late && !survivors.children().is_beginning()) (void)sys::send_signal_to(supervisor, SIGKILL);
     pollfd events[] = {{supervisor, POLLIN, 0}, {line, POLLIN, 0}};
-    (void)poll(events, 2, kLookEvery);
+    (void)poll(events, 2, kStandInLooksEvery);
     char word = 0;
     const bool is_silent = events[1].revents != 0 && read(line, &word, 1) == 0;
     if (events[1].revents != 0 && !is_silent) return false;
     if (is_silent && sys::has_ended(supervisor)) return true;
     // The line may be closed long before the end; poll() would return at once for it.
-    if (is_silent) (void)poll(events, 1, kLookEvery);
+    if (is_silent) (void)poll(events, 1, kStandInLooksEvery);
   }
 }
 

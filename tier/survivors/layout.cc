@@ -14,19 +14,19 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kCopiedAtOnceBytes = size_t{1} << 20;
 
-constexpr uint32_t kKnown = Section::kMustBeKnown;
+constexpr uint32_t kNeeded = Section::kMustBeKnown;
 constexpr uint64_t kBytesOfVersion3 = 92484232;
 constexpr Section kVersion3[] = {
-    {"con1", kKnown, 16, 8208, 1},           {"chi1", kKnown, 8224, 544, 1},
-    {"req1", kKnown, 8768, 16, 1},           {"han1", kKnown, 8784, 24, 4096},
-    {"ren1", kKnown, 107088, 24, 4096},      {"sta1", kKnown, 205392, 16, 256},
-    {"poo1", kKnown, 209488, 24, 1},         {"tex1", kKnown | Section::kMustBeWhole, 209512, 16777216, 2},
-    {"opu1", kKnown, 33763944, 8, 1},        {"ope1", kKnown, 33763952, 24, 1048576},
-    {"bah1", kKnown, 58929776, 8, 1},        {"bau1", kKnown, 58929784, 8, 1},
-    {"bac1", kKnown, 58929792, 16, 1048576}, {"keu1", kKnown, 75707008, 8, 1},
-    {"kep1", kKnown, 75707016, 16, 1048576},
+    {"con1", kNeeded, 16, 8208, 1},           {"chi1", kNeeded, 8224, 544, 1},
+    {"req1", kNeeded, 8768, 16, 1},           {"han1", kNeeded, 8784, 24, 4096},
+    {"ren1", kNeeded, 107088, 24, 4096},      {"sta1", kNeeded, 205392, 16, 256},
+    {"poo1", kNeeded, 209488, 24, 1},         {"tex1", kNeeded | Section::kMustBeWhole, 209512, 16777216, 2},
+    {"opu1", kNeeded, 33763944, 8, 1},        {"ope1", kNeeded, 33763952, 24, 1048576},
+    {"bah1", kNeeded, 58929776, 8, 1},        {"bau1", kNeeded, 58929784, 8, 1},
+    {"bac1", kNeeded, 58929792, 16, 1048576}, {"keu1", kNeeded, 75707008, 8, 1},
+    {"kep1", kNeeded, 75707016, 16, 1048576},
 };
 
 std::unexpected<Error> of_another_format() {
@@ -61,7 +61,7 @@ Result<void> copy_section(int memory, const Section& theirs, std::byte* to, cons
     return fail(
         EPROTONOSUPPORT,
         fmt::format("this program does not know all of the records of the section {}", theirs.name()));
-  std::vector<char> piece(std::min<uint64_t>(kPieceBytes, theirs.bytes()));
+  std::vector<char> piece(std::min<uint64_t>(kCopiedAtOnceBytes, theirs.bytes()));
   for (uint64_t at = 0; at < theirs.bytes(); at += piece.size()) {
     // Most places were never used.
     const auto data = sys::seek(memory, theirs.offset + at, SEEK_DATA);

@@ -103,6 +103,10 @@ TEST(SurvivorsLayout, NoStructChangesUnnoticed) {
             "bac1 1: 16 x 1048576\nkeu1 1: 8 x 1\nkep1 1: 16 x 1048576\n");
 }
 
+#undef F
+#undef KVCACHEFS_FIELDS_OF
+#undef KVCACHEFS_FIELD
+
 class Memory {
  public:
   explicit Memory(uint64_t size) : fd_(memfd_create("x", MFD_CLOEXEC)) {
