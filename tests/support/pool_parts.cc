@@ -242,7 +242,8 @@ EntryState PoolPartsTest::state(uint64_t ino) {
           .emptied = its->disk.emptied,
           .missed_in = its->kernel.missed_in,
           .sought = its->kernel.sought,
-          .prefetched = its->disk.prefetched};
+          .prefetched = its->disk.prefetched,
+          .guessed = its->disk.guessed};
 }
 
 Entry& PoolPartsTest::entry(uint64_t ino) {

@@ -122,6 +122,7 @@ struct EntryState {
   bool missed_in = false;
   bool sought = false;
   bool prefetched = false;
+  bool guessed = false;
 };
 
 // The errno of a call that failed; 0: it did not.
