@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/sys_beneath.h"
+#include "base/sys_disk.h"
 #include "base/sys_mount.h"
 #include "daemon/child.h"
 #include "daemon/running_daemon.h"

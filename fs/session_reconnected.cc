@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/sys.h"
+#include "base/sys_disk.h"
 #include "fs/mounts.h"
 #include "fs/session.h"
 
