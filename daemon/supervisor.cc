@@ -243,9 +243,8 @@ void Supervisor::consider_upgrade() {
   };
   if (survivors_.children().does_kernel_forbid()) {
     refuse_upgrade(
-        "this kernel does not give the requests of a process that ends to another, as Linux 6.9 and later "
-        "do; "
-        "stop and start instead");
+        "this kernel does not give the requests of a process that ends to another, which Linux 6.9 and "
+        "later do: stop and start instead");
   } else if (!survivors_.children().may_succeed()) {
     refuse_upgrade("what is served cannot be handed over; stop and start instead");
   } else if (const auto hung = hung_thread(child_, kDiskPatience)) {
