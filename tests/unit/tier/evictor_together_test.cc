@@ -240,7 +240,7 @@ TEST_F(EvictorTogetherTest, OnTheDiskLeavesAreDiscardedFirst) {
   make_cold(a);
   make_clean(b);
   limits_.entries.set(2);
-  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}, 0, &limits_.entries), Waited::kWouldWait);
+  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}, 0, &limits_.entries, true), Waited::kWouldWait);
   const Room::Demand demand(limits_.entries.room(), Room::Whose::kWriter, 1);
   ASSERT_TRUE(work_until([&] {
     tidy();

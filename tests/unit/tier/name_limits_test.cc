@@ -89,7 +89,8 @@ class NameLimitsTest : public test::PoolPartsTest {
     });
     const Patience patience;
     Waited waited = Waited::kRoom;
-    while (waited == Waited::kRoom && limit.free() == 0) waited = evictor_->wait_to_make(patience, 0, &limit);
+    while (waited == Waited::kRoom && limit.free() == 0)
+      waited = evictor_->wait_to_make(patience, 0, &limit, true);
     ended = true;
     evictor.join();
     return waited;
@@ -147,7 +148,7 @@ TEST_F(NameLimitsTest, WhoWaitsForADirectoryHearsThatNoneCanGo) {
   limits_.directories.set(1);
   EXPECT_EQ(make_one("d"), 0);
   (void)make("d/f");
-  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}, 0, &limits_.directories), Waited::kWouldWait);
+  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}, 0, &limits_.directories, true), Waited::kWouldWait);
   EXPECT_EQ(wait_for(limits_.directories), Waited::kNoRoom);
   EXPECT_TRUE(is_there("d"));
 }
