@@ -14,7 +14,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kCopiedAtOnceBytes = size_t{1} << 20;
+constexpr size_t kCopiedAtOnceBytes = 4096;  // a page: what was never used is to take no memory in the copy
 
 constexpr uint32_t kNeeded = Section::kMustBeKnown;
 constexpr uint64_t kBytesOfVersion3 = 92484232;
@@ -71,6 +71,7 @@ Result<void> copy_section(int memory, const Section& theirs, std::byte* to, cons
     const auto wanted = std::span(piece).first(std::min<uint64_t>(piece.size(), theirs.bytes() - at));
     const auto read = sys::read_at(memory, wanted, theirs.offset + at);
     if (!read || *read != wanted.size()) return of_another_format();
+    if (is_zero(wanted)) continue;
     if (auto placed = place(wanted, at, theirs, to, ours); !placed) return placed;
   }
   return {};

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -136,6 +137,13 @@ class Memory {
   UniqueFd fd_;
 };
 
+// What was never written to takes no memory.
+int64_t taken_bytes(int fd) {
+  struct stat attributes {};
+  EXPECT_EQ(::fstat(fd, &attributes), 0);
+  return int64_t{attributes.st_blocks} * 512;
+}
+
 constexpr uint64_t kKey = (uint64_t{3} << 48) | 4711;
 constexpr PoolInode kInode{.pool = 3, .ino = 4711};
 
@@ -201,6 +209,7 @@ TEST(SurvivorsLayout, ThatOfVersion3IsRead) {
   ASSERT_EQ(survivors.kept_inodes().list().size(), 1u);
   EXPECT_EQ(survivors.kept_inodes().list()[0].second.fd, 10);
   EXPECT_EQ(survivors.kept_inodes().list()[0].first, 1u);
+  EXPECT_LE(taken_bytes(survivors.memory_fd()), 2 * taken_bytes(memory.fd()));
   // The copy is what goes on, and the next program finds it as its own.
   ASSERT_TRUE(survivors.set_pools("pool 1 q\n"));
   auto next = Survivors::open(UniqueFd(::dup(survivors.memory_fd())));
