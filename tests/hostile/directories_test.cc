@@ -282,6 +282,12 @@ class DirectoriesOnDiskTest : public DirectoriesTest {
  protected:
   // The pool has 4,505 inodes, and entries leave its disk, too.
   void start_with_disk() { start({.size = "1M", .spill_size = "16M"}); }
+  // Of a user's directories in the pool's root, which has the sticky bit, some stay: the first that the
+  // evictor comes to, in any order after a start.
+  void expect_few_left(char first_letter) {
+    const auto names = list(mount().path());
+    EXPECT_LE(std::ranges::count(names, first_letter, [](const std::string& name) { return name[0]; }), 64);
+  }
 };
 
 TEST_F(DirectoriesOnDiskTest, TheCatalogForgetsThemToo) {
@@ -298,7 +304,7 @@ TEST_F(DirectoriesOnDiskTest, TheCatalogForgetsThemToo) {
   // Empty directories that came back leave as well, and before those that are made now.
   crowd("e", 5000);
   EXPECT_GT(stat("directories_reclaimed"), 1000);
-  EXPECT_FALSE(exists(path("d4999")));
+  expect_few_left('d');
   EXPECT_TRUE(exists(path("e4999")));
 }
 
@@ -309,7 +315,7 @@ TEST_F(DirectoriesOnDiskTest, ASuccessorKnowsTheCatalogsDirectories) {
   replace_server();
   crowd("e", 5000);
   EXPECT_GT(stat("directories_reclaimed"), 1000);
-  EXPECT_FALSE(exists(path("d0")));
+  expect_few_left('d');
   // The serving process dies when a directory has gone that the catalog still has.
   const pid_t serving = mount().serving_pid();
   arm("directory reclaimed\nfailing directory rest 1\n");

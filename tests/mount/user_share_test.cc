@@ -198,12 +198,14 @@ TEST_F(UserShareTest, WhatHeHasIsWrittenAnewInAFullPool) {
 TEST_F(UserShareTest, FloodsThrowNothingOut) {
   start();
   store_modest();
+  constexpr int kDirectories = 24'000;  // the pool has 22,175 inodes
   const int refused = as_user(kGreedy, kGreedy, [this] {
-    for (int i = 0; i < 100'000; ++i)
+    for (int i = 0; i < kDirectories; ++i)
       if (::mkdir(path("d" + std::to_string(i)).c_str(), 0755) != 0) return error_of(-1);
     return 0;
   });
-  EXPECT_EQ(error_name(refused), "ENOSPC");
+  EXPECT_EQ(error_name(refused), "ok") << "his oldest leave for others of his";
+  EXPECT_GT(mount_->stat_value("directories_reclaimed"), 0);
   EXPECT_TRUE(is_over(kGreedy));
   EXPECT_EQ(modest_left(), kEntries) << "by directories";
   const int flood = as_user(kGreedy, kGreedy, [this] {
@@ -302,6 +304,8 @@ TEST_F(UserShareTest, XattrsCountForTheOwner) {
     for (int i = 0; i < 507; ++i) {
       const std::string name = path("d" + std::to_string(i));
       if (::mkdir(name.c_str(), 0755) != 0) return error_of(-1);
+      // One that is not open may leave after a second.
+      if (::open(name.c_str(), O_PATH | O_CLOEXEC) < 0) return error_of(-1);
       if (const int error = set_xattr(name, "user.large", value); error != 0) return error;
     }
     return 0;
