@@ -72,6 +72,19 @@ TEST_F(DirectoryFlood, YoungDirectoriesTakeNoEntrysPlace) {
   EXPECT_GT(stat("directories_reclaimed"), 1000);
 }
 
+// No directory is empty before an entry leaves: those that have just been made are no empty ones for long.
+TEST_F(DirectoryFlood, EntriesDeepInDirectoriesOfTheirOwnLeaveForOthers) {
+  constexpr int kDeep = 5, kBlocks = kInodes / 3;  // twice as many as have inodes
+  for (int block = 0; block < kBlocks; ++block) {
+    std::string name = "b" + std::to_string(block);
+    for (int i = 0; i < kDeep; ++i, name += "/d")
+      ASSERT_EQ(error_name(make(name)), "ok") << block << " " << i << "\n" << mount().log();
+    ASSERT_EQ(error_name(store(path(name), pattern(block, kEntryBytes))), "ok") << block << "\n"
+                                                                                << mount().log();
+  }
+  EXPECT_GT(stat("entries"), 200);
+}
+
 // Empty directories hold the inodes: entries leave for new entries, and not for more directories.
 TEST_F(DirectoryFlood, MkdirEvictsNothing) {
   constexpr int kEntries = 200;
