@@ -165,7 +165,6 @@ TEST_F(PrefetcherTest, GuessesThatDoNotComeTrueBecomeFew) {
   for (int i = 0; i < 300 && !state(g).guessed; ++i) open_ahead(f, kClient);
   ASSERT_TRUE(all_ended());
   ASSERT_EQ(state(g).tier, Entry::Tier::kClean);
-  prefetcher_->opened(entry(g), false, 0);
   open_entry(g);
   close_entry(g);
   make_cold(g);
