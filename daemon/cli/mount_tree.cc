@@ -269,6 +269,11 @@ Result<void> MountTree::delete_pool(std::string_view pool, bool with_content) co
   if (!removed && removed.error().code == ENOTEMPTY) {
     return fail(ENOTEMPTY, fmt::format("pool '{}' has content (--force removes it too)", pool));
   }
+  // EINTR also stands for the reason where a removal took effect and was not written down.
+  if (!removed && removed.error().code == EINTR && !has_pool(pool))
+    return fail(EINTR, fmt::format("pool '{}' is deleted, but this is not written down (the daemon's log "
+                                   "says why): the daemon's next start makes it again",
+                                   pool));
   if (!removed) return failed(removed.error().code, fmt::format("pool '{}' cannot be deleted", pool));
   return {};
 }

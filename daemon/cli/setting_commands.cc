@@ -28,23 +28,30 @@ CliResult<std::vector<Setting>> settings_of(const MountTree& tree, const std::st
   return settings;
 }
 
+// Also after an order that failed: the daemon may have carried it out before it could not write it down.
 // Earlier changes may not be written down yet, as those of the directory's mode.
 void warn_of_what_is_lost(const MountTree& tree, const std::string& pool, std::ostream& error) {
   std::string keys;
   for (const Setting& its : settings_of(tree, pool).value_or(std::vector<Setting>()))
     if (its.origin == "set_not_kept") keys += " " + its.key;
   if (!keys.empty())
-    error << "kvcachefs: is not written down (the daemon's log, or state_dir, says why), and lost at its "
-             "next start:"
+    error << "kvcachefs: in effect, but not written down (the daemon's log, or state_dir, says why), and "
+             "lost at the daemon's next start:"
           << keys << '\n';
+}
+
+bool is_set(const MountTree& tree, const std::string& pool, const std::string& key) {
+  const std::vector<Setting> settings = settings_of(tree, pool).value_or(std::vector<Setting>());
+  const auto found = std::ranges::find(settings, key, &Setting::key);
+  return found != settings.end() && found->origin.starts_with("set");
 }
 
 }  // namespace
 
 CliResult<void> set(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
-  if (auto done = tree.write_settings(arguments.pool, arguments.settings); !done) return pass(done);
+  auto done = tree.write_settings(arguments.pool, arguments.settings);
   warn_of_what_is_lost(tree, arguments.pool, environment.error);
-  return {};
+  return done ? CliResult<void>() : pass(done);
 }
 
 CliResult<void> create(const MountTree& tree, const CliArguments& arguments,
@@ -72,7 +79,14 @@ CliResult<void> get(const MountTree& tree, const CliArguments& arguments, const 
 
 CliResult<void> reset(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
-  if (auto done = tree.write_control(arguments.pool, "reset", arguments.key); !done) return pass(done);
+  const bool was_set = is_set(tree, arguments.pool, arguments.key);
+  auto done = tree.write_control(arguments.pool, "reset", arguments.key);
+  if (!done && was_set && tree.has_pool(arguments.pool) && !is_set(tree, arguments.pool, arguments.key))
+    environment.error << fmt::format(
+        "kvcachefs: {} is taken back, but this is not written down (the daemon's log says why): the daemon's "
+        "next start has what was set\n",
+        arguments.key);
+  if (!done) return pass(done);
   const PoolSetting* const setting = find_pool_setting(arguments.key);
   if (setting != nullptr && setting->file == kSpillFile)
     environment.out << fmt::format("{}: from the next start on\n", arguments.key);

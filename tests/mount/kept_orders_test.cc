@@ -62,8 +62,7 @@ class KeptOrdersTest : public KeptSettingsFixture,
   void arm(const std::string& text) { std::ofstream(fault_file()) << text; }
   std::string paused_file() const { return fault_file() + ".paused"; }
   std::string on_disk(std::string text) const {
-    if (const size_t at = text.find("DISK"); at != std::string::npos)
-      text.replace(at, 4, place_.path());
+    if (const size_t at = text.find("DISK"); at != std::string::npos) text.replace(at, 4, place_.path());
     return text;
   }
   Arguments on_disk(Arguments arguments) const {
@@ -210,10 +209,20 @@ TEST_F(UnwrittenOrdersTest, AreSaidAfterTheirEffect) {
   EXPECT_NE(cli({"create", "new", "--size", "8M"}).exit_code, 0);
   EXPECT_EQ(pools(), (std::vector<std::string>{"p", "q"}));
   fail_writes("fail write a file 5 1");
-  EXPECT_NE(cli({"delete", "q"}).exit_code, 0);
+  Outcome outcome = cli({"delete", "q"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.error, HasSubstr("pool 'q' is deleted, but this is not written down"));
   EXPECT_EQ(pools(), (std::vector<std::string>{"p"}));
   fail_writes("fail write a file 5 1");
-  EXPECT_NE(cli({"set", "p", "policy=lfu"}).exit_code, 0);
+  outcome = cli({"reset", "p", "watermarks"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.error, HasSubstr("watermarks is taken back, but this is not written down"));
+  EXPECT_EQ(get("p", "watermarks"), "95:98 default");
+  fail_writes("fail write a file 5 1");
+  outcome = cli({"set", "p", "policy=lfu"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.error, HasSubstr("in effect, but not written down"));
+  EXPECT_THAT(outcome.error, HasSubstr("lost at the daemon's next start: policy\n"));
   EXPECT_EQ(get("p", "policy"), "lfu set_not_kept");
   EXPECT_THAT(mount_->log(), HasSubstr("what was changed of the pools is lost at the next start"));
   // The next process writes it.
