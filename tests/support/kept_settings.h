@@ -37,8 +37,11 @@ class KeptSettingsFixture : public ::testing::Test {
   void start(std::vector<std::string> pools = {"p:size=64M,policy=fifo", "q:size=16M"}) {
     mount_.reset();
     ::setenv("KVCACHEFS_FAULT_FILE", fault_file().c_str(), 1);
-    mount_ = std::make_unique<Mount>(MountOptions{
-        .pools = std::move(pools), .mount_point = place_ / "mnt", .runtime_dir = place_ / "run"});
+    // A pool that is configured may have been deleted, so its names are not waited for.
+    mount_ = std::make_unique<Mount>(MountOptions{.pools = std::move(pools),
+                                                  .mount_point = place_ / "mnt",
+                                                  .runtime_dir = place_ / "run",
+                                                  .waits_for_names = false});
   }
   void restart(std::vector<std::string> pools = {"p:size=64M,policy=fifo", "q:size=16M"}) {
     mount_->stop();
