@@ -205,12 +205,13 @@ TEST_F(SpillChoiceTest, SuccessorsOfWhatSeveralThreadsOpen) {
 TEST_F(SpillChoiceTest, PrefetchBacksOffWhereItDoesNotHelp) {
   start({.size = "16M"});
   auto names = fill_pool("e", 36);
+  // A prefetch that meets a full memory waits for no room: it is asked for again at the next open.
   const auto follow = [&] {
-    for (size_t i = 0; i < names.size(); ++i) {
-      EXPECT_NE(read_file(names[i]), "");
-      if (i + 1 == names.size()) break;
-      EXPECT_TRUE(eventually([&] { return tier_of(names[i + 1]) != "cold"; })) << names[i + 1];
-      if (HasFailure()) return;
+    for (size_t i = 0; i + 1 < names.size() && !HasFailure(); ++i) {
+      EXPECT_TRUE(eventually([&] {
+        EXPECT_NE(read_file(names[i]), "");
+        return eventually([&] { return tier_of(names[i + 1]) != "cold"; }, std::chrono::milliseconds(100));
+      })) << names[i + 1];
     }
   };
   ASSERT_EQ(open_in_order(names, names.size()), 0);
@@ -220,7 +221,7 @@ TEST_F(SpillChoiceTest, PrefetchBacksOffWhereItDoesNotHelp) {
   make_all_cold();
   const int64_t useful = stat("prefetch_useful"), wasted = stat("prefetch_wasted");
   EXPECT_GT(useful, 60) << "an order that comes again helps";
-  EXPECT_LT(wasted, 20);
+  EXPECT_LT(wasted, useful);
   std::mt19937 random(1);
   for (int round = 0; round < 12; ++round) {
     std::ranges::shuffle(names, random);
@@ -236,8 +237,10 @@ TEST_F(SpillChoiceTest, PrefetchBacksOffWhereItDoesNotHelp) {
   make_all_cold();
   EXPECT_LT(stat("prefetch_wasted") - of_no_use, 10);
   // The order comes again: so do the prefetches.
+  const int64_t useful_before = stat("prefetch_useful");
   for (int round = 0; round < 12; ++round) ASSERT_EQ(open_in_order(names, names.size()), 0);
   follow();
+  EXPECT_GT(stat("prefetch_useful") - useful_before, 100) << "of " << 13 * names.size() << " opens";
 }
 
 TEST_F(SpillChoiceTest, SuccessorsStayWherePrefetchIsOff) {
