@@ -28,8 +28,8 @@ struct Space {
   uint64_t available_bytes;
 };
 
-// What is kept free in memory for writers is not counted. A pool with a disk tier can hold what its memory and
-// its disk hold together, or only the larger of the two if everything in memory must be on the disk too.
+// What is kept free in memory for writers is not counted. A pool with a disk tier holds what the larger of
+// its memory and its disk holds: entries that clients read come to memory and keep their place on the disk.
 // Clients take `bytes` for the most that they may keep in the pool, and `available_bytes` for what they may
 // still store: cached entries leave for new ones, and entries that are open or pinned are the clients' own to
 // let go of.
@@ -38,13 +38,11 @@ Space space_of(Pool& pool, bool passes) {
   const uint64_t holdable = holdable_bytes(pool.capacity().limit(), passes);
   const DiskTier* const disk = pool.disk().tier();
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
-  const bool apart = pool.disk().durability() == Durability::kNone;
-  const uint64_t bytes = apart ? holdable + disk_bytes : std::max(holdable, disk_bytes);
+  const uint64_t bytes = std::max(holdable, disk_bytes);
   const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
   // A pool without its disk cannot let go of what only its memory has. While the host is short of memory,
   // what a pool without a larger disk cannot store is not available.
-  const uint64_t limit_bytes = std::min(holdable, memory.limit_bytes);
-  const uint64_t storable_bytes = apart ? limit_bytes + disk_bytes : std::max(limit_bytes, disk_bytes);
+  const uint64_t storable_bytes = std::max(std::min(holdable, memory.limit_bytes), disk_bytes);
   const uint64_t available_bytes = pool.disk().away() != nullptr
                                        ? std::min(storable_bytes, free_bytes + memory.evictable_bytes)
                                        : storable_bytes;

@@ -363,7 +363,7 @@ TEST(SpaceOfAPool, IsWhatItCanHold) {
     EXPECT_LE(space_of(mount.path("memory")).free_bytes, 29 * kMiB);
   }
   if (mode() != Mode::kIoUring) {
-    EXPECT_EQ(space_of(mount.path("both")).bytes, 128 * kMiB) << "what is read lies in memory and on the disk";
+    EXPECT_EQ(space_of(mount.path("both")).bytes, 128 * kMiB) << "what is read is there twice";
     EXPECT_EQ(space_of(mount.path("both")).available_bytes, 128 * kMiB);
     EXPECT_EQ(space_of(mount.path("durable")).bytes, 128 * kMiB) << "all of it is to lie there";
     fill(mount.path("both"), "e", 64);
