@@ -26,6 +26,7 @@
 #include "base/sys_mount.h"
 #include "daemon/child.h"
 #include "daemon/running_daemon.h"
+#include "fs/backing.h"
 #include "fs/mounts.h"
 
 namespace kvcachefs {
@@ -92,6 +93,7 @@ Result<bool> Reconnection::connect() {
   const unsigned long flags = flags_of(base->options);
   if ((flags & ~(MS_NOSUID | MS_NODEV)) != 0)
     (void)sys::mount("none", where.c_str(), "", MS_REMOUNT | MS_BIND | flags, nullptr);
+  close_backings(*survivors_.connection().device_fd(), survivors_);
   survivors_.reconnected(device->release());
   bindings_ = 0;
   bind_at_ns_ = 0;
@@ -141,6 +143,7 @@ bool Reconnection::bind_all() const {
   bool all = true;
   for (const MountPoint& mount : *wanted) {
     devices.insert(mount.device);
+    if (mount.directory == base) continue;  // if it is dead again, the next connection comes first
     const auto present = read_mounts();
     if (!present) return false;
     const MountPoint* const there = find_mount(*present, mount.directory);
@@ -162,11 +165,14 @@ bool Reconnection::bind_all() const {
   if (!all) return false;
   runtime_.forget_stale_mounts();
   log_warning("{}: a new connection serves there, {} mounts bound again", base, bound);
-  for (const std::string& device : devices)
-    if (const auto holders = holders_of(device); !holders.empty())
+  for (const std::string& device : devices) {
+    auto holders = holders_of(device);
+    std::erase_if(holders, [](const Holder& holder) { return !holder.has_mount; });
+    if (!holders.empty())
       log_warning(
           "{}: its mounts in other mount namespaces stay dead, as that of {}: they are to be mounted again",
           base, text_of(holders));
+  }
   return true;
 }
 

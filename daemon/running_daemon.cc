@@ -113,7 +113,7 @@ std::vector<Holder> holders_of(const std::string& device) {
         seen.insert(*mount_namespace).second &&
         std::ranges::any_of(read_mounts(of_process(process, "mountinfo")).value_or(std::vector<MountPoint>()),
                             stays);
-    if (has_mount || uses(process, device)) holders.push_back({process, command_of(process)});
+    if (has_mount || uses(process, device)) holders.push_back({process, command_of(process), has_mount});
   }
   return holders;
 }

@@ -30,7 +30,8 @@ std::string device_served_by(pid_t process);
 
 struct Holder {
   pid_t pid = -1;
-  std::string command;  // the process's name (comm in proc(5))
+  std::string command;     // the process's name (comm in proc(5))
+  bool has_mount = false;  // in its mount namespace, which is another
 };
 // The processes that have a file of the device open, or their working or root directory on it, and the first
 // process found of each other mount namespace in which the device is mounted. A mount there does not count if

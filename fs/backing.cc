@@ -15,12 +15,31 @@ namespace {
 
 constexpr int32_t kUnwritten = 2048;  // twice the number of threads that there can be
 
+void close_id(int device_fd, int32_t id) {
+  auto wire_id = static_cast<uint32_t>(id);
+  (void)sys::control(device_fd, kBackingClose, &wire_id);
+}
+
+// The kernel numbers backing ids one after the other (idr_alloc_cyclic, fs/fuse/backing.c). An id that was
+// acquired and not written down any more is therefore near the highest that was, and there is at most one for
+// each thread.
+void close_unwritten(int device_fd, Survivors& survivors, const std::set<int32_t>& live) {
+  const int32_t highest = survivors.backing_ids().highest();
+  for (int32_t id = std::max(1, highest - kUnwritten); id <= highest + kUnwritten; ++id)
+    if (!live.contains(id)) close_id(device_fd, id);
+}
+
 }  // namespace
 
+void close_backings(int device_fd, Survivors& survivors) {
+  survivors.backing_ids().for_each(
+      [&](const HeldBacking& backing, bool) { close_id(device_fd, backing.id); });
+  close_unwritten(device_fd, survivors, {});
+}
+
 void SessionBacking::close_backing(int32_t id) {
-  auto wire_id = static_cast<uint32_t>(id);
   // The call fails only when the connection is gone, and the id with it.
-  (void)sys::control(device_fd_, kBackingClose, &wire_id);
+  close_id(device_fd_, id);
 }
 
 void SessionBacking::take_over() {
@@ -41,12 +60,7 @@ void SessionBacking::take_over() {
     close_backing(id);
     survivors_.backing_ids().given_back(id);
   }
-  // The kernel numbers backing ids one after the other (idr_alloc_cyclic, fs/fuse/backing.c). An id that was
-  // acquired and not written down any more is therefore near the highest that was, and there is at most one
-  // for each thread.
-  const int32_t highest = survivors_.backing_ids().highest();
-  for (int32_t id = std::max(1, highest - kUnwritten); id <= highest + kUnwritten; ++id)
-    if (!live.contains(id)) close_backing(id);
+  close_unwritten(device_fd_, survivors_, live);
 }
 
 Result<int32_t> SessionBacking::acquire(int fd, PoolInode inode) {

@@ -45,4 +45,8 @@ class SessionBacking : public BackingStore {
   std::unordered_map<int32_t, DescriptorBudget::Charge> charges_ GUARDED_BY(mutex_);  // by descriptor
 };
 
+// Closes the backing ids of a connection that was aborted. It lasts as long as a client has a file of it
+// open, and its ids as long: each file that was opened for writing would count as being written.
+void close_backings(int device_fd, Survivors& survivors);
+
 }  // namespace kvcachefs

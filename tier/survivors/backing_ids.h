@@ -39,7 +39,7 @@ class BackingIds {
   void given_back(int32_t id) EXCLUDES(mutex_);
   // `closing`: the id is about to be closed, or is closed already.
   void for_each(const std::function<void(const HeldBacking&, bool closing)>& visit);
-  // The connection has ended, and its ids with it. No process serves meanwhile.
+  // The connection has ended, and its ids are closed. No process serves meanwhile.
   void connection_ended();
   int32_t highest() const { return shared_ != nullptr ? shared_->highest.load() : 0; }
 
