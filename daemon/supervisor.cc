@@ -70,8 +70,8 @@ bool left_with(int exit_status, const std::optional<int>& status) {
   return status && WIFEXITED(*status) && WEXITSTATUS(*status) == exit_status;
 }
 
-bool left_on_purpose(const std::optional<int>& status) {
-  return left_with(kExitToBeFollowed, status);
+bool left_to_another(const std::optional<int>& status) {
+  return left_with(kExitToBeFollowed, status) || left_with(kExitAborted, status);
 }
 
 class Supervisor {
@@ -131,7 +131,7 @@ Result<int> Supervisor::run() {
     if (!begin_again(status)) {
       // A child that was asked to end and was killed before it had ended counts as ended.
       const bool killed = !status || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL);
-      return asked_to_end_ && (killed || left_on_purpose(status)) ? 0 : kExitGivenUp;
+      return asked_to_end_ && (killed || left_to_another(status)) ? 0 : kExitGivenUp;
     }
   }
 }
@@ -152,6 +152,7 @@ Result<void> Supervisor::start_child() {
     }
     if (child_ > 0) {
       takeover_.begins(child_);
+      if (asked_to_end_) tell_child(SIGTERM);
       return {};
     }
     auto failed = sys::last_error("clone");
@@ -310,7 +311,7 @@ bool Supervisor::is_hopeless(const std::optional<int>& status) {
   const uint64_t serving_since_ns = survivors_.children().serving_since_ns();
   if (serving_since_ns > 0) failures_ = 0, failing_since_ns_ = 0;
   if (serving_since_ns > 0 && now_ns() - serving_since_ns > kShortLifeNs) deaths_ = killings_ = 0;
-  if (left_on_purpose(status)) return false;
+  if (left_with(kExitToBeFollowed, status)) return false;
   if (serving_since_ns == 0) {
     if (failing_since_ns_ == 0) failing_since_ns_ = now_ns();
     return ++failures_ >= kLeastFailures && has_failed_long_enough();
@@ -335,17 +336,18 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
     supervision_.give_up(why);
     return false;
   };
+  // A child that was asked to end as it left to another has not heard of it: the next one ends in order.
+  const auto is_over = [&] { return asked_to_end_ && !left_to_another(status); };
   if (hopeless) return give_up(fmt::format("{}, {} times in a row", reason, deaths_ + killings_ + failures_));
-  if (asked_to_end_ || !survivors_.connection().device_fd() ||
+  if (is_over() || !survivors_.connection().device_fd() ||
       !survivors_.children().may_succeed_with_another_connection() || !renew_connection())
     return give_up(reason);
   // Descriptors are closed before an upgrade too, because the exec does not close all of them (LMDB's).
   std::set<int> kept = handed_on();
   kept.insert({signals_.get(), supervision_.stand_in.fd()});
   close_all_but(kept);
-  supervision_.followed(left_on_purpose(status));
-  if (!left_on_purpose(status) && !left_with(kExitAborted, status) && !upgrading_)
-    log_error("{}: another takes over", reason);
+  supervision_.followed(left_with(kExitToBeFollowed, status));
+  if (!left_to_another(status) && !upgrading_) log_error("{}: another takes over", reason);
   if (const int row = std::max({deaths_, failures_, aborts_}); row > 1) {
     const std::chrono::milliseconds pause = kFirstPause * (1 << std::min(row - 2, 8));
     if (failures_ > kLeastFailures)
@@ -353,7 +355,7 @@ bool Supervisor::begin_again(const std::optional<int>& status) {
                 (now_ns() - failing_since_ns_) / 1'000'000'000, std::min(pause, kLongestPause).count());
     rest(std::min(pause, kLongestPause));
   }
-  if (asked_to_end_) return give_up(reason);
+  if (is_over()) return give_up(reason);
   if (upgrading_) upgrade();
   return true;
 }
