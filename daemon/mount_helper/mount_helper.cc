@@ -10,19 +10,26 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "base/host_memory.h"
 #include "base/mount_seal.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
 #include "daemon/mount_helper/scope.h"
+#include "daemon/running_daemon.h"
+#include "daemon/runtime_dir.h"
 #include "tier/blocks.h"
 #include "tier/pool_options.h"
 
 namespace kvcachefs {
 namespace {
 
+// A connection that was aborted is followed by another in less than half a second, on a busy machine later.
+constexpr auto kReconnectPatience = std::chrono::seconds(10);
+constexpr auto kLookPause = std::chrono::milliseconds(50);
 constexpr int kOomScoreAdj = -900;  // as packaging/systemd/kvcachefs.service has it
 
 enum ExitCode { kMounted = 0, kWrongUsage = 1, kSystem = 2, kMountFailed = 32 };
@@ -116,13 +123,26 @@ Result<void> start_daemon(const MountArguments& arguments) {
   return {};
 }
 
+// A daemon whose connection was aborted (umount -f) mounts another there.
+Result<bool> is_served(const MountArguments& arguments, const MountTree& tree) {
+  const std::string& base = arguments.base.native();
+  for (auto waited = kLookPause * 0; waited < kReconnectPatience; waited += kLookPause) {
+    Result<std::vector<MountPoint>> mounts = read_mounts();
+    if (!mounts) return pass(mounts);
+    const MountPoint* mounted = find_mount(*mounts, base);
+    if (mounted == nullptr || mounted->type != kFileSystemType) return false;
+    if (tree.check()) return true;
+    if (!find_daemon(RuntimeDir::directory_of(arguments.runtime_dir.native(), base))) return false;
+    std::this_thread::sleep_for(kLookPause);
+  }
+  return false;
+}
+
 Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes) {
-  Result<std::vector<MountPoint>> mounts = read_mounts();
-  if (!mounts) return pass(mounts);
-  const MountPoint* mounted = find_mount(*mounts, arguments.base.native());
   const MountTree tree(arguments.base);
-  const bool serves = mounted != nullptr && mounted->type == kFileSystemType && tree.check();
-  if (!serves) {
+  Result<bool> serves = is_served(arguments, tree);
+  if (!serves) return pass(serves);
+  if (!*serves) {
     if (Result<void> started = start_daemon(arguments); !started) return started;
     if (Result<void> good = tree.check(); !good) return good;
     if (tree.has_pool(arguments.pool)) return {};
