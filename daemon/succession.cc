@@ -85,6 +85,7 @@ void keep_only_answer(pid_t asker, int answering, int shown) {
   if (shown >= 0) (void)setenv(kShownVariable, std::to_string(open_of_asker(shown, O_RDONLY)).c_str(), 1);
   const int answer = open_of_asker(answering, O_WRONLY | O_CLOEXEC);
   if (answer < 0 || dup2(answer, STDERR_FILENO) < 0 || write(STDERR_FILENO, "", 1) != 1) _exit(kNotExecuted);
+  if (answer != STDERR_FILENO) (void)::close(answer);
 }
 
 // A child process does `in_child` and answers with its exit status; the message of a failure is what it says

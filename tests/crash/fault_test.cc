@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -24,12 +25,15 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "tests/support/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
 namespace kvcachefs::test {
 namespace {
+
+using ::testing::StartsWith;
 
 // The linux/fuse.h of Debian 12 lacks these.
 constexpr uint32_t kTmpfile = 51, kCopyFileRange64 = 53;
@@ -321,7 +325,10 @@ TEST_F(FaultTest, WhoAsksTheNextProgramHasNoDescriptorOfThisOne) {
   for (pid_t child = 0; children >> child;) {
     if (child == mount().serving_pid()) continue;
     ++asked;
-    EXPECT_EQ(list("/proc/" + std::to_string(child) + "/fd"), (std::vector<std::string>{"0", "1", "2"}));
+    const std::string descriptors = "/proc/" + std::to_string(child) + "/fd";
+    EXPECT_EQ(list(descriptors), (std::vector<std::string>{"0", "1", "2", "3"}));
+    // It reads what it would go on with, by an open of its own.
+    EXPECT_THAT(std::filesystem::read_symlink(descriptors + "/3").string(), StartsWith("/memfd:kvcachefs"));
   }
   EXPECT_EQ(asked, 1);
   ::unlink(paused.c_str());
