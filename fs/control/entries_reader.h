@@ -29,8 +29,8 @@ class EntriesReader final : public ControlReader {
  public:
   using ListShard = std::function<std::vector<sys::Handle>(size_t shard)>;
   using Describe = std::function<std::optional<EntryListing>(sys::Handle entry)>;
-  // A read describes the entries that its buffer takes, and at most this many more, because the other reads of
-  // its user wait for it (fs/control_reads.h).
+  // A read describes the entries that its buffer takes, and at most this many more, because the other reads
+  // of its user wait for it (fs/control_reads.h).
   static constexpr size_t kPieceEntries = 128;
 
   EntriesReader(size_t shards, ListShard list_shard, Describe describe);
