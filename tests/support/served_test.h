@@ -35,13 +35,13 @@ class ServedTest : public PoolsTest {
     its.pool.listener = &invalidator_;
     pools_ = std::make_unique<Pools>(std::move(its));
     ASSERT_NE(make(options("p")), nullptr);
-    session_.emplace(*pools_, *backing_of_session_, *survivors_, invalidator_,
-                     Session::Options{.mountpoint = disk_ / "not mounted",
-                                      .no_passthrough = true,
-                                      .pools_changed = [this] {
-                                        ++pools_changed_;
-                                        return Result<void>();
-                                      }});
+    session_.emplace(
+        *pools_, *backing_of_session_, *survivors_, invalidator_,
+        Session::Options{
+            .mountpoint = disk_ / "not mounted", .no_passthrough = true, .pools_changed = [this] {
+              ++pools_changed_;
+              return Result<void>();
+            }});
     const auto taken = session_->take_over();
     ASSERT_TRUE(taken) << taken.error().message;
     init_answer_ = kernel_.answer_to_init();
