@@ -120,7 +120,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                       if (connected && *connected) keep_other_connection(manager, *survivors);
                                       return connected;
                                     },
-                                .bind_mounts = [&] { reconnection.bind_mounts(); },
+                                .look_at_mount = [&] { return reconnection.look_at_mount(); },
                                 .stop_binding = [&] { reconnection.stop_binding(); },
                                 .give_up =
                                     [&](const std::string& reason) {

@@ -33,6 +33,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr int kMostLayers = 8;
+constexpr std::string_view kForgotten = "//deleted";  // in mountinfo, of the root of a mount
 constexpr uint64_t kBindPauseNs = 1'000'000'000;
 constexpr int kBindTries = 10;
 
@@ -87,9 +88,8 @@ Result<bool> Reconnection::connect() {
   auto device = open_fuse_device();
   if (!device) return pass(device);
   runtime_.note_stale_mounts(base->device);
-  // The connection may live, though no process can serve it.
-  if (auto gone = sys::unmount(where.c_str(), MNT_FORCE | MNT_DETACH); !gone) return pass(gone);
-  if (auto mounted = mount_connection(device->get(), where); !mounted) return pass(mounted);
+  // The old connection may live, though no process can serve it: it ends with its last descriptor.
+  if (auto mounted = replace_connection(device->get(), where); !mounted) return pass(mounted);
   const unsigned long flags = flags_of(base->options);
   if ((flags & ~(MS_NOSUID | MS_NODEV)) != 0)
     (void)sys::mount("none", where.c_str(), "", MS_REMOUNT | MS_BIND | flags, nullptr);
@@ -97,6 +97,7 @@ Result<bool> Reconnection::connect() {
   survivors_.reconnected(device->release());
   bindings_ = 0;
   bind_at_ns_ = 0;
+  disconnected_ns_ = 0;
   if (was_aborted)
     log_warning(
         "the connection was aborted (umount -f of a mount, or its abort file): a new one is mounted at {}",
@@ -104,6 +105,18 @@ Result<bool> Reconnection::connect() {
   else
     log_warning("the connection cannot be taken over: a new one is mounted at {}", where);
   return true;
+}
+
+bool Reconnection::look_at_mount() {
+  bind_mounts();
+  const auto device = survivors_.connection().device_fd();
+  const uint64_t now = now_ns();
+  if (!device || is_connected(*device))
+    disconnected_ns_ = 0;
+  else if (disconnected_ns_ == 0)
+    disconnected_ns_ = now;
+  const auto patience_ns = static_cast<uint64_t>(std::chrono::nanoseconds(kEndPatience).count());
+  return disconnected_ns_ != 0 && now - disconnected_ns_ > patience_ns;
 }
 
 void Reconnection::bind_mounts() {
@@ -180,8 +193,11 @@ bool Reconnection::bind_all() const {
 Result<void> Reconnection::bind(const MountPoint& wanted, bool replaces) const {
   const std::string base = survivors_.connection().mount_point();
   auto source = sys::open_at(AT_FDCWD, base.c_str(), O_PATH | O_DIRECTORY);
-  if (source && wanted.root.size() > 1)
-    source = sys::open_beneath(source->get(), wanted.root.c_str() + 1, O_PATH);
+  // The kernel says so of a name that it has forgotten, as it forgets one that a lookup failed of because of
+  // the abort. A name that is gone is found to be by the lookup here.
+  std::string root = wanted.root;
+  if (root.ends_with(kForgotten)) root.resize(root.size() - kForgotten.size());
+  if (source && root.size() > 1) source = sys::open_beneath(source->get(), root.c_str() + 1, O_PATH);
   if (!source) return pass(source);
   auto copy = sys::copy_of_mount(source->get());
   if (!copy) return pass(copy);

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 
 #include "base/mountinfo.h"
@@ -16,6 +17,9 @@
 #include "tier/survivors/survivors.h"
 
 namespace kvcachefs {
+
+// A process whose connection has ended has this long to begin its own end.
+inline constexpr std::chrono::seconds kEndPatience{5};
 
 class Reconnection {
  public:
@@ -28,11 +32,13 @@ class Reconnection {
   Result<bool> connect();
   // Called again and again while a process serves: while there are mounts to bind, it starts a process that
   // binds them, once a second and ten times at most. The supervisor reaps a process that has ended, too.
-  void bind_mounts();
+  // True if the connection ended kEndPatience ago, and the process that serves does not: it hangs.
+  bool look_at_mount();
   void stop_binding() const;
 
  private:
   bool is_ours(const MountPoint& base) const;
+  void bind_mounts();
   pid_t start_binding() const;
   bool bind_all() const;
   Result<void> bind(const MountPoint& wanted, bool replaces) const;
@@ -42,6 +48,7 @@ class Reconnection {
   pid_t binder_ = -1;
   int bindings_ = 0;  // tries since the last connection
   uint64_t bind_at_ns_ = 0;
+  uint64_t disconnected_ns_ = 0;  // seen first at this time; 0: it is connected
 };
 
 }  // namespace kvcachefs

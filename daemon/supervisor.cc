@@ -25,6 +25,7 @@
 #include "base/sys.h"
 #include "base/sys_process.h"
 #include "daemon/child.h"
+#include "daemon/reconnection.h"
 #include "daemon/stacks.h"
 #include "daemon/takeover_watch.h"
 
@@ -87,7 +88,7 @@ class Supervisor {
   void heed_signals();
   void consider_upgrade();
   void look_after_child();
-  void replace_hung_child(const char* what);
+  void replace_hung_child(const char* what, std::chrono::seconds after);
   Result<void> start_child();
   void tell_child(int signal);
   bool begin_again(const std::optional<int>& status);
@@ -244,8 +245,7 @@ void Supervisor::consider_upgrade() {
   };
   if (survivors_.children().does_kernel_forbid()) {
     refuse_upgrade(
-        "this kernel does not give the requests of a process that ends to another, which Linux 6.9 and "
-        "later do: stop and start instead");
+        "before Linux 6.9 the kernel gives the requests of a process to no other: stop and start instead");
   } else if (!survivors_.children().may_succeed()) {
     refuse_upgrade("what is served cannot be handed over; stop and start instead");
   } else if (const auto hung = hung_thread(child_, kDiskPatience)) {
@@ -275,25 +275,25 @@ void Supervisor::look_after_child() {
     // A first start is not watched either: no client waits for it, and it may be stopped.
     if (survivors_.children().is_beginning() && survivors_.connection().device_fd() &&
         takeover_.hangs(supervision_.hang_after) && !hung_)
-      replace_hung_child("the process that takes over");
+      replace_hung_child("the process that takes over", supervision_.hang_after);
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
-  supervision_.bind_mounts();
+  const bool outlived = supervision_.look_at_mount();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
   const uint64_t beat_ns = survivors_.children().last_beat_ns();
   // What it did while it still took over, which has bounds of its own, may have waited for a disk with that.
   const uint64_t since_ns =
       std::max(request_ns == 0 ? beat_ns : std::min(request_ns, beat_ns), serving_since_ns);
   const uint64_t bound_ns = ns_of(supervision_.hang_after);
-  if (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns)
+  if (!outlived && (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns))
     supervision_.gets_on();
   else if (!hung_)
-    replace_hung_child("the serving process");
+    replace_hung_child("the serving process", outlived ? kEndPatience : supervision_.hang_after);
 }
 
-void Supervisor::replace_hung_child(const char* what) {
-  log_error("{} has not got on for {} s", what, supervision_.hang_after.count());
+void Supervisor::replace_hung_child(const char* what, std::chrono::seconds after) {
+  log_error("{} has not got on for {} s", what, after.count());
   // A child that hung may have done so by chance. Where two in a row hang, the third does without what their
   // threads were reading.
   log_stacks(child_, survivors_.children().is_beginning() && failures_ > 0);

@@ -11,6 +11,7 @@
 #include "base/mountinfo.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "base/sys_mount.h"
 
 namespace kvcachefs {
 
@@ -49,6 +50,20 @@ Result<void> mount_connection(int device_fd, const std::string& mountpoint) {
   const std::string data = "fd=" + std::to_string(device_fd) +
                            ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other";
   return sys::mount("kvcachefs", mountpoint.c_str(), "fuse.kvcachefs", MS_NOSUID | MS_NODEV, data.c_str());
+}
+
+Result<void> replace_connection(int device_fd, const std::string& mountpoint) {
+  auto mount = sys::new_mount("fuse", {{"source", "kvcachefs"},
+                                       {"subtype", "kvcachefs"},
+                                       {"fd", std::to_string(device_fd)},
+                                       {"rootmode", "40000"},
+                                       {"user_id", "0"},
+                                       {"group_id", "0"},
+                                       {"default_permissions", ""},
+                                       {"allow_other", ""}});
+  if (mount) return sys::replace_mount(mount->get(), mountpoint);
+  if (auto gone = sys::unmount(mountpoint.c_str(), MNT_DETACH); !gone) return gone;
+  return mount_connection(device_fd, mountpoint);
 }
 
 std::string device_at(const std::string& mountpoint) {

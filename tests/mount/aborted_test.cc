@@ -2,15 +2,18 @@
 // connection's abort file. The daemon goes on with a new connection: nothing is lost, and the pools are bound
 // again where they were.
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/support/aborted_test.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/pool_pressure.h"
@@ -29,71 +33,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class AbortedTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    KVCACHEFS_NEED_DAEMON();
-    if (mode() == Mode::kIoUring) GTEST_SKIP() << "over io_uring the daemon ends";
-    std::string name = "/tmp/kv-test-" + std::to_string(::getpid()) + "-XXXXXX";
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    work_dir_ = name;
-    make_directory(work_dir_ + "/connections");
-    ASSERT_EQ(error_of(::mount("none", (work_dir_ + "/connections").c_str(), "fusectl", 0, nullptr)), 0);
-  }
-  void TearDown() override {
-    if (mount_ && HasFailure()) report_daemon_log(*mount_);
-    for (const MountPoint& left : mounts_below(work_dir_)) ::umount2(left.directory.c_str(), MNT_DETACH);
-    run({"/usr/bin/chattr", "-R", "-f", "-i", work_dir_});  // what the helper has sealed
-    std::filesystem::remove_all(work_dir_);
-  }
-  void start(MountOptions options = {.pools = {"p:size=64M", "q:size=16M"}}) {
-    fault_file_ = work_dir_ + "/faults";
-    ::setenv("KVCACHEFS_FAULT_FILE", fault_file_.c_str(), 1);
-    mount_ = std::make_unique<Mount>(std::move(options));
-    ::unsetenv("KVCACHEFS_FAULT_FILE");
-    ASSERT_EQ(error_name(store(entry(), pattern(1, kMiB))), "ok");
-  }
-  Mount& mount() { return *mount_; }
-  std::string entry() { return mount().path() + "/entry"; }
-  // Has the helper bind a pool's directory, and answers where.
-  std::string bind(const std::string& pool, const std::string& name, const std::string& options = {}) {
-    const std::string where = work_dir_ + "/" + name;
-    if (!exists(where)) make_directory(where);
-    const Outcome outcome =
-        run({"mount.kvcachefs", pool, where, "-o",
-             "mountpoint=" + mount().root() + ",runtime_dir=" + mount().runtime_dir() + options});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-    EXPECT_EQ(mounts_below(where).size(), 1u);
-    return where;
-  }
-  void abort() {
-    const auto mounts = mounts_below(mount().root());
-    ASSERT_FALSE(mounts.empty());
-    const std::string& device = mounts.back().device;  // a stat() would need an answer
-    const std::string number = device.substr(device.find(':') + 1);
-    ASSERT_EQ(write_once(work_dir_ + "/connections/" + number + "/abort", "1"), 0);
-  }
-  // The pool is served, by a new connection, and the mounts are bound again.
-  void expect_entry(const std::string& path) {
-    std::string content;
-    EXPECT_TRUE(eventually([&] { return load(path, &content) == 0; })) << path << "\n" << mount().log();
-    EXPECT_EQ(difference(1, content), "") << path;
-    EXPECT_EQ(content.size(), kMiB);
-  }
-  void arm(const std::string& lines) { ASSERT_EQ(store(fault_file_, lines + "\n"), 0); }
-  void await_pause() {
-    EXPECT_TRUE(eventually([&] { return exists(fault_file_ + ".paused"); }));
-  }
-  void end_pause() { ASSERT_EQ(::unlink((fault_file_ + ".paused").c_str()), 0); }
-  std::string daemon_stat(const std::string& name) {
-    return parse_stats(read_file(mount().root() + "/.kvcachefs/stats"))[name];
-  }
-  size_t descriptors() { return list("/proc/" + std::to_string(mount().pid()) + "/fd").size(); }
-
-  std::string work_dir_, fault_file_;
-  std::unique_ptr<Mount> mount_;
-};
 
 TEST_F(AbortedTest, ThePoolsGoOn) {
   start();
@@ -132,6 +71,48 @@ TEST_F(AbortedTest, ADirectoryThatIsInUseIsBoundAgain) {
   expect_entry(a + "/entry");
   expect_entry(entry());
   EXPECT_EQ(mounts_below(a).size(), 1u);
+}
+
+// What lies below would take writes of clients, and the next mount would hide them.
+TEST_F(AbortedTest, NobodySeesTheDirectoryBelow) {
+  start();
+  const std::string a = bind("p", "a");
+  mount().stop_squeezing();
+  std::atomic<bool> over{false}, is_bare{false};
+  std::thread client([&] {
+    struct statfs found {};
+    while (!over)
+      if (::statfs(mount().root().c_str(), &found) == 0 && found.f_type != FUSE_SUPER_MAGIC) is_bare = true;
+  });
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_NO_FATAL_FAILURE(abort());
+    for (const std::string& where : {mount().path(), a}) expect_entry(where + "/entry");
+  }
+  over = true;
+  client.join();
+  EXPECT_FALSE(is_bare);
+}
+
+// After a takeover the kernel looks names up anew. A lookup that the abort answers has it forget the name of
+// what is bound: the mount table calls that deleted.
+TEST_F(AbortedTest, WhileTheServingProcessHangs) {
+  start({.pools = {"p:size=64M", "q:size=16M"}, .options = {"hang_after=0"}});
+  const std::string a = bind("p", "a"), b = bind("q", "b");
+  mount().stop_squeezing();
+  const pid_t first = mount().serving_pid();
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != first; }));
+  expect_entry(a + "/entry");
+  ASSERT_EQ(::kill(mount().serving_pid(), SIGSTOP), 0);
+  std::thread client([&] { (void)exists(mount().path() + "/entry"); });
+  const auto mounts = mounts_below(mount().root());
+  const std::string& device = mounts.back().device;
+  const std::string connection = work_dir_ + "/connections/" + device.substr(device.find(':') + 1);
+  EXPECT_TRUE(eventually([&] { return read_file(connection + "/waiting") != "0\n"; }));
+  EXPECT_EQ(error_of(::umount2(b.c_str(), MNT_FORCE)), 0);
+  client.join();
+  expect_entry(entry());
+  expect_entry(a + "/entry");
 }
 
 TEST_F(AbortedTest, TenTimesInARow) {
