@@ -126,6 +126,36 @@ TEST_F(EvictorInodesTest, TheyLeaveFromAnEighthOnUntilAQuarterIsFree) {
   EXPECT_FALSE(leaves("e"));
 }
 
+TEST_F(EvictorInodesTest, WhereInodesAreVeryShortOneSecondOfRestIsEnough) {
+  for (const char* name : {"a", "b"}) make_directory(name);
+  (void)rested("a", 2000);
+  (void)rested("b", 100);
+  run_short();
+  tidy();
+  EXPECT_TRUE(is_there("a"));
+  leave_free(arena_->usage().inodes / 16 - 2);
+  tidy();
+  EXPECT_FALSE(is_there("a"));
+  EXPECT_TRUE(is_there("b"));
+}
+
+TEST_F(EvictorInodesTest, WhileEmptyDirectoriesHoldTheInodesNoEntryLeavesForAnother) {
+  const uint64_t f = store("f");
+  const uint64_t inodes = arena_->usage().inodes;
+  leave_free(inodes / 2);
+  EXPECT_FALSE(evictor_->gives_way(0, &limits_.directories));
+  while (free_inodes() >= inodes / 50) {
+    const std::string name = "d" + std::to_string(free_inodes());
+    make_directory(name);
+    (void)rested(name, 0);
+  }
+  EXPECT_TRUE(evictor_->gives_way(0, &limits_.directories));
+  EXPECT_FALSE(evictor_->gives_way(0, &limits_.entries));
+  EXPECT_EQ(evictor_->wait_to_make({.may_wait = false}, 0, &limits_.directories), Waited::kWouldWait);
+  tidy();
+  EXPECT_TRUE(state(f).exists);
+}
+
 TEST_F(EvictorInodesTest, ADirectoryThatTheKernelKnowsLeavesOnceItHasForgotten) {
   const uint64_t d = make_known_directory("d");
   set_looked_up(d, 2 * kMinuteMs);

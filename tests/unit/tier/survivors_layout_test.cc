@@ -185,6 +185,8 @@ TEST(SurvivorsLayout, ThatOfVersion3IsRead) {
   ASSERT_TRUE(opened) << opened.error().message;
   Survivors& survivors = **opened;
   EXPECT_TRUE(survivors.copied());
+  // Before anything is looked up: a page of a shared mapping that is only read takes memory, too.
+  EXPECT_LE(taken_bytes(survivors.memory_fd()), 2 * taken_bytes(memory.fd()));
   EXPECT_EQ(survivors.begin_generation(), 5u);
   EXPECT_EQ(survivors.connection().device_fd(), 17);
   EXPECT_EQ(survivors.connection().mount_point(), "/mnt/kv");
@@ -209,7 +211,6 @@ TEST(SurvivorsLayout, ThatOfVersion3IsRead) {
   ASSERT_EQ(survivors.kept_inodes().list().size(), 1u);
   EXPECT_EQ(survivors.kept_inodes().list()[0].second.fd, 10);
   EXPECT_EQ(survivors.kept_inodes().list()[0].first, 1u);
-  EXPECT_LE(taken_bytes(survivors.memory_fd()), 2 * taken_bytes(memory.fd()));
   // The copy is what goes on, and the next program finds it as its own.
   ASSERT_TRUE(survivors.set_pools("pool 1 q\n"));
   auto next = Survivors::open(UniqueFd(::dup(survivors.memory_fd())));
