@@ -10,6 +10,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -58,6 +59,15 @@ inline fuse_file_info kept(const fuse_file_info* file) {
 inline fuse_file_info* lent(fuse_file_info& file) {
   return &file;
 }
+struct KeptBytes {
+  std::string bytes;
+};
+inline KeptBytes kept(std::string_view bytes) {
+  return {std::string(bytes)};
+}
+inline std::string_view lent(KeptBytes& copy) {
+  return copy.bytes;
+}
 inline Node kept(const Node& node) {
   return node;
 }
@@ -77,6 +87,9 @@ inline uint64_t kept_bytes(const Writing& writing) {
 }
 inline uint64_t kept_bytes(const char* text) {
   return std::strlen(text);
+}
+inline uint64_t kept_bytes(std::string_view bytes) {
+  return bytes.size();
 }
 template <class T>
 uint64_t kept_bytes(const T&) {

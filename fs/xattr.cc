@@ -63,22 +63,18 @@ Result<void> check_owner(const Request& request, int fd, std::string_view name) 
   return Rights(caller.uid, caller.gid, caller.pid).owns(*file) ? Result<void>() : fail(EPERM);
 }
 
-Result<void> set(const Request& request, const Node& node, const char* name, std::string_view value,
-                 int flags) {
-  if (name == kPinned) {
-    if (value != "0" && value != "1") return fail(EINVAL);
-    return node.pool->tree().set_pinned(node.ino, value == "1");
-  }
-  if (std::string_view(name).starts_with(kVirtualPrefix)) return set_virtual(node, name, value);
+// False: the pool has too little room for it now.
+Result<bool> set_stored(const Request& request, const Node& node, const char* name, std::string_view value,
+                        int flags) {
   if (!is_storable(name)) return fail(EOPNOTSUPP);
-  if (auto right = check_xattr(name, value); !right) return right;
+  if (auto right = check_xattr(name, value); !right) return pass(right);
   auto fd = node.pool->inodes().open_inode(node.ino, O_PATH | O_NOFOLLOW);
   if (!fd) return pass(fd);
-  if (auto may = check_owner(request, fd->get(), name); !may) return may;
+  if (auto may = check_owner(request, fd->get(), name); !may) return pass(may);
   if ((flags & XATTR_REPLACE) != 0)
     if (const auto there = sys::get_xattr(fd->get(), name, {}); !there) return fail(there.error().code);
   const XattrChange change{name, value};
-  if (auto room = check_room(node.pool->limits(), fd->get(), {&change, 1}); !room) return room;
+  if (auto room = check_room(node.pool->limits(), fd->get(), {&change, 1}); !room) return pass(room);
   if ((flags & XATTR_CREATE) != 0) {
     if (request.attempted)
       flags = 0;
@@ -86,9 +82,37 @@ Result<void> set(const Request& request, const Node& node, const char* name, std
       return fail(EEXIST);
     server_of(request).survivors.requests().attempt(request.unique);
   }
-  if (auto done = node.pool->tree().set_xattr(node.ino, name, value, flags); !done) return done;
+  if (auto done = node.pool->tree().set_xattr(node.ino, name, value, flags); !done) {
+    if (done.error().code == ENOSPC) return false;
+    return pass(done);
+  }
   if (name == kPriorityXattr) node.pool->tree().set_priority(node.ino, *number_in<int>(value));
-  return {};
+  return true;
+}
+
+// A tmpfs takes the inodes of a pool for attributes, one for each KiB (mm/shmem.c, BOGO_INODE_SIZE): entries
+// leave for them as for names. The attributes of who is over the share get none of the last ones.
+Tried set(const Request& request, const Node& node, Patience patience, const char* name,
+          std::string_view value, int flags) {
+  constexpr uint64_t kInodeBytes = 1024, kFactsBytes = 64;
+  const uint64_t inodes = (value.size() + std::strlen(name) + kFactsBytes) / kInodeBytes + 1;
+  Evictor& evictor = node.pool->evictor();
+  for (;;) {
+    auto done = set_stored(request, node, name, value, flags);
+    if (!done) return refuse(request, std::move(done.error()));
+    if (*done) break;
+    const auto file = node.pool->inodes().attributes(node.ino);
+    const uid_t owner = file ? file->st_uid : 0;
+    if (evictor.gives_way(owner, nullptr)) return refuse(request, {ENOSPC, {}});
+    const Waited waited = evictor.wait_to_make(patience, owner, nullptr, false, inodes);
+    if (waited == Waited::kWouldWait) return Tried::kWouldWait;
+    if (waited == Waited::kNoRoom) {
+      node.pool->insight().report_full(true);
+      return refuse(request, {ENOSPC, {}});
+    }
+  }
+  reply_outcome(request, Result<void>());
+  return Tried::kDone;
 }
 
 Result<void> drop(const Request& request, const Node& node, const char* name) {
@@ -104,11 +128,19 @@ Result<void> drop(const Request& request, const Node& node, const char* name) {
   return {};
 }
 
+Result<void> set_pinned(const Node& node, std::string_view value) {
+  if (value != "0" && value != "1") return fail(EINVAL);
+  return node.pool->tree().set_pinned(node.ino, value == "1");
+}
+
 void setxattr(const Request& request, const Node& node, const char* name, const char* value, size_t size,
               int flags) {
   when_catalog_takes_more(
       request, node, [request, node, its_name = std::string(name), text = std::string(value, size), flags] {
-        reply_outcome(request, set(request, node, its_name.c_str(), text, flags));
+        if (its_name == kPinned) return reply_outcome(request, set_pinned(node, text));
+        if (its_name.starts_with(kVirtualPrefix))
+          return reply_outcome(request, set_virtual(node, its_name, text));
+        with_patience<set>(request, node, its_name.c_str(), std::string_view(text), flags);
       });
 }
 

@@ -48,10 +48,11 @@ class Evictor : DiskPart {
   EvictResult last_evict() const EXCLUDES(last_mutex_);
   // Evicts until no more than this is used, until nothing more can go, or until the deadline.
   EvictResult shrink_to(uint64_t size_bytes, uint64_t deadline_ns);
-  // Called when a call of this user's that makes a name has met ENOSPC, or lacks a place within the limit
-  // `of` such names, if they have one. Waits a little for an inode, a page, or a place; kRoom says to try
-  // again.
-  Waited wait_to_make(Patience patience, uid_t uid = 0, NameLimit* of = nullptr, bool lacks_place = false);
+  // Called when a call of this user's that makes a name or an attribute has met ENOSPC, or lacks a place
+  // within the limit `of` such names, if they have one. `inodes`: that many of the pool are taken by what is
+  // made. Waits a little for them, a page, or a place; kRoom says to try again.
+  Waited wait_to_make(Patience patience, uid_t uid = 0, NameLimit* of = nullptr, bool lacks_place = false,
+                      uint64_t inodes = 1);
   // True for a user over their share while inodes are short, and for a directory while empty ones hold the
   // inodes: such a call gets none of the last inodes.
   bool gives_way(uid_t uid, const NameLimit* of = nullptr) const;

@@ -190,10 +190,10 @@ bool Evictor::empty_directories_hold(uint64_t inodes) const {
   return empty.resting + empty.ripe + empty.asked >= inodes / kEnoughShare;
 }
 
-Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* of, bool lacks_place) {
+Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* of, bool lacks_place, uint64_t inodes) {
   NameLimit* const limit = lacks_place ? of : nullptr;
   const bool gives = limit == nullptr && gives_way(uid, of);
-  const bool lacks_inode = limit == nullptr && (gives || arena_.usage().free_inodes == 0);
+  const bool lacks_inode = limit == nullptr && (gives || arena_.usage().free_inodes < inodes);
   // Of the places of directories nobody has a share.
   const bool is_over = limit != &limits_.directories && entries_.shares().is_user_over(uid);
   const auto whose = is_over || gives ? Room::Whose::kOver : Room::Whose::kWriter;
@@ -209,7 +209,7 @@ Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* of, bool l
     const uint64_t kept = limit != nullptr && whose == Room::Whose::kOver ? places_kept(*limit) : 0;
     if (limit != nullptr && limit->free() > kept) return Waited::kRoom;
     surroundings_.still_at_it();
-    const Room::Demand demand(room, whose, limit != nullptr || lacks_inode ? 1 : kLinkBytes);
+    const Room::Demand demand(room, whose, limit != nullptr ? 1 : lacks_inode ? inodes : kLinkBytes);
     surroundings_.evictor->wake();
     const Room::Answer answer = room.wait(whose, ticket, kNamePatience);
     const bool is_over_no_more = is_over && !entries_.shares().is_user_over(uid);
@@ -222,8 +222,7 @@ Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* of, bool l
     static LogLimit log_limit;
     log_limit.warning(
         "pool {}: no inode is left: {} of {} are entries, and none of the directories can leave: {} were "
-        "made "
-        "or looked up within a second, or are held by a client",
+        "made or looked up within a second, or are held by a client",
         name_, entries_.sums().files(), arena_.usage().inodes, counts.resting + counts.asked);
   }
   return Waited::kNoRoom;
