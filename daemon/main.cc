@@ -120,7 +120,8 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                       if (connected && *connected) keep_other_connection(manager, *survivors);
                                       return connected;
                                     },
-                                .look_at_mount = [&] { return reconnection.look_at_mount(); },
+                                .outlives_connection = [&] { return reconnection.is_outlived(); },
+                                .bind_mounts = [&] { reconnection.bind_mounts(); },
                                 .stop_binding = [&] { reconnection.stop_binding(); },
                                 .give_up =
                                     [&](const std::string& reason) {

@@ -14,10 +14,12 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/key_value.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -32,9 +34,9 @@
 namespace kvcachefs {
 namespace {
 
-constexpr int kMostLayers = 8;
 constexpr std::string_view kForgotten = "//deleted";  // in mountinfo, of the root of a mount
 constexpr uint64_t kBindPauseNs = 1'000'000'000;
+constexpr std::chrono::milliseconds kKillPatience(100), kKillPause(1);
 constexpr int kBindTries = 10;
 
 // The flags that a mount may have beyond those of the base, and the base's.
@@ -87,6 +89,7 @@ Result<bool> Reconnection::connect() {
   const bool was_aborted = !is_connected(*survivors_.connection().device_fd());
   auto device = open_fuse_device();
   if (!device) return pass(device);
+  end_binding();
   runtime_.note_stale_mounts(base->device);
   // The old connection may live, though no process can serve it: it ends with its last descriptor.
   if (auto mounted = replace_connection(device->get(), where); !mounted) return pass(mounted);
@@ -107,8 +110,7 @@ Result<bool> Reconnection::connect() {
   return true;
 }
 
-bool Reconnection::look_at_mount() {
-  bind_mounts();
+bool Reconnection::is_outlived() {
   const auto device = survivors_.connection().device_fd();
   const uint64_t now = now_ns();
   if (!device || is_connected(*device))
@@ -133,6 +135,17 @@ void Reconnection::bind_mounts() {
 
 void Reconnection::stop_binding() const {
   if (binder_ > 0) (void)::kill(binder_, SIGKILL);
+}
+
+// It would forget what is noted after this call. A process that still waits for an answer does nothing after
+// that.
+void Reconnection::end_binding() {
+  stop_binding();
+  for (auto waited = kKillPause * 0; waited < kKillPatience; waited += kKillPause) {
+    if (binder_ <= 0 || waitpid(binder_, nullptr, WNOHANG) != 0) break;
+    std::this_thread::sleep_for(kKillPause);
+  }
+  binder_ = -1;
 }
 
 // The process exits with 0 if no mount has to be tried again.
@@ -204,8 +217,7 @@ Result<void> Reconnection::bind(const MountPoint& wanted, bool replaces) const {
   auto attached = replaces ? sys::replace_mount(copy->get(), wanted.directory)
                            : sys::attach_mount(copy->get(), wanted.directory);
   if (!attached) return attached;
-  for (int layer = 1; replaces && layer < kMostLayers && is_dead_mount(wanted.directory); ++layer)
-    if (auto gone = sys::unmount(wanted.directory.c_str(), MNT_DETACH); !gone) return gone;
+  fault_point("mount attached");
   return sys::set_mount_flags(copy->get(), flags_of(wanted.options));
 }
 

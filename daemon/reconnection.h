@@ -30,15 +30,17 @@ class Reconnection {
   bool is_needed() const;
   // Mounts a new connection and makes Survivors ready for it. False: the base is not mounted any more.
   Result<bool> connect();
+  // Called again and again: true if the connection ended kEndPatience ago. A process that serves has ended by
+  // then, or hangs.
+  bool is_outlived();
   // Called again and again while a process serves: while there are mounts to bind, it starts a process that
   // binds them, once a second and ten times at most. The supervisor reaps a process that has ended, too.
-  // True if the connection ended kEndPatience ago, and the process that serves does not: it hangs.
-  bool look_at_mount();
+  void bind_mounts();
   void stop_binding() const;
 
  private:
   bool is_ours(const MountPoint& base) const;
-  void bind_mounts();
+  void end_binding();
   pid_t start_binding() const;
   bool bind_all() const;
   Result<void> bind(const MountPoint& wanted, bool replaces) const;

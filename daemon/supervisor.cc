@@ -56,10 +56,6 @@ std::set<int> needed_descriptors(Survivors& survivors) {
   return needed;
 }
 
-uint64_t ns_of(std::chrono::nanoseconds duration) {
-  return static_cast<uint64_t>(duration.count());
-}
-
 std::string how(std::optional<int> exit_status) {
   if (!exit_status) return "was killed";
   const int status = *exit_status;
@@ -269,27 +265,29 @@ void Supervisor::consider_upgrade() {
 
 void Supervisor::look_after_child() {
   const uint64_t serving_since_ns = survivors_.children().serving_since_ns();
+  const bool outlived = supervision_.outlives_connection();
+  const std::chrono::seconds after = outlived ? kEndPatience : supervision_.hang_after;
   if (serving_since_ns == 0) {
     if (has_served_) supervision_.gets_on();
     // A child that is ending has its own time limits.
     // A first start is not watched either: no client waits for it, and it may be stopped.
     if (survivors_.children().is_beginning() && survivors_.connection().device_fd() &&
-        takeover_.hangs(supervision_.hang_after) && !hung_)
-      replace_hung_child("the process that takes over", supervision_.hang_after);
+        (outlived || takeover_.hangs(after)) && !hung_)
+      replace_hung_child("the process that takes over", after);
     return;
   }
   if (!std::exchange(has_served_, true)) supervision_.served();
-  const bool outlived = supervision_.look_at_mount();
+  supervision_.bind_mounts();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
   const uint64_t beat_ns = survivors_.children().last_beat_ns();
   // What it did while it still took over, which has bounds of its own, may have waited for a disk with that.
   const uint64_t since_ns =
       std::max(request_ns == 0 ? beat_ns : std::min(request_ns, beat_ns), serving_since_ns);
-  const uint64_t bound_ns = ns_of(supervision_.hang_after);
-  if (!outlived && (bound_ns == 0 || now_ns() - std::min(since_ns, now_ns()) < bound_ns))
+  const std::chrono::nanoseconds since(now_ns() - std::min(since_ns, now_ns()));
+  if (!outlived && (supervision_.hang_after.count() == 0 || since < supervision_.hang_after))
     supervision_.gets_on();
   else if (!hung_)
-    replace_hung_child("the serving process", outlived ? kEndPatience : supervision_.hang_after);
+    replace_hung_child("the serving process", after);
 }
 
 void Supervisor::replace_hung_child(const char* what, std::chrono::seconds after) {
@@ -302,7 +300,7 @@ void Supervisor::replace_hung_child(const char* what, std::chrono::seconds after
 }
 
 bool Supervisor::has_failed_long_enough() const {
-  return now_ns() - failing_since_ns_ >= ns_of(supervision_.give_up_after);
+  return std::chrono::nanoseconds(now_ns() - failing_since_ns_) >= supervision_.give_up_after;
 }
 
 // Deaths count only for children that came to serve: their end was likely caused by a request. A child that

@@ -354,7 +354,9 @@ void Session::handle(std::span<std::byte> bytes) {
   received.mem = bytes.data();
   received.size = bytes.size();
   const Request request = begin_request(server_.survivors, received);
-  if (server_.survivors.supervised() && !server_.survivors.connection().has_init()) save_init(received);
+  if (request.opcode == FUSE_INIT && server_.survivors.supervised() &&
+      !server_.survivors.connection().has_init())
+    save_init(received);
   fuse_session_process_buf(session_, &received);
   if (request.opcode == FUSE_INIT && !passthrough()) raise_read_ahead(mounted_device_);
   fault_point("request answered", request.opcode);

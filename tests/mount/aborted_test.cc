@@ -104,7 +104,7 @@ TEST_F(AbortedTest, WhileTheServingProcessHangs) {
   ASSERT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != first; }));
   expect_entry(a + "/entry");
   ASSERT_EQ(::kill(mount().serving_pid(), SIGSTOP), 0);
-  std::thread client([&] { (void)exists(mount().path() + "/entry"); });
+  std::thread client([&] { (void)exists(mount().path() + "/another"); });
   const auto mounts = mounts_below(mount().root());
   const std::string& device = mounts.back().device;
   const std::string connection = work_dir_ + "/connections/" + device.substr(device.find(':') + 1);
@@ -142,7 +142,7 @@ TEST_F(AbortedTest, AgainWhileTheNextTakesOver) {
   const std::string a = bind("p", "a"), b = bind("q", "b");
   ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
   mount().stop_squeezing();
-  for (const std::string place : {"taken over", "pools adopted", "requests are taken"}) {
+  for (const std::string place : {"taken over", "pools adopted", "requests are taken", "mount attached"}) {
     arm("pause " + place);
     ASSERT_NO_FATAL_FAILURE(abort());
     await_pause();
