@@ -175,6 +175,7 @@ TEST_F(RemovedDiskTest, AStandingDiskStopsNoOtherPool) {
   const std::string third = mount().root() + "/third";
   auto made = std::async(std::launch::async, [&] { return error_of(::mkdir(third.c_str(), 0755)); });
   EXPECT_EQ(made.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(removed.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   slow.thaw();
   EXPECT_EQ(error_name(made.get()), "ok");
   EXPECT_EQ(error_name(removed.get()), "EBUSY") << "the disk has not heard of what was removed";
