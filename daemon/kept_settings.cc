@@ -111,6 +111,7 @@ KeptSettings::KeptSettings(std::string file, const Config& config, Result<KeptPo
       unreadable_(kept ? std::nullopt : std::optional(kept.error())),
       kept_(std::move(kept).value_or(KeptPools())) {
   for (const PoolOptions& pool : config.pools) configured_.emplace(pool.name, pool);
+  written_.kept = kept_;
   MutexLock writing(write_mutex_);
   in_file_ = kept_;
   if (!file_.empty()) directory_ = open_directory(file_);
@@ -135,11 +136,11 @@ void KeptSettings::took_over(const Pools& pools, std::optional<PoolNotes> notes)
   for (const auto& [name, options] : notes->written)
     if (const auto kept = kept_.find(name); kept == kept_.end() || !kept->second.is_created)
       configured_.try_emplace(name, options);
-  written_pools_ = present_ = std::move(notes->written);
+  written_.present = present_ = std::move(notes->written);
   const KeptPools before = kept_;
   note_all(pools);
   if (kept_ == before)
-    written_pools_ = present_;
+    written_.present = present_;
   else
     ++versions_;
 }
@@ -150,14 +151,14 @@ bool KeptSettings::is_in_configuration(std::string_view name) const {
 
 PoolNotes KeptSettings::notes() const {
   MutexLock lock(mutex_);
-  PoolNotes notes{written_pools_, configured_};
+  PoolNotes notes{written_.present, configured_};
   std::erase_if(notes.configured, [&](const auto& pool) { return is_in_configuration(pool.first); });
   return notes;
 }
 
 bool KeptSettings::is_written() const {
   MutexLock lock(mutex_);
-  return written_ == versions_;
+  return written_.number == versions_;
 }
 
 Result<void> KeptSettings::may_change() {
@@ -177,8 +178,8 @@ Result<void> KeptSettings::changed(const Pools& pools) {
     const KeptPools before = kept_;
     note_all(pools);
     // Another call may still be writing the same.
-    if (kept_ == before && written_ == versions_) {
-      written_pools_ = present_;
+    if (kept_ == before && written_.number == versions_) {
+      written_.present = present_;
       return {};
     }
     version = next_version();
@@ -229,11 +230,21 @@ PoolOptions KeptSettings::configured_now(const PoolOptions& present) const {
 SettingOrigins::Answer KeptSettings::origin(const PoolOptions& present, std::string_view key) const {
   MutexLock lock(mutex_);
   const auto its = kept_.find(present.name);
-  if (its != kept_.end() && its->second.values.contains(key))
-    return {Origin::kSet, written_ == versions_ && !file_.empty() && !unreadable_};
+  if (its != kept_.end())
+    if (const auto value = its->second.values.find(key); value != its->second.values.end())
+      return {Origin::kSet, is_value_written(present.name, key, value->second)};
   const PoolSetting& setting = *find_pool_setting(key);
   const bool is_default = setting.get(configured_now(present)) == setting.get(PoolOptions());
   return {is_default ? Origin::kDefault : Origin::kConfigured, true};
+}
+
+// A write that failed leaves the older version. Where no file is kept, write() counts as done all the same.
+bool KeptSettings::is_value_written(std::string_view pool, std::string_view key,
+                                    const std::string& value) const {
+  const auto its = written_.kept.find(pool);
+  if (file_.empty() || its == written_.kept.end()) return false;
+  const auto written = its->second.values.find(key);
+  return written != its->second.values.end() && written->second == value;
 }
 
 PoolOptions KeptSettings::configured(const PoolOptions& present) const {
@@ -301,13 +312,12 @@ Result<void> KeptSettings::write(const Version& version) {
   MutexLock writing(write_mutex_);
   {
     MutexLock lock(mutex_);
-    if (version.number < written_) return {};
+    if (version.number < written_.number) return {};
   }
   if (const auto replaced = file_.empty() ? Result<void>() : replace_file(version.kept); !replaced)
     return fail(replaced.error().code, fmt::format("{}: {}", file_, reason_of(replaced.error())));
   MutexLock lock(mutex_);
-  written_ = version.number;
-  written_pools_ = version.present;
+  written_ = version;
   return {};
 }
 

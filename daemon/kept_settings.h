@@ -90,13 +90,16 @@ class KeptSettings final : public SettingOrigins {
   void note_changes(const PoolOptions& before, const PoolOptions& now) REQUIRES(mutex_);
   void take_back(const PoolOptions& present, std::string_view key) REQUIRES(mutex_);
   PoolOptions configured_now(const PoolOptions& present) const REQUIRES(mutex_);
-  // What is to be written, the how manieth it is, and of which pools.
+  // What the file is to contain, and the pools from which that was found.
   struct Version {
     uint64_t number = 0;
     KeptPools kept;
     OptionsByPool present;
   };
   Version next_version() REQUIRES(mutex_) { return {++versions_, kept_, present_}; }
+  // Whether the file contains this value.
+  bool is_value_written(std::string_view pool, std::string_view key, const std::string& value) const
+      REQUIRES(mutex_);
   Result<void> write(const Version& version) EXCLUDES(mutex_, write_mutex_);
   Result<void> write_change(const Version& version) EXCLUDES(mutex_, write_mutex_);
   Result<void> replace_file(const KeptPools& pools) REQUIRES(write_mutex_) EXCLUDES(mutex_);
@@ -113,8 +116,7 @@ class KeptSettings final : public SettingOrigins {
   OptionsByPool configured_ GUARDED_BY(mutex_);
   KeptPools kept_ GUARDED_BY(mutex_);
   OptionsByPool present_ GUARDED_BY(mutex_);
-  uint64_t written_ GUARDED_BY(mutex_) = 0;         // the newest version that the file has
-  OptionsByPool written_pools_ GUARDED_BY(mutex_);  // the pools of that version
+  Version written_ GUARDED_BY(mutex_);  // the newest version that the file contains
 };
 
 }  // namespace kvcachefs

@@ -233,6 +233,32 @@ TEST_F(UnwrittenOrdersTest, AreSaidAfterTheirEffect) {
   EXPECT_EQ(pools(), (std::vector<std::string>{"p"}));
 }
 
+// What one value of a pool meets is not said of another.
+TEST_F(UnwrittenOrdersTest, AreToldFromThoseThatAreWritten) {
+  change({"set", "p", "policy=lfu", "watermarks=50:60"});
+  fail_writes("failing write a file 5");
+  ASSERT_EQ(error_of(::chmod(mount_->path().c_str(), 0750)), 0);
+  EXPECT_TRUE(eventually([&] {
+    return mount_->log().find("what was changed of the pools is lost at the next start") != std::string::npos;
+  }));
+  EXPECT_EQ(get("p", "policy"), "lfu set");
+  EXPECT_EQ(get("p", "mode"), "0750 set_not_kept");
+  ::unlink(fault_file().c_str());
+  change({"set", "q", "policy=lfu"});
+  EXPECT_EQ(get("p", "mode"), "0750 set");
+  // A value that was written, and then another that was not.
+  fail_writes("fail write a file 5 1");
+  EXPECT_NE(cli({"set", "p", "policy=fifo"}).exit_code, 0);
+  EXPECT_EQ(get("p", "policy"), "fifo set_not_kept");
+  EXPECT_EQ(get("p", "watermarks"), "50:60 set");
+  EXPECT_EQ(get("q", "policy"), "lfu set");
+  // By a process that has taken over, too, until it has written it.
+  fail_writes("failing write a file 5");
+  mount_->kill_server(false, std::chrono::milliseconds(0));
+  EXPECT_EQ(get("p", "policy"), "fifo set_not_kept");
+  EXPECT_EQ(get("p", "watermarks"), "50:60 set");
+}
+
 // The daemon goes on with a file that it cannot read, and refuses orders.
 TEST_F(UnwrittenOrdersTest, AreRefusedAfterATakeoverThatCouldNotReadTheFile) {
   change({"set", "p", "policy=lfu"});
