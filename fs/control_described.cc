@@ -1,4 +1,4 @@
-// What ControlFiles know of the daemon, which the files in .kvcachefs show, and who writes them.
+// What ControlFiles know: of the daemon, which the files in .kvcachefs show, who writes them, and of opens.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,6 +54,27 @@ Result<void> ControlFiles::check_administrator(const Request& request, std::stri
   auto process = administrator->process();
   if (process && is_opened_by(*process, handle)) return {};
   return fail(EPERM, fmt::format("{} of .kvcachefs is written by a process that has not opened it", name));
+}
+
+void ControlFiles::give_back_open(uid_t user) {
+  MutexLock lock(mutex_);
+  const auto opens = opens_of_user_.find(user);
+  if (--opens->second == 0) opens_of_user_.erase(opens);
+}
+
+void ControlFiles::forget_open(uint64_t handle) {
+  decltype(open_files_)::node_type closed;  // it goes without the lock: its leases end with it
+  {
+    MutexLock lock(mutex_);
+    closed = open_files_.extract(handle);
+  }
+  if (closed && closed.mapped()->user) give_back_open(*closed.mapped()->user);
+}
+
+std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file_info* file) {
+  MutexLock lock(mutex_);
+  const auto found = open_files_.find(file->fh);
+  return found == open_files_.end() ? nullptr : found->second;
 }
 
 }  // namespace kvcachefs

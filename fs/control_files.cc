@@ -53,8 +53,10 @@ bool is_writable_of_server(NodeId id) {
   return file != nullptr && file->write != nullptr;
 }
 
-Rights rights_of(const Request& request) {
-  return {fuse_req_ctx(request)->uid, fuse_req_ctx(request)->gid, fuse_req_ctx(request)->pid};
+using RightsOf = std::shared_ptr<const Rights>;
+RightsOf rights_of(const Request& request) {
+  const fuse_ctx& caller = *fuse_req_ctx(request);
+  return std::make_shared<const Rights>(caller.uid, caller.gid, caller.pid);
 }
 
 const PoolFile* writable_file(NodeId id) {
@@ -68,10 +70,18 @@ bool answers(NodeId id) {
   const PoolFile* file = pool_file(id);
   return file != nullptr && file->answer != nullptr;
 }
-
 bool takes_records(NodeId id) {
   const PoolFile* file = pool_file(id);
   return file != nullptr && file->records != nullptr;
+}
+
+// The rights with which a request on a file is carried out that any user may use with his own; none for a
+// file of another kind.
+Result<RightsOf> rights_for(const Request& request, NodeId id, const fuse_file_info* file) {
+  if (!answers(id) && !takes_records(id)) return nullptr;
+  auto rights = rights_of(request);
+  if (auto may = check_rights(*rights, *file, pool_file(id)->name); !may) return pass(may);
+  return rights;
 }
 
 }  // namespace
@@ -173,9 +183,9 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
   const PoolFile* const of_pool = pool_file(id);
   auto result = std::make_shared<OpenFile>(id, query_budget_, user);
   if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
-    result->pool =
-        std::make_unique<ControlledPool>(std::move(pool), pools_, authority_of(id), described->info.io_mode,
-                                         described->info.transport == "io_uring", handle, origins_);
+    result->pool = std::make_unique<ControlledPool>(
+        std::move(pool), pools_, authority_of(id), described->info.io_mode,
+        described->info.transport == "io_uring", handle, origins_, &queries_end_);
   if (of_server == nullptr && result->pool == nullptr) return fail(ESTALE);
   if (!for_reading) return result;
   auto reader = of_server != nullptr ? of_server->open(*described) : of_pool->open(*result->pool);
@@ -186,7 +196,7 @@ Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId i
 
 Result<uint64_t> ControlFiles::handle_for(const Request& request, NodeId id) {
   std::optional<uint64_t> opener;
-  if (takes_records(id)) opener = opener_with(rights_of(request));
+  if (takes_records(id) || answers(id)) opener = opener_with(*rights_of(request));
   if (id.is_administrators() || is_administrators_of_server(id)) {
     auto administrator = need_administrator(request);
     if (!administrator) return pass(administrator);
@@ -211,6 +221,8 @@ void ControlFiles::open(const Request& request, NodeId id, fuse_file_info* file)
   auto handle = handle_for(request, id);
   if (!handle) return reply_error(request, std::move(handle.error()));
   file->fh = *handle;
+  if (auto rights = rights_for(request, id, file); !rights)
+    return reply_error(request, std::move(rights.error()));
   run(gathers(id) && !answers(id), request,
       [this, request, id, copy = *file]() mutable { open_now(request, id, &copy); });
 }
@@ -244,27 +256,6 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
   if (fuse_reply_open(request, file) == -ENOENT) forget_open(handle);
 }
 
-void ControlFiles::give_back_open(uid_t user) {
-  MutexLock lock(mutex_);
-  const auto opens = opens_of_user_.find(user);
-  if (--opens->second == 0) opens_of_user_.erase(opens);
-}
-
-void ControlFiles::forget_open(uint64_t handle) {
-  decltype(open_files_)::node_type closed;  // it goes without the lock: its leases end with it
-  {
-    MutexLock lock(mutex_);
-    closed = open_files_.extract(handle);
-  }
-  if (closed && closed.mapped()->user) give_back_open(*closed.mapped()->user);
-}
-
-std::shared_ptr<ControlFiles::OpenFile> ControlFiles::known_open(const fuse_file_info* file) {
-  MutexLock lock(mutex_);
-  const auto found = open_files_.find(file->fh);
-  return found == open_files_.end() ? nullptr : found->second;
-}
-
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const fuse_file_info* file) {
   if (auto known = known_open(file)) return known->id.value == id.value ? known : nullptr;
   // A process that died had the file open. A client that reads on in it gets the text of now.
@@ -280,28 +271,32 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
 
 void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
+  // They are asked for now, however long the read waits for its turn.
+  auto rights = answers(id) ? rights_for(request, id, file) : RightsOf();
+  if (!rights) return reply_error(request, std::move(rights.error()));
   const auto known = known_open(file);
   const bool is_gathered =
       !answers(id) && known != nullptr && known->reader != nullptr && known->reader->is_gathered();
-  run(!is_gathered && gathers(id), request, [this, request, id, size, offset, copy = *file] {
-    const std::shared_ptr<OpenFile> open = find_open(id, &copy);
-    if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
-    const bool is_endless = open->reader->is_endless(), may_wait = (copy.flags & O_NONBLOCK) == 0;
-    if (is_endless && !over_io_uring_) return logs_.run(request, {open, open->reader.get()}, size, may_wait);
-    auto text = read_some(request, *open, static_cast<uint64_t>(offset), size);
-    if (!text) return reply_io_error(request, std::move(text.error()));
-    if (text->empty() && is_endless && !may_wait) return reply_error(request, {EAGAIN, {}});
-    (void)fuse_reply_buf(request, text->data(), text->size());
-  });
+  run(!is_gathered && gathers(id), request,
+      [this, request, id, size, offset, rights = *rights, copy = *file] {
+        const std::shared_ptr<OpenFile> open = find_open(id, &copy);
+        if (open == nullptr || open->reader == nullptr) return reply_error(request, {EBADF, {}});
+        const bool is_endless = open->reader->is_endless(), may_wait = (copy.flags & O_NONBLOCK) == 0;
+        if (is_endless && !over_io_uring_)
+          return logs_.run(request, {open, open->reader.get()}, size, may_wait);
+        auto text = read_some(rights.get(), *open, static_cast<uint64_t>(offset), size);
+        if (!text) return reply_io_error(request, std::move(text.error()));
+        if (text->empty() && is_endless && !may_wait) return reply_error(request, {EAGAIN, {}});
+        (void)fuse_reply_buf(request, text->data(), text->size());
+      });
 }
 
-Result<std::string> ControlFiles::read_some(const Request& request, OpenFile& open, uint64_t offset,
+Result<std::string> ControlFiles::read_some(const Rights* rights, OpenFile& open, uint64_t offset,
                                             size_t size) {
-  const PoolFile* const file = pool_file(open.id);
-  if (file == nullptr || file->answer == nullptr) return open.reader->read(offset, size);
-  const Rights rights = rights_of(request);
-  return open.query.read(rights.text(), offset, size,
-                         [&](std::string_view query) { return file->answer(*open.pool, rights, query); });
+  if (rights == nullptr) return open.reader->read(offset, size);
+  return open.query.read(offset, size, [&](std::string_view query) {
+    return pool_file(open.id)->answer(*open.pool, *rights, query);
+  });
 }
 
 Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
@@ -326,7 +321,7 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   // The open file keeps its pool, so the pool's number is not another pool's.
   ControlledPool* const pool = open.pool.get();
   if (pool == nullptr) return fail(ESTALE);
-  if (file->answer != nullptr) return open.query.add(rights_of(request).text(), text);
+  if (file->answer != nullptr) return open.query.add(text);
   if (file->takes_lines) {
     auto lines = open.lines.add(text);
     if (!lines) return pass(lines);
@@ -341,28 +336,26 @@ Result<void> ControlFiles::order(const Request& request, NodeId id, std::string_
   return is_kept ? written : Result<void>();
 }
 
-Result<size_t> ControlFiles::record(const Request& request, NodeId id, std::string_view text, uint64_t handle,
-                                    OpenFile& open, bool is_first) {
-  const PoolFile& file = *pool_file(id);
-  const Rights rights = rights_of(request);
-  if (!is_opened_by(opener_with(rights), handle))
-    return fail(EACCES, fmt::format("{} is written with other rights than it was opened with", file.name));
-  return open.records.write(text, is_first,
-                            [&](auto records) { return file.records(*open.pool, rights, records); });
+Result<size_t> ControlFiles::record(const Rights& rights, std::string_view text, OpenFile& open,
+                                    bool is_first) {
+  return open.records.write(
+      text, is_first, [&](auto records) { return pool_file(open.id)->records(*open.pool, rights, records); });
 }
 
 void ControlFiles::write(const Request& request, NodeId id, const char* bytes, size_t size, off_t offset,
                          const fuse_file_info* file) {
   // The file is checked first, because opening it anew for its content may cost much.
   if (writable_file(id) == nullptr && !is_writable_of_server(id)) return reply_error(request, {EACCES, {}});
+  auto rights = rights_for(request, id, file);
+  if (!rights) return reply_error(request, std::move(rights.error()));
   const std::shared_ptr<OpenFile> open = find_open(id, file);
   if (open == nullptr) return reply_error(request, {EBADF, {}});
   takes_long(request);
-  WaitingLane::Job job = [this, request, id, open, text = std::string(bytes, size), handle = file->fh,
-                          is_first = offset == 0] {
+  WaitingLane::Job job = [this, request, id, open, rights = *rights, text = std::string(bytes, size),
+                          handle = file->fh, is_first = offset == 0] {
     Result<size_t> taken = text.size();
     if (takes_records(id))
-      taken = record(request, id, text, handle, *open, is_first);
+      taken = record(*rights, text, *open, is_first);
     else if (auto done = order(request, id, text, handle, *open); !done)
       taken = pass(done);
     if (!taken) return reply_io_error(request, std::move(taken.error()));

@@ -9,6 +9,7 @@
 // process nor a program that was started with the descriptor gives that right.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -62,7 +63,8 @@ class ControlFiles {
 
   // The work of a worker: does the next read that looks at entries.
   void gather(std::chrono::milliseconds at_most) { gathering_.step(survivors_, at_most); }
-  void end_reads() { gathering_.end(); }  // called when no request comes any more
+  void end_queries() { queries_end_ = true; }  // called first: those under way end with ENOTCONN
+  void end_reads() { gathering_.end(); }       // called when no request comes any more
   // The work of another worker: answers reads of the access log, which wait for events.
   void answer_log_reads(std::chrono::milliseconds at_most) { logs_.step(survivors_, at_most); }
   void end_log_reads() { logs_.end(); }  // called before the mount goes
@@ -99,12 +101,12 @@ class ControlFiles {
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
   // The job runs at once or, `elsewhere`, on a worker, so that it keeps no other caller waiting.
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
-  static Result<std::string> read_some(const Request& request, OpenFile& open, uint64_t offset, size_t size);
+  // `rights`: of the caller, where the file answers queries.
+  static Result<std::string> read_some(const Rights* rights, OpenFile& open, uint64_t offset, size_t size);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                      OpenFile& open);
   // How many of the bytes are taken.
-  static Result<size_t> record(const Request& request, NodeId id, std::string_view text, uint64_t handle,
-                               OpenFile& open, bool is_first);
+  static Result<size_t> record(const Rights& rights, std::string_view text, OpenFile& open, bool is_first);
   // The caller is the administrator, and opened the file himself.
   Result<void> check_administrator(const Request& request, std::string_view name, uint64_t handle) const;
 
@@ -114,6 +116,7 @@ class ControlFiles {
   const bool over_io_uring_;
   const std::optional<gid_t> control_group_;
   QueryBudget query_budget_;
+  std::atomic<bool> queries_end_{false};
   ControlReads gathering_;
   LogReads logs_;
 

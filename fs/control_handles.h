@@ -1,14 +1,21 @@
-// The handles of open control files, which the kernel keeps across a takeover. Pure functions, any thread.
-// Failure: none.
+// The handles of open control files, which the kernel keeps across a takeover, and what they say of who may
+// use them. Pure functions, any thread. Failure: EACCES and EINVAL, with a sentence.
 #pragma once
 
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cerrno>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/checksum.h"
+#include "base/result.h"
 #include "fs/caller.h"
 #include "fs/control/readable_tree.h"
+#include "fs/fuse.h"
 
 namespace kvcachefs {
 
@@ -32,10 +39,20 @@ inline bool is_opened_by(uint64_t opener, uint64_t handle) {
   return handle >> kNumberBits == (kOpenersHandle >> kNumberBits | opener);
 }
 
-// Who writes records: a program with more rights that was started with another's descriptor is not he.
+// Who asks and who writes records: a program with more rights that was started with another's descriptor is
+// not that caller.
 inline uint64_t opener_with(const Rights& rights) {
   const std::string text = rights.text();
   return checksum_of(std::as_bytes(std::span(text))).low >> (64 - Caller::kProcessBits);
+}
+
+// The thread that makes an asynchronous request may execute another program before the daemon asks for the
+// thread's rights. O_DIRECT may be cleared while such a request is under way; it still has no other rights
+// than those of the open, which is never asynchronous.
+inline Result<void> check_rights(const Rights& rights, const fuse_file_info& file, std::string_view name) {
+  if ((file.flags & O_DIRECT) != 0) return fail(EINVAL, fmt::format("{} takes no O_DIRECT", name));
+  if (is_opened_by(opener_with(rights), file.fh)) return {};
+  return fail(EACCES, fmt::format("{} is used with other rights than it was opened with", name));
 }
 
 }  // namespace kvcachefs

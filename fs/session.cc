@@ -374,6 +374,7 @@ void Session::stop_notifying() {
 
 void Session::unmount() {
   control_.end_log_reads();
+  control_.end_queries();
   // The mount may have been missing when this process took over, and exist again (daemon/second_start.h).
   if (mounted_device_.empty()) mounted_device_ = device_at(options_.mountpoint);
   for (const std::string& target : mount_points_of(mounted_device_, fuse_session_fd(session_))) {

@@ -2,6 +2,7 @@
 // lives until its last control file is closed. Fails as tier/pool/pool.h and tier/pool/pools.h do.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ struct ControlledPool {
   // The open through which it is spoken to, which holds the leases that are asked for through it.
   const Lifetimes::Holder holder = Lifetimes::kNobody;
   SettingOrigins* const origins = nullptr;  // none: of settings nothing but their values is known
+  const std::atomic<bool>* const queries_end =
+      nullptr;  // true once queries are to stop; none: they never are
 
   PoolReport report() const;
   // Puts one setting (tier/pool_options.h) of `wanted` into effect. EPERM: it is beyond what its authority

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cerrno>
 #include <future>
 #include <map>
@@ -129,7 +130,9 @@ Result<void> index_entries(ControlledPool& target, const Rights& rights,
                            std::span<const IndexRecord> records) {
   auto root = target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
   if (!root) return pass(root);
-  ReadableTree tree(std::move(*root), rights);
+  const std::atomic<bool> never = false;
+  QueryWork work = target.pool->insight().index().work_until(never);
+  ReadableTree tree(std::move(*root), rights, work);
   const auto failed = [&](size_t index, const Error& why) {
     return std::unexpected(in_record(index, records[index].name, why));
   };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <iterator>
@@ -44,10 +45,26 @@ class IndexState {
   const uint64_t cut_short_;
 };
 
-Result<ReadableTree> tree_of(ControlledPool& target, const Rights& rights) {
-  auto root = target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
-  if (!root) return pass(root);
-  return ReadableTree(std::move(*root), rights);
+Result<UniqueFd> root_of(ControlledPool& target) {
+  return target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
+}
+
+QueryWork work_for(ControlledPool& target) {
+  static const std::atomic<bool> never = false;
+  return index_of(target).work_until(target.queries_end != nullptr ? *target.queries_end : never);
+}
+
+EntryIndex::Asker asker_in(ReadableTree& tree) {
+  return {[&tree](const std::string& name) { return tree.readable(name); }, tree.work()};
+}
+
+std::string_view told_if_cut(ReadableTree& tree) {
+  return tree.work().is_cut() ? " more=maybe" : "";
+}
+
+// What is left of an answer when queries are to stop is none.
+Result<std::string> unless_ended(const QueryWork& work, Result<std::string> answer) {
+  return work.is_cut() && work.has_ended() ? fail(ENOTCONN) : std::move(answer);
 }
 
 std::unexpected<Error> wrong_query(ControlledPool& target, const Error& why) {
@@ -63,14 +80,13 @@ bool pin(ControlledPool& target, const Pin& wanted, const sys::Handle& entry) {
 Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, const TokensQuery& query) {
   const auto& tokens = query.tokens;
   const IndexState state(target);
-  const auto pieces = index_of(target).match(
-      query.model, tokens, [&tree](const std::string& name) { return tree.readable(name); });
+  const auto pieces = index_of(target).match(query.model, tokens, asker_in(tree));
   const auto pinned = std::ranges::count_if(
       pieces, [&](const auto& piece) { return pin(target, query.pin, piece.entry.handle); });
   std::string answer =
-      fmt::format("matched_tokens={} query_tokens={} entries={} index={}{}{}\n",
+      fmt::format("matched_tokens={} query_tokens={} entries={} index={}{}{}{}\n",
                   pieces.empty() ? 0 : pieces.back().end_token, tokens.size(), pieces.size(), state.text(),
-                  query.pin.seconds == 0 ? "" : fmt::format(" pinned={}", pinned),
+                  told_if_cut(tree), query.pin.seconds == 0 ? "" : fmt::format(" pinned={}", pinned),
                   tokens.size() < kSimilarBlockTokens
                       ? ""
                       : " prefix_hash=" + prefix_hash_of(std::span(tokens).first<kSimilarBlockTokens>()));
@@ -115,7 +131,7 @@ Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std
     if (!ended) ++present;
   }
   end_run(std::nullopt);
-  return fmt::format("present={} asked={} index={}{}\n{}", present, asked, state.text(),
+  return fmt::format("present={} asked={} index={}{}{}\n{}", present, asked, state.text(), told_if_cut(tree),
                      pins.seconds == 0 ? "" : fmt::format(" pinned={}", pinned), runs);
 }
 
@@ -123,10 +139,10 @@ Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree,
                                  std::span<const EntryIndex::Filter> filters) {
   const IndexState state(target);
   const uint64_t now = now_coarse_ms();
-  const auto found =
-      index_of(target).list(filters, [&tree](const std::string& name) { return tree.readable(name); });
-  std::string answer = fmt::format("entries={} more={} index={}\n", found.size(),
-                                   found.size() == EntryIndex::kMostListed ? "maybe" : "no", state.text());
+  const auto found = index_of(target).list(filters, asker_in(tree));
+  const bool is_whole = found.size() < EntryIndex::kMostListed && !tree.work().is_cut();
+  std::string answer =
+      fmt::format("entries={} more={} index={}\n", found.size(), is_whole ? "no" : "maybe", state.text());
   for (const auto& [entry, metadata] : found) {
     fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}", entry.size_bytes, tier_name(entry.tier),
                    entry.hits, (now - std::min(now, entry.stored_ms)) / 1000, escaped(entry.name, "\\"));
@@ -145,12 +161,15 @@ Result<std::string> answer_match(ControlledPool& target, const Rights& rights, s
   if (text.empty()) return fmt::format("A query is written first: {}.\n", kMatchForms);
   const auto query = parse_match_query(text);
   if (!query) return wrong_query(target, query.error());
-  auto tree = tree_of(target, rights);
-  if (!tree) return pass(tree);
-  if (const auto* tokens = std::get_if<TokensQuery>(&*query)) return match_tokens(target, *tree, *tokens);
+  auto root = root_of(target);
+  if (!root) return pass(root);
+  QueryWork work = work_for(target);
+  ReadableTree tree(std::move(*root), rights, work);
+  if (const auto* tokens = std::get_if<TokensQuery>(&*query))
+    return unless_ended(work, match_tokens(target, tree, *tokens));
   if (const auto* names = std::get_if<NamesQuery>(&*query))
-    return answer_names(target, *tree, names->lines, names->pin);
-  return answer_where(target, *tree, std::get<WhereQuery>(*query).filters);
+    return unless_ended(work, answer_names(target, tree, names->lines, names->pin));
+  return unless_ended(work, answer_where(target, tree, std::get<WhereQuery>(*query).filters));
 }
 
 Result<std::string> answer_similar(ControlledPool& target, const Rights& rights, std::string_view text) {
@@ -158,19 +177,20 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
   const auto parsed = parse_similar_query(text);
   if (!parsed) return wrong_query(target, parsed.error());
   const EntryIndex::SimilarQuery& query = *parsed;
-  auto tree = tree_of(target, rights);
-  if (!tree) return pass(tree);
+  auto root = root_of(target);
+  if (!root) return pass(root);
+  QueryWork work = work_for(target);
+  ReadableTree tree(std::move(*root), rights, work);
   const IndexState state(target);
-  const auto found =
-      index_of(target).similar(query, [&](const std::string& name) { return tree->readable(name); });
+  const auto found = index_of(target).similar(query, asker_in(tree));
   std::string answer =
-      fmt::format("blocks={} found={} truncated={} index={}\n", query.tokens.size() / kSimilarBlockTokens,
-                  found.blocks.size(), found.truncated, state.text());
+      fmt::format("blocks={} found={} truncated={} index={}{}\n", query.tokens.size() / kSimilarBlockTokens,
+                  found.blocks.size(), found.truncated, state.text(), told_if_cut(tree));
   for (const auto& [entry, block, owner] : found.blocks)
     fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{:.4f}\t{}\t{}\t{}\t{}\n", block.query_token,
                    block.token, block.distance, block.confidence(), tier_name(entry.tier), entry.version,
                    owner.empty() ? "-" : escaped(owner, "\\"), escaped(entry.name, "\\"));
-  return answer;
+  return unless_ended(work, std::move(answer));
 }
 
 void OpenQuery::follows_another() {
@@ -178,13 +198,11 @@ void OpenQuery::follows_another() {
   is_lost_ = true;
 }
 
-Result<void> OpenQuery::add(const std::string& asker, std::string_view text) {
+Result<void> OpenQuery::add(std::string_view text) {
   MutexLock lock(mutex_);
   if (is_being_answered_) return fail(EBUSY);
   is_lost_ = false;
   if (std::exchange(answered_, false)) error_ = 0;
-  if (query_.empty()) asker_ = asker;
-  if (asker != asker_) return fail(EACCES);
   answer_ = {};
   // A query of which a part is lost is none, whatever comes after it.
   if (error_ == 0 && query_.size() + text.size() > kMostQueryBytes) error_ = EMSGSIZE;
@@ -194,15 +212,12 @@ Result<void> OpenQuery::add(const std::string& asker, std::string_view text) {
   return {};
 }
 
-Result<std::string> OpenQuery::read(const std::string& asker, uint64_t offset, size_t size,
-                                    const Answer& answer) {
+Result<std::string> OpenQuery::read(uint64_t offset, size_t size, const Answer& answer) {
   std::string query;
   {
     MutexLock lock(mutex_);
     if (is_lost_) return fail(ESTALE);
     if (is_being_answered_) return fail(EBUSY);
-    if (asker_.empty()) asker_ = asker;
-    if (asker != asker_) return fail(EACCES);
     if (answered_) return part(offset, size);
     query = std::exchange(query_, {});  // its memory too: an open may stay for long
     answered_ = true;

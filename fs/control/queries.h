@@ -36,21 +36,19 @@ class OpenQuery {
   // A process that died had the file open: what was written to it and read of the answer is not known, and
   // reads are ESTALE until the next write.
   void follows_another() EXCLUDES(mutex_);
-  // `asker` is the text of the caller's rights (Rights::text()). A descriptor is no authority: what was asked
-  // with other rights is EACCES, to go on with and to read. EDQUOT: with this, and what is open, the user
-  // would take more than his share. EBUSY: a read is having the query answered; no call waits for that.
-  Result<void> add(const std::string& asker, std::string_view text) EXCLUDES(mutex_);
+  // All calls come with the rights of the open (fs/control_handles.h). EDQUOT: with this, and what is open,
+  // the user would take more than his share. EBUSY: a read is having the query answered; no call waits for
+  // that.
+  Result<void> add(std::string_view text) EXCLUDES(mutex_);
   // The part of the answer at the offset. A client that reads on where it has written to gets the answer from
   // its beginning too.
   using Answer = std::function<Result<std::string>(std::string_view query)>;
-  Result<std::string> read(const std::string& asker, uint64_t offset, size_t size, const Answer& answer)
-      EXCLUDES(mutex_);
+  Result<std::string> read(uint64_t offset, size_t size, const Answer& answer) EXCLUDES(mutex_);
 
  private:
   Result<std::string> part(uint64_t offset, size_t size) REQUIRES(mutex_);  // of the answer
 
   Mutex mutex_;
-  std::string asker_ GUARDED_BY(mutex_);
   std::string query_ GUARDED_BY(mutex_);
   bool is_lost_ GUARDED_BY(mutex_) = false;
   int error_ GUARDED_BY(mutex_) = 0;  // of the query, until the next begins

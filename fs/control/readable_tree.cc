@@ -63,7 +63,9 @@ std::string Rights::text() const {
 ReadableTree::Directory ReadableTree::open(std::string_view path) {
   const auto [parent_path, name] = split_name(path);
   Directory opened{.fd = fail(EINVAL)};
-  if (path.empty()) {
+  if (!work_.goes_on()) {
+    opened.fd = fail(ETIME);
+  } else if (path.empty()) {
     opened.fd = sys::duplicate(root_.get());
   } else if (!name.empty() && name != "." && name != "..") {
     const Directory& parent = open_directory(parent_path);
@@ -97,6 +99,7 @@ Result<struct stat> ReadableTree::look_up(std::string_view name) {
   if (last.empty() || last == "." || last == "..") return fail(EINVAL);
   const Directory& directory = open_directory(path);
   if (!directory.fd) return fail(directory.fd.error().code);
+  if (!work_.goes_on()) return fail(ETIME);
   return sys::stat_at(directory.fd->get(), std::string(last).c_str());
 }
 
@@ -118,7 +121,8 @@ std::optional<uint64_t> ReadableTree::file_at(std::string_view name) {
     const auto found = directory.files.find(last);
     return found == directory.files.end() ? std::nullopt : std::optional(found->second);
   }
-  const auto file = sys::stat_at(directory.fd->get(), std::string(last).c_str());
+  const auto file =
+      work_.goes_on() ? sys::stat_at(directory.fd->get(), std::string(last).c_str()) : fail(ETIME);
   return file && S_ISREG(file->st_mode) ? std::optional(file->st_ino) : std::nullopt;
 }
 
@@ -129,6 +133,7 @@ void ReadableTree::list(Directory& directory) {
   auto bytes = fd ? sys::read_directory(fd->get(), buffer) : fail(fd.error().code);
   for (; bytes && *bytes > 0; bytes = sys::read_directory(fd->get(), buffer)) {
     if (directory.files.size() > 2 * directory.names) break;  // names are being made
+    if (!work_.goes_on()) break;
     DirectoryRecords records({buffer.data(), *bytes});
     while (const auto record = records.next())
       if (record->type == DT_REG) directory.files.emplace(record->name, record->ino);

@@ -1,6 +1,7 @@
 // A ReadableTree is a pool's names as one caller may see them: the kernel checks file modes at each call on a
-// name, and an answer that names many entries has to keep to the same. One thread. Failure: what cannot be
-// looked at, may not be.
+// name, and an answer that names many entries has to keep to the same. Each system call counts against the
+// query's work, so a look costs as much as its name has directories that are not known yet. One thread.
+// Failure: what cannot be looked at, may not be; ETIME once the work is done.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "fs/caller.h"
+#include "tier/index/query_work.h"
 
 namespace kvcachefs {
 
@@ -42,7 +44,9 @@ class Rights {
 
 class ReadableTree {
  public:
-  ReadableTree(UniqueFd root, const Rights& rights) : root_(std::move(root)), rights_(rights) {}
+  // The work has to outlive the tree.
+  ReadableTree(UniqueFd root, const Rights& rights, QueryWork& work)
+      : root_(std::move(root)), rights_(rights), work_(work) {}
 
   // What the caller's stat(2) of the name would tell: ENOENT, or EACCES where a directory above it keeps him
   // out. EINVAL: no call of his can name it so.
@@ -53,6 +57,7 @@ class ReadableTree {
   // directory that is asked for a good part of its names it is not more than they were at one moment.
   std::optional<uint64_t> file_at(std::string_view name);
   const Rights& rights() const { return rights_; }
+  QueryWork& work() { return work_; }
 
  private:
   struct NameHash : std::hash<std::string_view> {
@@ -73,6 +78,7 @@ class ReadableTree {
 
   UniqueFd root_;
   const Rights& rights_;
+  QueryWork& work_;
   std::unordered_map<std::string, Directory> directories_;
   uint64_t listed_ = 0;  // names of all that are listed
 };

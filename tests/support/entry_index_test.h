@@ -1,8 +1,10 @@
 // The fixture of tests on an EntryIndex over a pool's tree.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/pool_parts.h"
@@ -39,10 +41,19 @@ class EntryIndexTest : public PoolPartsTest {
   }
   std::vector<std::string> match(const Tokens& tokens, const std::string& model = "") {
     std::vector<std::string> names;
-    for (const auto& piece : index_->match(model, tokens, look_)) names.push_back(piece.entry.name);
+    for (const auto& piece : index_->match(model, tokens, asker())) names.push_back(piece.entry.name);
     return names;
   }
 
+  // One that may read all, for one query.
+  EntryIndex::Asker asker() { return asker_with(look_); }
+  EntryIndex::Asker asker_with(EntryIndex::Look look) {
+    work_.emplace([] {}, ended_);
+    return {std::move(look), *work_};
+  }
+
+  std::atomic<bool> ended_ = false;
+  std::optional<QueryWork> work_;
   const EntryIndex::Look look_ = [this](const std::string& name) {
     return sys::stat_at(arena_->tree_fd(), name.c_str());
   };

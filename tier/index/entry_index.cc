@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/fault_point.h"
 #include "base/sys_beneath.h"
 
 namespace kvcachefs {
@@ -16,6 +17,9 @@ namespace {
 constexpr uint64_t kStepNs = 1'000'000;
 // A query reads first what has been published before it: 10,000 entries in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
+// A match looks at so many candidates before it takes the next ones: few at first, because the first ones
+// mostly say which others matter.
+constexpr size_t kFirstLooks = 64, kLooksAtOnce = 1024;
 // With what the allocator adds: a record without the bytes of its name, and with values that others have too.
 constexpr uint64_t kRecordBytes = 440;
 // What tokens take, with the SimilarIndex, for what they are.
@@ -53,6 +57,7 @@ std::optional<uint64_t> EntryIndex::next() {
 
 bool EntryIndex::work(uint64_t until_ns) {
   while (now_ns() < until_ns) {
+    FairLock reading(reading_mutex_);
     const auto ino = next();
     if (!ino) return false;
     read(*ino);
@@ -74,8 +79,8 @@ bool EntryIndex::step() {
       if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->is_stored())
         entries_.candidates().opened(*entry);
   }
-  FairLock lock(mutex_);
   const bool more = work(until_ns);
+  FairLock lock(mutex_);
   return seek_refused() || more;
 }
 
@@ -89,36 +94,44 @@ bool EntryIndex::seek_refused() {
   return true;
 }
 
-void EntryIndex::read(uint64_t ino) {
-  drop(ino);
-  Record record;
-  bool has_gone = false;
+std::optional<EntryIndex::Reading> EntryIndex::reading_of(uint64_t ino) const {
+  Reading result;
   {
     const LockedEntry entry(entries_.shard(ino), ino);
-    has_gone = entry == nullptr || entry->removed;
-    if (!has_gone) {
-      if (!entry->described || !entry->is_settled()) return;
-      record.content_epoch = entry->disk.content_epoch;
-      record.generation = entry->generation;
-    }
+    result.has_gone = entry == nullptr || entry->removed;
+    if (result.has_gone) return result;
+    if (!entry->described || !entry->is_settled()) return std::nullopt;
+    result.record.content_epoch = entry->disk.content_epoch;
+    result.record.generation = entry->generation;
   }
-  if (has_gone) return tell_times_({ino, 0}, 0, 0);
-  const auto fd = arena_.open({ino, record.generation}, O_PATH | O_NOFOLLOW);
-  if (!fd) return;
-  const auto file = sys::stat_of(fd->get());
-  if (!file) return;
-  record.uid = file->st_uid;
-  const uint32_t generation = record.generation;
-  const Metadata metadata = read_metadata(fd->get());
+  const auto fd = arena_.open({ino, result.record.generation}, O_PATH | O_NOFOLLOW);
+  const auto file = fd ? sys::stat_of(fd->get()) : fail(fd.error().code);
+  if (!file) return std::nullopt;
+  result.file = *file;
+  result.record.uid = file->st_uid;
+  result.metadata = read_metadata(fd->get());
   // A path of more than PATH_MAX is no name that an answer could have.
-  if (auto name = arena_.name_of(fd->get()); name && !metadata.empty()) {
-    record.name = std::move(*name);
-    if (insert(ino, std::move(record), metadata)) join_group(ino, *file, metadata);
+  if (auto name = arena_.name_of(fd->get())) result.record.name = std::move(*name);
+  return result;
+}
+
+void EntryIndex::read(uint64_t ino) {
+  auto reading = reading_of(ino);
+  const uint32_t generation = reading ? reading->record.generation : 0;
+  {
+    FairLock lock(mutex_);
+    drop(ino);
+    if (reading && !reading->record.name.empty() && !reading->metadata.empty() &&
+        insert(ino, std::move(reading->record), reading->metadata))
+      join_group(ino, reading->file, reading->metadata);
   }
+  if (!reading) return;
+  if (reading->has_gone) return tell_times_({ino, 0}, 0, 0);
   // After that, because one that has expired is to be known with its group. Its owner sets the time of
   // writing to what he likes: one to come is as now.
+  const Metadata& metadata = reading->metadata;
   const auto now_s = static_cast<int64_t>(wall_clock_ns() / 1'000'000'000);
-  const auto written_s = static_cast<uint64_t>(std::clamp<int64_t>(file->st_mtim.tv_sec, 0, now_s));
+  const auto written_s = static_cast<uint64_t>(std::clamp<int64_t>(reading->file.st_mtim.tv_sec, 0, now_s));
   tell_times_({ino, generation}, metadata.ttl_s == 0 ? 0 : coarse_ms_at(written_s + metadata.ttl_s),
               metadata.expires_s == 0 ? 0 : coarse_ms_at(metadata.expires_s));
 }
@@ -191,16 +204,28 @@ bool EntryIndex::is_named(uint64_t ino, const std::string& name) const {
   return file && file->st_ino == ino;
 }
 
-std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& look) {
-  still_at_it_();
+std::optional<EntryIndex::Candidate> EntryIndex::candidate(uint64_t ino) const {
   const auto known = records_.find(ino);
   if (known == records_.end()) return std::nullopt;
   const Record& record = known->second;
-  Found result{.handle = {ino, record.generation}, .name = record.name};
+  return Candidate{{ino, record.generation}, record.content_epoch, record.name};
+}
+
+std::vector<EntryIndex::Candidate> EntryIndex::candidates(std::span<const uint64_t> inodes) const {
+  std::vector<Candidate> result;
+  FairLock lock(mutex_);
+  for (const uint64_t ino : inodes)
+    if (auto its = candidate(ino)) result.push_back(std::move(*its));
+  return result;
+}
+
+std::optional<EntryIndex::Found> EntryIndex::look_at(const Candidate& candidate, const Asker& asker) {
+  const uint64_t ino = candidate.handle.ino;
+  Found result{.handle = candidate.handle, .name = candidate.name};
   {
     const LockedEntry entry(entries_.shard(ino), ino);
     if (entry == nullptr || !entry->is_settled()) return std::nullopt;
-    if (entry->disk.content_epoch != record.content_epoch) {
+    if (entry->disk.content_epoch != candidate.content_epoch) {
       again(ino);
       return std::nullopt;
     }
@@ -209,7 +234,9 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& l
     result.hits = entry->hits;
     result.stored_ms = entry->stored_ms;
   }
-  auto file = look(result.name);
+  fault_point("query look");
+  auto file = asker.look(result.name);
+  if (asker.work.is_cut()) return std::nullopt;
   if (!file && file.error().code == EACCES && is_named(ino, result.name)) return std::nullopt;
   // A stat takes 2 us, to ask for the name 15.
   if (!file || file->st_ino != ino) {
@@ -218,56 +245,89 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(uint64_t ino, const Look& l
     auto name = arena_.name_of(fd->get());
     if (!name || *name == result.name) return std::nullopt;
     result.name = std::move(*name);
-    file = look(result.name);
+    file = asker.look(result.name);
     if (!file || file->st_ino != ino) return std::nullopt;
   }
   result.size_bytes = size_of(*file);
   return result;
 }
 
-std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
-                                                 const Look& look) {
-  std::vector<Piece> result;
+std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std::span<const uint32_t> tokens,
+                                                   bool hopeful, size_t most_unknown,
+                                                   const LookedAt& looked_at,
+                                                   std::vector<Candidate>& unknown) const {
   FairLock lock(mutex_);
-  catch_up();
   const auto known = models_.find(model);
-  if (known == models_.end()) return result;
-  std::unordered_map<uint64_t, Found> usable;
-  const auto is_usable = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
-    auto found = look_at(ino, look);
-    if (found) usable.emplace(ino, std::move(*found));
-    return found.has_value();
+  if (known == models_.end()) return {};
+  const auto use_of = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
+    if (const auto look = looked_at.find(ino); look != looked_at.end())
+      return look->second ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
+    if (unknown.size() == most_unknown) return PrefixTree::Use::kStop;
+    auto its = candidate(ino);
+    if (!its) return PrefixTree::Use::kSkip;
+    unknown.push_back(std::move(*its));
+    return hopeful ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
   };
-  for (const PrefixTree::Piece& piece : known->second.tree.match(tokens, is_usable))
-    result.push_back({std::move(usable.at(piece.ino)), piece.first_token, piece.end_token});
-  return result;
+  return known->second.tree.match(tokens, use_of);
 }
 
-EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Look& look) {
-  SimilarFound result;
-  FairLock lock(mutex_);
+// Rounds take turns: in one the candidates of a whole prompt are looked at, as if each could be used, in the
+// next those that could take the place of one that cannot.
+std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
+                                                 const Asker& asker) {
   catch_up();
-  const auto known = models_.find(query.model);
-  if (known == models_.end() || !known->second.similar) return result;
-  // What the caller may not read takes no place in the answer, as long as it is not the most of it.
-  const auto answer = known->second.similar->find(query.tokens, query.most_distance,
-                                                  owners_.excluding(query.excluded), kMostSimilar);
+  LookedAt looked_at;
+  std::vector<Candidate> unknown;
+  size_t most = kFirstLooks;
+  for (bool hopeful = true;; hopeful = !hopeful, most = std::min(2 * most, kLooksAtOnce)) {
+    const bool is_last = asker.work.is_cut();
+    unknown.clear();
+    const auto found = longest(model, tokens, hopeful && !is_last, most, looked_at, unknown);
+    if (!unknown.empty() && !is_last) {
+      for (const Candidate& each : unknown)
+        if (asker.work.goes_on()) looked_at.emplace(each.handle.ino, look_at(each, asker));
+      continue;
+    }
+    std::vector<Piece> result;
+    for (const PrefixTree::Piece& piece : found)
+      result.push_back({*looked_at.at(piece.ino), piece.first_token, piece.end_token});
+    return result;
+  }
+}
+
+EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Asker& asker) {
+  SimilarFound result;
+  catch_up();
+  SimilarAnswer answer;
+  std::vector<std::string> owners;
+  std::vector<uint64_t> inodes;
+  {
+    FairLock lock(mutex_);
+    const auto known = models_.find(query.model);
+    if (known == models_.end() || !known->second.similar) return result;
+    // What the caller may not read takes no place in the answer, as long as it is not the most of it.
+    answer = known->second.similar->find(query.tokens, query.most_distance, owners_.excluding(query.excluded),
+                                         kMostSimilar);
+    for (const Similar& block : answer.found) {
+      owners.emplace_back(owners_.name_of(block.owner));
+      inodes.push_back(block.ino);
+    }
+  }
   result.truncated = answer.truncated;
-  std::unordered_map<uint64_t, std::optional<Found>> looked_at;
-  for (const Similar& block : answer.found) {
-    if (result.blocks.size() == query.most_results) break;
-    const auto [found, is_new] = looked_at.try_emplace(block.ino);
-    if (is_new) found->second = look_at(block.ino, look);
-    if (found->second)
-      result.blocks.push_back({*found->second, block, std::string(owners_.name_of(block.owner))});
+  LookedAt looked_at;
+  for (size_t at = 0; at < inodes.size() && result.blocks.size() < query.most_results; ++at) {
+    const auto [found, is_new] = looked_at.try_emplace(inodes[at]);
+    if (is_new && asker.work.goes_on())
+      for (const Candidate& each : candidates({&inodes[at], 1})) found->second = look_at(each, asker);
+    if (found->second) result.blocks.push_back({*found->second, answer.found[at], std::move(owners[at])});
   }
   return result;
 }
 
 std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
   std::vector<uint64_t> result;
-  FairLock lock(mutex_);
   catch_up();
+  FairLock lock(mutex_);
   std::vector<const std::unordered_set<uint64_t>*> sets;
   for (const auto& [attribute, value] : filters) {
     const auto found = by_value_.find(value_key(attribute, value));
@@ -282,30 +342,31 @@ std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
 }
 
 std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
-                                                                     const Look& look) {
-  constexpr size_t kTurn = 128;  // takes a millisecond
+                                                                     const Asker& asker) {
+  constexpr size_t kTurn = 128;  // names that are copied at a time
   std::vector<std::pair<Found, Metadata>> result;
   const std::vector<uint64_t> inodes = having(filters);
-  for (size_t at = 0; at < inodes.size();) {
-    FairLock lock(mutex_);
-    for (const size_t end = std::min(at + kTurn, inodes.size()); at < end; ++at) {
-      auto found = look_at(inodes[at], look);
+  for (std::span<const uint64_t> left(inodes); !left.empty();) {
+    const auto turn = left.first(std::min(kTurn, left.size()));
+    left = left.subspan(turn.size());
+    for (const Candidate& each : candidates(turn)) {
+      if (!asker.work.goes_on() || result.size() == kMostListed) return result;
+      auto found = look_at(each, asker);
       const auto fd = found ? arena_.open(found->handle, O_PATH | O_NOFOLLOW) : fail(ENOENT);
       if (!fd) continue;
       Metadata metadata = read_metadata(fd->get(), true);
       if (!std::ranges::all_of(filters,
-                               [&](const auto& each) { return metadata[each.first] == each.second; }))
+                               [&](const auto& filter) { return metadata[filter.first] == filter.second; }))
         continue;
       result.emplace_back(std::move(*found), std::move(metadata));
-      if (result.size() == kMostListed) return result;
     }
   }
   return result;
 }
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {
-  FairLock lock(mutex_);
   (void)work(now_ns() + kStepNs);  // the last leaf has just gone
+  FairLock lock(mutex_);
   size_t links = 0;
   for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {
     const auto follower = record->second.model->tree.follower_of(*record->second.member);
@@ -317,7 +378,6 @@ uint64_t EntryIndex::leaf_below(uint64_t ino) {
 }
 
 std::optional<std::pair<sys::Handle, Entry::Tier>> EntryIndex::stored(uint64_t ino) {
-  still_at_it_();
   const LockedEntry entry(entries_.shard(ino), ino);
   if (entry == nullptr || !entry->is_settled()) return std::nullopt;
   return std::pair(handle_of(*entry), entry->tier);

@@ -4,10 +4,14 @@
 // was published before it. An entry that was replaced or rewritten, or has gone, is never in an answer: each
 // is looked at before it is named. After a restart and a takeover the index is made anew from the xattrs.
 //
-// Any thread; queries and steps wait for one another, and hold the lock over system calls on the tmpfs.
+// Any thread. No lock of the index is held while a query looks at entries: it copies some candidates, looks
+// at them without the lock, and comes back for more. An entry that comes or goes in between may be missed.
+// `reading_mutex_` alone is held over system calls on the tmpfs, for one entry that has changed at a time.
 // Failure: an entry that would exceed the index's memory is not in it, and counted; it comes to it when there
 // is room again. The memory counts as the pool's (ArenaUsage::index_bytes).
 #pragma once
+
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -35,6 +39,7 @@
 #include "tier/index/metadata.h"
 #include "tier/index/owner_names.h"
 #include "tier/index/prefix_tree.h"
+#include "tier/index/query_work.h"
 #include "tier/index/similar_index.h"
 
 namespace kvcachefs {
@@ -68,12 +73,18 @@ class EntryIndex final : public EntryObserver {
 
   // Reads what has changed, and touches the groups that were used, for a millisecond each; true: there is
   // more.
-  bool step() EXCLUDES(mutex_);
+  bool step() EXCLUDES(reading_mutex_, mutex_);
   uint64_t waiting() const { return waiting_; }      // so many changes have not been read
   uint64_t cut_short() const { return cut_short_; }  // so many queries were answered from less than all
 
   // What a stat of the name tells whom it answers for; EACCES also if he may not read that file.
   using Look = std::function<Result<struct stat>(const std::string& name)>;
+  // Whom a query is answered for, and what it may cost.
+  struct Asker {
+    Look look;
+    QueryWork& work;
+  };
+  QueryWork work_until(const std::atomic<bool>& ended) const { return {still_at_it_, ended}; }
   // An entry that is there now, and may be opened by whom `look` answers for.
   struct Found {
     sys::Handle handle;
@@ -89,8 +100,8 @@ class EntryIndex final : public EntryObserver {
     size_t first_token = 0, end_token = 0;
   };
   // The entries of the model that hold the longest prefix of the tokens, in order and without a gap.
-  std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens, const Look& look)
-      EXCLUDES(mutex_);
+  std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens, const Asker& asker)
+      EXCLUDES(reading_mutex_, mutex_);
   // The indexed blocks that are nearly one of the query's, the nearest first, of entries whose content holds
   // at any position (user.kv.pre_rope).
   struct SimilarQuery {
@@ -110,24 +121,23 @@ class EntryIndex final : public EntryObserver {
     uint64_t truncated = 0;  // blocks of the query for which not all was looked at
   };
   static constexpr size_t kMostSimilar = 4096;
-  SimilarFound similar(const SimilarQuery& query, const Look& look) EXCLUDES(mutex_);
+  SimilarFound similar(const SimilarQuery& query, const Asker& asker) EXCLUDES(reading_mutex_, mutex_);
 
   // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
   // The Metadata are the attributes alone.
-  // Others have the lock in between, because the caller may be kept from any number of them.
   static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;
-  std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const Look& look)
-      EXCLUDES(mutex_);
+  std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const Asker& asker)
+      EXCLUDES(reading_mutex_, mutex_);
   // The inodes of all of them, looked at by nobody.
-  std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(mutex_);
+  std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(reading_mutex_, mutex_);
 
   EntryGroups& groups() { return groups_; }
   // An entry that is of no use without this one, or without one that is of no use without it, and so on, and
   // without which no other is useless; if there is none, the entry itself. Of a longer chain it is the one
   // after kMostLinks: the evictor of all pools waits for this, for some milliseconds.
   static constexpr size_t kMostLinks = 16'384;
-  uint64_t leaf_below(uint64_t ino) EXCLUDES(mutex_);
+  uint64_t leaf_below(uint64_t ino) EXCLUDES(reading_mutex_, mutex_);
 
   // An entry that is stored, whether it has metadata or not, and where its content is.
   std::optional<std::pair<sys::Handle, Entry::Tier>> stored(uint64_t ino);
@@ -181,11 +191,18 @@ class EntryIndex final : public EntryObserver {
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);
   std::optional<uint64_t> next() EXCLUDES(queue_mutex_);
   void again(uint64_t ino) EXCLUDES(queue_mutex_);
-  bool seek_refused() REQUIRES(mutex_);           // true: there is more
-  bool work(uint64_t until_ns) REQUIRES(mutex_);  // true: there is more
-  void catch_up() REQUIRES(mutex_);               // before a query
-  void count(Model& model) REQUIRES(mutex_);      // it has changed
-  void read(uint64_t ino) REQUIRES(mutex_);
+  bool seek_refused() REQUIRES(mutex_);                           // true: there is more
+  bool work(uint64_t until_ns) EXCLUDES(reading_mutex_, mutex_);  // true: there is more
+  void catch_up() EXCLUDES(reading_mutex_, mutex_);               // before a query
+  void count(Model& model) REQUIRES(mutex_);                      // it has changed
+  struct Reading {
+    Record record;
+    Metadata metadata;
+    struct stat file {};
+    bool has_gone = false;
+  };
+  std::optional<Reading> reading_of(uint64_t ino) const EXCLUDES(mutex_);
+  void read(uint64_t ino) REQUIRES(reading_mutex_) EXCLUDES(mutex_);
   // False: there is no room for it.
   bool insert(uint64_t ino, Record record, const Metadata& metadata) REQUIRES(mutex_);
   uint64_t room_for(const Record& record, const Metadata& metadata) const REQUIRES(mutex_);
@@ -200,7 +217,22 @@ class EntryIndex final : public EntryObserver {
   void drop(uint64_t ino) REQUIRES(mutex_);
   void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
   bool is_named(uint64_t ino, const std::string& name) const;  // whoever may see that
-  std::optional<Found> look_at(uint64_t ino, const Look& look) REQUIRES(mutex_);
+  // What the index knows of an entry, for a look at it without the lock.
+  struct Candidate {
+    sys::Handle handle;
+    uint32_t content_epoch = 0;
+    std::string name;
+  };
+  std::optional<Candidate> candidate(uint64_t ino) const REQUIRES(mutex_);
+  std::vector<Candidate> candidates(std::span<const uint64_t> inodes) const EXCLUDES(mutex_);
+  std::optional<Found> look_at(const Candidate& candidate, const Asker& asker) EXCLUDES(mutex_);
+  // What a match has looked at: an entry that may not be in the answer has no Found.
+  using LookedAt = std::unordered_map<uint64_t, std::optional<Found>>;
+  // The longest prefix, as far as the looks say. Candidates that were not looked at count as usable or, not
+  // `hopeful`, as unusable, and are added to `unknown`, as many as fit.
+  std::vector<PrefixTree::Piece> longest(const std::string& model, std::span<const uint32_t> tokens,
+                                         bool hopeful, size_t most_unknown, const LookedAt& looked_at,
+                                         std::vector<Candidate>& unknown) const EXCLUDES(mutex_);
 
   MemoryArena& arena_;
   Entries& entries_;
@@ -208,6 +240,8 @@ class EntryIndex final : public EntryObserver {
   const std::function<void()> still_at_it_;
   const TellTimes tell_times_;
   EntryGroups groups_;
+  // Of two readings of an entry the later one stays, because one is made at a time.
+  FairMutex reading_mutex_ ACQUIRED_BEFORE(mutex_);
   mutable FairMutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);

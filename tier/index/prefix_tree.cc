@@ -199,7 +199,7 @@ void PrefixTree::add_leaving(const Step& step, Place next, std::vector<Candidate
 }
 
 std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query,
-                                                 const std::function<bool(uint64_t ino)>& is_usable) const {
+                                                 const std::function<Use(uint64_t ino)>& use_of) const {
   const std::vector<Step> path = walk(query);
   std::vector<Candidate> found;
   for (const Step& step : path) add_ends(step, found);
@@ -219,7 +219,9 @@ std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query
     if (!reachable.empty() && reachable.top().end > at) {
       const Candidate candidate = reachable.top();
       reachable.pop();
-      if (!is_usable(candidate.ino)) continue;
+      const Use use = use_of(candidate.ino);
+      if (use == Use::kStop) return pieces;
+      if (use == Use::kSkip) continue;
       pieces.push_back({candidate.ino, at, candidate.end});
       at = candidate.end;
     } else if (left_to_leave > 0 && path[left_to_leave - 1].end > at) {

@@ -42,13 +42,15 @@ class PrefixTree {
     uint64_t ino;
     size_t first_token, end_token;  // of the query
   };
+  enum class Use : uint8_t { kUse, kSkip, kStop };
   // The entries that hold the query's tokens from its first on, without a gap, each as far as any there does.
-  // Only those that `is_usable` count. It is asked of an entry at most once, and only of those that matter.
+  // `use_of` says of each whether it counts. It is asked of an entry at most once, and only of those that
+  // matter. At kStop the answer ends with what precedes that entry.
   // Of the entries that end at one place, and of those that go on where the query leaves them, kMostHere are
   // considered.
   static constexpr size_t kMostHere = 64;
   std::vector<Piece> match(std::span<const uint32_t> query,
-                           const std::function<bool(uint64_t ino)>& is_usable) const;
+                           const std::function<Use(uint64_t ino)>& use_of) const;
 
   size_t block_tokens() const { return block_tokens_; }
   uint64_t blocks() const { return blocks_; }  // each counts once, however many entries cover it

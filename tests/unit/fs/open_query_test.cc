@@ -25,33 +25,33 @@ int code_of(const Result<T>& result) {
 TEST(OpenQuery, AFailureStaysUntilTheNextQuery) {
   QueryBudget budget;
   OpenQuery query(budget, 1);
-  ASSERT_EQ(code_of(query.add("u", "what")), 0);
-  EXPECT_EQ(code_of(query.read("u", 0, 10, refuse)), EINVAL);
-  EXPECT_EQ(code_of(query.read("u", 0, 10, echo)), EINVAL) << "an empty answer would be a success";
-  ASSERT_EQ(code_of(query.add("u", "next")), 0);
-  EXPECT_EQ(query.read("u", 4, 10, echo).value_or(""), "next");
+  ASSERT_EQ(code_of(query.add("what")), 0);
+  EXPECT_EQ(code_of(query.read(0, 10, refuse)), EINVAL);
+  EXPECT_EQ(code_of(query.read(0, 10, echo)), EINVAL) << "an empty answer would be a success";
+  ASSERT_EQ(code_of(query.add("next")), 0);
+  EXPECT_EQ(query.read(4, 10, echo).value_or(""), "next");
 }
 
 TEST(OpenQuery, NoCallWaitsForAnAnswer) {
   QueryBudget budget;
   OpenQuery query(budget, 1);
-  ASSERT_EQ(code_of(query.add("u", "what")), 0);
+  ASSERT_EQ(code_of(query.add("what")), 0);
   const auto slow = [&](std::string_view) -> Result<std::string> {
-    EXPECT_EQ(code_of(query.add("u", "more")), EBUSY);
-    EXPECT_EQ(code_of(query.read("u", 0, 10, echo)), EBUSY);
+    EXPECT_EQ(code_of(query.add("more")), EBUSY);
+    EXPECT_EQ(code_of(query.read(0, 10, echo)), EBUSY);
     return "answer";
   };
-  EXPECT_EQ(query.read("u", 0, 10, slow).value_or(""), "answer");
-  EXPECT_EQ(query.read("u", 3, 10, refuse).value_or(""), "wer");
+  EXPECT_EQ(query.read(0, 10, slow).value_or(""), "answer");
+  EXPECT_EQ(query.read(3, 10, refuse).value_or(""), "wer");
 }
 
 TEST(OpenQuery, APartThatIsLostSpoilsTheQuery) {
   QueryBudget budget;
   OpenQuery query(budget, 1);
-  ASSERT_EQ(code_of(query.add("u", std::string(kMostQueryBytes, 'x'))), 0);
-  EXPECT_EQ(code_of(query.add("u", "y")), EMSGSIZE);
-  EXPECT_EQ(code_of(query.add("u", "")), EMSGSIZE);
-  EXPECT_EQ(code_of(query.read("u", 0, 10, echo)), EMSGSIZE);
+  ASSERT_EQ(code_of(query.add(std::string(kMostQueryBytes, 'x'))), 0);
+  EXPECT_EQ(code_of(query.add("y")), EMSGSIZE);
+  EXPECT_EQ(code_of(query.add("")), EMSGSIZE);
+  EXPECT_EQ(code_of(query.read(0, 10, echo)), EMSGSIZE);
 }
 
 TEST(OpenQuery, TakesNothingOnceItHasFailedOrIsClosed) {
@@ -61,19 +61,19 @@ TEST(OpenQuery, TakesNothingOnceItHasFailedOrIsClosed) {
   std::vector<std::unique_ptr<OpenQuery>> open;
   for (uint64_t i = 0; i < 3 * most; ++i) {
     open.push_back(std::make_unique<OpenQuery>(budget, 1));
-    ASSERT_EQ(code_of(open.back()->add("u", large)), 0) << i;
-    ASSERT_EQ(code_of(open.back()->read("u", 0, 10, refuse)), EINVAL);
+    ASSERT_EQ(code_of(open.back()->add(large)), 0) << i;
+    ASSERT_EQ(code_of(open.back()->read(0, 10, refuse)), EINVAL);
   }
   open.clear();
   for (uint64_t i = 0; i <= most; ++i) {
     open.push_back(std::make_unique<OpenQuery>(budget, 1));
-    EXPECT_EQ(code_of(open.back()->add("u", large)), i < most ? 0 : EDQUOT) << i;
+    EXPECT_EQ(code_of(open.back()->add(large)), i < most ? 0 : EDQUOT) << i;
   }
   OpenQuery others(budget, 2);
-  EXPECT_EQ(code_of(others.add("v", large)), 0) << "each user has a share";
+  EXPECT_EQ(code_of(others.add(large)), 0) << "each user has a share";
   open.pop_back();
   open.pop_back();
-  EXPECT_EQ(code_of(OpenQuery(budget, 1).add("u", large)), 0);
+  EXPECT_EQ(code_of(OpenQuery(budget, 1).add(large)), 0);
 }
 
 TEST(QueryBudget, AFewUsersDoNotKeepTheOthersFromAsking) {

@@ -119,13 +119,13 @@ TEST_F(EntryIndexModelTest, AgreesOverManyChanges) {
     std::vector<uint32_t> query(random() % 8);
     for (uint32_t& number : query) number = random() % 3;
     const std::string model = random() % 3 == 0 ? "m" : "";
-    const auto pieces = index_->match(model, blocks(query), look_);
+    const auto pieces = index_->match(model, blocks(query), asker());
     const size_t matched = pieces.empty() ? 0 : pieces.back().end_token / kTokens;
     ASSERT_EQ(matched, longest(query, model)) << "step " << step;
     const std::string agent = "a" + std::to_string(random() % 3);
     const EntryIndex::Filter filter(Attribute::kAgent, agent);
     std::set<std::string> listed, expected;
-    for (const auto& [found, metadata] : index_->list({&filter, 1}, look_)) listed.insert(found.name);
+    for (const auto& [found, metadata] : index_->list({&filter, 1}, asker())) listed.insert(found.name);
     for (const auto& [its, entry] : known)
       if (entry.agent == agent) expected.insert(its);
     ASSERT_EQ(listed, expected) << "step " << step;

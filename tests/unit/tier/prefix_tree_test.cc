@@ -13,8 +13,9 @@ namespace kvcachefs::prefix_tree_test {
 using Tokens = std::vector<uint32_t>;
 constexpr size_t kBlock = 4;
 
-bool any(uint64_t) {
-  return true;
+using Use = PrefixTree::Use;
+Use any(uint64_t) {
+  return Use::kUse;
 }
 
 Tokens sequence(uint32_t first, size_t count) {
@@ -129,7 +130,8 @@ TEST(PrefixTreeTest, AChainIsNamedInItsOrder) {
     EXPECT_EQ(pieces[i].first_token, i * kBlock);
     EXPECT_EQ(pieces[i].end_token, (i + 1) * kBlock);
   }
-  const auto without_second = tree.match(query, [](uint64_t ino) { return ino != 2; });
+  const auto without_second =
+      tree.match(query, [](uint64_t ino) { return ino != 2 ? Use::kUse : Use::kSkip; });
   ASSERT_EQ(without_second.size(), 1) << "what follows a gap is of no use";
 }
 
@@ -139,7 +141,7 @@ TEST(PrefixTreeTest, ManyOfTheSameTokensCostNoMore) {
   for (uint64_t ino = 0; ino < 100'000; ++ino)
     members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 64)));
   size_t asked = 0;
-  (void)tree.match(sequence(0, 64), [&](uint64_t) { return ++asked == 0; });
+  (void)tree.match(sequence(0, 64), [&](uint64_t) { return ++asked == 0 ? Use::kUse : Use::kSkip; });
   EXPECT_LE(asked, PrefixTree::kMostHere);
   EXPECT_EQ(tree.blocks(), 16);
   for (const PrefixTree::Member member : members) tree.remove(member);
@@ -176,7 +178,8 @@ TEST(PrefixTreeTest, AgreesWithAModel) {
         model.insert(tree, next++, some_entry(), some_tokens());
       const Tokens query = joined(some_tokens(), some_tokens());
       const auto usable = [&](uint64_t ino) { return ino * 0x9e37 % 7 != 0; };
-      const auto pieces = tree.match(query, usable);
+      const auto pieces =
+          tree.match(query, [&](uint64_t ino) { return usable(ino) ? Use::kUse : Use::kSkip; });
       size_t at = 0;
       for (const auto& piece : pieces) {
         ASSERT_EQ(piece.first_token, at);
