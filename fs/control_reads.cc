@@ -1,5 +1,6 @@
 #include "fs/control_reads.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -9,7 +10,8 @@
 namespace kvcachefs {
 
 void ControlReads::run(const Request& request, Job job) {
-  const uid_t user = Caller::user_of(fuse_req_ctx(request)->pid, fuse_req_ctx(request)->uid);
+  const User user = {Caller::user_of(fuse_req_ctx(request)->pid, fuse_req_ctx(request)->uid),
+                     need_administrator(request).has_value()};
   {
     MutexLock lock(mutex_);
     auto& queue = waiting_[user];
@@ -22,10 +24,11 @@ void ControlReads::run(const Request& request, Job job) {
   reply_error(request, {EAGAIN, {}});
 }
 
-std::optional<uid_t> ControlReads::next_user() const {
-  std::optional<uid_t> first;
+std::optional<ControlReads::User> ControlReads::next_user() const {
+  std::optional<User> first;
+  const bool is_full = std::ranges::count(under_way_, false, &User::is_administrator) >= kWorkers - 1;
   for (const auto& [user, queue] : waiting_) {
-    if (under_way_.contains(user)) continue;
+    if (under_way_.contains(user) || (is_full && !user.is_administrator)) continue;
     if (user > last_user_) return user;
     if (!first) first = user;
   }
@@ -34,7 +37,7 @@ std::optional<uid_t> ControlReads::next_user() const {
 
 void ControlReads::step(Survivors& survivors, std::chrono::milliseconds at_most) {
   Job next;
-  uid_t user = 0;
+  User user;
   {
     MutexLock lock(mutex_);
     if (!next_user() && !ended_) condition_.wait_for(mutex_, at_most);
@@ -56,7 +59,7 @@ void ControlReads::step(Survivors& survivors, std::chrono::milliseconds at_most)
 }
 
 void ControlReads::end() {
-  std::map<uid_t, std::deque<Waiting>> left;
+  std::map<User, std::deque<Waiting>> left;
   {
     MutexLock lock(mutex_);
     ended_ = true;

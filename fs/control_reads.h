@@ -2,11 +2,13 @@
 // threads of their own do them, so that no server thread waits. The supervisor watches those threads as ones
 // that have a request in hand; during its look a thread says that it gets on (Requests::still_at_it()).
 // Users take turns, and one read of a user is under way at a time, so that one with many or long reads does
-// not keep the others waiting. run() is for server threads, step() for workers. Failure: EAGAIN for a user
-// with too many waiting reads.
+// not keep the others waiting. The host's administrator counts as a user of his own, because root of a
+// container has the same number, and one thread is for him alone. run() is for server threads, step() for
+// workers. Failure: EAGAIN for a user with too many waiting reads.
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -39,14 +41,19 @@ class ControlReads {
     Job job;
   };
 
-  std::optional<uid_t> next_user() const REQUIRES(mutex_);  // after the last, of those who have their turn
+  struct User {
+    uid_t uid = 0;
+    bool is_administrator = false;
+    auto operator<=>(const User&) const = default;
+  };
+  std::optional<User> next_user() const REQUIRES(mutex_);  // after the last, of those who have their turn
 
   Mutex mutex_;
   Condition condition_;
   bool ended_ GUARDED_BY(mutex_) = false;
-  std::map<uid_t, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users that have any
-  std::set<uid_t> under_way_ GUARDED_BY(mutex_);                     // of these users
-  uid_t last_user_ GUARDED_BY(mutex_) = 0;
+  std::map<User, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users that have any
+  std::set<User> under_way_ GUARDED_BY(mutex_);                     // of these users
+  User last_user_ GUARDED_BY(mutex_) = {0, true};
 };
 
 }  // namespace kvcachefs

@@ -1,11 +1,14 @@
 // Reads of files for which the daemon looks at every entry. However long that takes, it does not count as a
 // hang, and only clients that asked for it wait.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "fs/control_reads.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
@@ -49,11 +53,15 @@ class ControlReadsTest : public ::testing::Test {
     for (int i = 0; i < 10; ++i)
       ASSERT_EQ(error_name(store(mount_->path() + "/entry" + std::to_string(i), "content")), "ok");
   }
-  // start_reader() starts a process that reads the file and exits with 0 if it could.
-  void start_reader(const std::string& file) {
+  // start_reader() starts a process that reads the file and exits with 0 if it could. As root it has no
+  // capability.
+  void start_reader(const std::string& file, uid_t uid = kNobody) {
     const pid_t reader = ::fork();
     if (reader == 0) {
-      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+      if (::setgid(uid) != 0 || ::setuid(uid) != 0) ::_exit(1);
+      const __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+      const std::array<__user_cap_data_struct, 2> none{};
+      if (::syscall(SYS_capset, &header, none.data()) != 0) ::_exit(1);
       std::string content;
       ::_exit(load(file, &content));
     }
@@ -146,6 +154,20 @@ TEST_F(ControlReadsTest, OneUsersLongReadIsNotInAnothersWay) {
   EXPECT_TRUE(can_be_read(mount_->control("entries", "q")));
   EXPECT_TRUE(can_be_read(mount_->control("stats", "q")));
   EXPECT_TRUE(exists(paused_)) << "it is still under way";
+}
+
+// Root of a container has the same user number, and more users than there are gatherers may read.
+TEST_F(ControlReadsTest, NobodysLongReadsAreInTheAdministratorsWay) {
+  start({"p:size=64M", "q:size=64M"}, "hang_after=30");
+  std::string orders;
+  for (int i = 0; i < ControlReads::kWorkers - 1; ++i) orders += "pause survey\n";
+  ASSERT_EQ(store(fault_file_, orders), 0);
+  for (int i = 0; i < 2; ++i) start_reader(mount_->control("numa"), 0);
+  ASSERT_TRUE(eventually([&] { return exists(paused_); }));
+  for (uid_t user = 1; user <= ControlReads::kWorkers; ++user) start_reader(mount_->control("numa"), user);
+  const auto read = [&] { return load(mount_->control("size", "q")) + load(mount_->control("stats", "q")); };
+  EXPECT_EQ(in_child(read, std::chrono::seconds(10)), 0);
+  EXPECT_TRUE(exists(paused_)) << "they are still under way";
 }
 
 TEST_F(ControlReadsTest, NoReadWaitsForALookAtManyEntries) {
