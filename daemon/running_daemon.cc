@@ -80,8 +80,11 @@ std::string device_of_connection(pid_t process, int fd) {
 Result<RunningDaemon> find_daemon(const std::string& directory) {
   const auto its = sys::identity_of(directory);
   if (!its) return fail(ESRCH);
-  for (const pid_t process : numbers_in("/proc"))
+  for (const pid_t process : numbers_in("/proc")) {
+    // The store of a service's descriptors holds the same files (daemon/service_manager.h).
+    if (command_of(process) == "systemd") continue;
     if (auto daemon = daemon_in(process, directory, *its)) return *daemon;
+  }
   return fail(ESRCH);
 }
 
