@@ -95,6 +95,18 @@ Result<pid_t> start_process(const std::vector<std::string>& command, const Daemo
   return pid;
 }
 
+// The result is whether the command exited with 0.
+Result<bool> run(const std::vector<std::string>& command, const DaemonLog& log) {
+  Result<pid_t> pid = start_process(command, log);
+  if (!pid) return pass(pid);
+  int status = 0;
+  while (::waitpid(*pid, &status, 0) < 0) {
+    Error error = sys::last_error("waiting for " + command.front());
+    if (error.code != EINTR) return std::unexpected(std::move(error));
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 // The mount point may be one that an earlier daemon left dead: the new daemon clears it.
 Result<void> start_daemon(const MountArguments& arguments) {
   const std::string& base = arguments.base.native();
@@ -109,14 +121,9 @@ Result<void> start_daemon(const MountArguments& arguments) {
   if (auto set = set_oom_score_adj(kOomScoreAdj); !set) say("warning: " + set.error().message);
   if (arguments.verbose) say(fmt::format("starting {}", fmt::join(command, " ")));
   const DaemonLog log(arguments);
-  Result<pid_t> pid = start_process(command, log);
-  if (!pid) return pass(pid);
-  int status = 0;
-  while (::waitpid(*pid, &status, 0) < 0) {
-    Error error = sys::last_error("waiting for kvcachefsd");
-    if (error.code != EINTR) return std::unexpected(std::move(error));
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+  Result<bool> started = run(command, log);
+  if (!started) return pass(started);
+  if (!*started) {
     log.show();
     return fail(EIO, fmt::format("kvcachefsd did not start on {}", base));
   }
@@ -138,6 +145,49 @@ Result<bool> is_served(const MountArguments& arguments, const MountTree& tree) {
   return false;
 }
 
+// The unit that has systemd end the daemon before the disks of this pool are unmounted, as the scope has it
+// for the disks of the pool that the daemon was started for; empty if there is none. Fails if the disks
+// cannot be mounted.
+Result<std::string> bind_disks(const MountArguments& arguments) {
+  const auto daemon =
+      find_daemon(RuntimeDir::directory_of(arguments.runtime_dir.native(), arguments.base.native()));
+  const std::string daemon_unit = has_scopes() && daemon ? unit_of(daemon->pid) : "";
+  const std::string disk_unit = fmt::format("kvcachefs-disks-{}.service", ::getpid());
+  const std::vector<std::string> command = disk_unit_command(arguments, daemon_unit, disk_unit);
+  if (daemon_unit.empty() || command.empty()) return "";
+  if (arguments.verbose) say(fmt::format("starting {}", fmt::join(command, " ")));
+  const DaemonLog log(arguments);
+  if (!run(command, log).value_or(false)) {
+    log.show();
+    say(fmt::format("warning: pool {}: systemd may unmount its disk while {} uses it: {} cannot be started",
+                    arguments.pool, daemon_unit, disk_unit));
+    return "";
+  }
+  if (run({"systemctl", "--quiet", "--no-ask-password", "start", disk_unit}, log).value_or(false))
+    return disk_unit;
+  log.show();
+  return fail(EIO, fmt::format("pool {}: the file system of its disk cannot be mounted", arguments.pool));
+}
+
+// So it counts as configured, and not as made while others serve. A daemon of before has no such file.
+Result<void> configure_pool(const MountTree& tree, const MountArguments& arguments) {
+  if (arguments.verbose) say(fmt::format("creating pool {}", arguments.pool));
+  auto configured = tree.write_daemon_file("configure", pool_spec(arguments));
+  if (configured || configured.error().code != ENOENT) return configured;
+  return tree.create_pool(arguments.pool, arguments.settings);
+}
+
+Result<void> add_pool(const MountTree& tree, const MountArguments& arguments) {
+  Result<std::string> disk_unit = bind_disks(arguments);
+  if (!disk_unit) return pass(disk_unit);
+  Result<void> configured = configure_pool(tree, arguments);
+  // The daemon goes on without the pool, so that the end of this unit must not stop it.
+  if (!configured && !disk_unit->empty())
+    (void)run({"systemctl", "--quiet", "--job-mode=ignore-dependencies", "stop", *disk_unit},
+              DaemonLog(arguments));
+  return configured;
+}
+
 Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes) {
   const MountTree tree(arguments.base);
   Result<bool> serves = is_served(arguments, tree);
@@ -147,13 +197,7 @@ Result<void> provide_pool(const MountArguments& arguments, uint64_t memory_bytes
     if (Result<void> good = tree.check(); !good) return good;
     if (tree.has_pool(arguments.pool)) return {};
   }
-  if (!tree.has_pool(arguments.pool)) {
-    if (arguments.verbose) say(fmt::format("creating pool {}", arguments.pool));
-    // So it counts as configured, and not as made while others serve. A daemon of before has no such file.
-    auto configured = tree.write_daemon_file("configure", pool_spec(arguments));
-    if (configured || configured.error().code != ENOENT) return configured;
-    return tree.create_pool(arguments.pool, arguments.settings);
-  }
+  if (!tree.has_pool(arguments.pool)) return add_pool(tree, arguments);
   for (const std::string& difference : differing_settings(tree, arguments, memory_bytes)) {
     say(fmt::format("warning: pool {} is left as it is: {}", arguments.pool, difference));
   }

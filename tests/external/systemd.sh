@@ -50,7 +50,14 @@ loops+=("$(losetup --find --show "$work/disk")")
 # The file of the other pool is on a file system that is mounted when $work/come is there.
 truncate --size 512M "$work/late.disk"
 mkfs.ext4 -q "$work/late.disk"
-echo "$work/late.disk  ${late// /\\040}  ext4  loop,nofail,x-systemd.requires=late.service  0  0" >"$work/fstab"
+added=$work/added
+mkdir "$added" "$work/joined"
+truncate --size 256M "$work/added.disk"
+mkfs.ext4 -q "$work/added.disk"
+cat >"$work/fstab" <<EOF
+$work/late.disk  ${late// /\\040}  ext4  loop,nofail,x-systemd.requires=late.service  0  0
+$work/added.disk  $added  ext4  loop,noauto  0  0
+EOF
 cat >"$work/units/late.service" <<EOF
 [Service]
 Type=oneshot
@@ -228,6 +235,37 @@ check 'and keeps nothing' equal "$(property NFileDescriptorStore)" 0
 check 'it starts again' control start kvcachefs
 all_is_there 'after the end'
 check 'and ends again' control stop kvcachefs
+
+# A pool that joins what the service serves, with a disk that no configuration names.
+added_unit=$(systemd-escape --path --suffix=mount "$added")
+inactive() { [ "$(property ActiveState "$1")" = inactive ]; }
+disk_units() { control list-units --all --plain --no-legend 'kvcachefs-disks-*' | sed 's/ .*//'; }
+joins() { ns mount -t kvcachefs joined "$work/joined" -o "mountpoint=$mount,size=64M,spill=$added/spill,spill_size=128M"; }
+check 'it starts' control start kvcachefs
+check 'a pool joins it' joins
+check 'its disk is mounted' active "$added_unit"
+check 'by a unit' active "$(disk_units)"
+ns cp "$work/entry" "$mount/joined/entry"
+ns bash -c "kill -KILL $(property MainPID)"
+check 'the supervisor is started again' until_true 20 eval '[ "$(property NRestarts)" -ge 1 ] && active'
+check 'and serves' serves_again
+check 'the pool, too' entry_is_whole joined
+check 'whose unit is there' active "$(disk_units)"
+check 'the disk is unmounted' control stop "$added_unit"
+check 'after the end of the service' inactive kvcachefs
+check 'with nothing to unmount by force' inactive "$added_unit"
+check 'and without the unit' equal "$(disk_units)" ''
+check 'it starts again' control start kvcachefs
+check 'the pool joins it again' joins
+check 'it is restarted' control restart kvcachefs
+check 'and serves' serves_again
+check 'the tool ends it' ns "$work/bin/kvcachefs" --mount "$mount" stop
+check 'and not the service manager' until_true 20 inactive kvcachefs
+check 'it starts again' control start kvcachefs
+check 'the pool joins it again' joins
+check 'it ends' control stop kvcachefs
+check 'with the unit' equal "$(disk_units)" ''
+check 'but not the disk' active "$added_unit"
 
 cp "$work/kvcachefs.toml" "$work/right"
 echo 'wrong = 1' >>"$work/kvcachefs.toml"

@@ -104,9 +104,56 @@ for at in a b; do check 'it is unmounted' control stop "$(unit_of "$work/$at")";
 check 'the mount of all is' ns umount /run/kvcachefs/mount
 check 'the daemon ends with it' until_true 20 inactive "$scope"
 
+# A pool whose disk the daemon learns of when it serves already.
+new_scope() { scope=$(basename "$(scope_of "$(supervisor_pid)")"); }
+disk_units() { control list-units --all --plain --no-legend 'kvcachefs-disks-*' | sed 's/ .*//'; }
+no_disk_units() { [ -z "$(disk_units)" ]; }
+check 'the disk is unmounted without a daemon' control stop "$(unit_of "$data")"
+check 'the second is mounted alone' control start "$(unit_of "$work/b")"
+new_scope
+check 'in a scope that needs no disk' equal "$(property RequiresMountsFor "$scope")" ''
+mv "$work/disk" "$work/away"
+check 'without its disk the first is not mounted' ns bash -c "! systemctl start '$(unit_of "$work/a")' 2>/dev/null"
+check 'and leaves nothing where the disk would be' equal "$(ls "$data")" ''
+check 'nor a unit' equal "$(disk_units)" ''
+check 'and the daemon goes on' active "$scope"
+mv "$work/away" "$work/disk"
+control reset-failed
+check 'the first joins it' control start "$(unit_of "$work/a")"
+check 'in the same scope' equal "$(basename "$(scope_of "$(supervisor_pid)")")" "$scope"
+check 'with what the disk has' ns cmp "$work/entry" "$work/a/entry"
+check 'its disk has a unit' active "$(disk_units)"
+check 'it is unmounted' control stop "$(unit_of "$work/a")"
+check 'without the daemon' active "$scope"
+check 'and mounted again' control start "$(unit_of "$work/a")"
+check 'with no other unit' equal "$(disk_units | wc -l)" 1
+check 'the disk is unmounted' control stop "$(unit_of "$data")"
+check 'after the daemon has ended' inactive "$scope"
+check 'with nothing to unmount by force' inactive "$(unit_of "$data")"
+check 'its unit goes' until_true 20 no_disk_units
+check 'the second is mounted alone again' control start "$(unit_of "$work/b")"
+check 'the first joins it again' control start "$(unit_of "$work/a")"
+new_scope
+check 'its disk has a unit again' active "$(disk_units)"
+for at in a b; do check 'it is unmounted' control stop "$(unit_of "$work/$at")"; done
+check 'the mount of all is' ns umount /run/kvcachefs/mount
+check 'the daemon ends with it' until_true 20 inactive "$scope"
+check 'and the unit of the disk' until_true 20 no_disk_units
+check 'which stays mounted' active "$(unit_of "$data")"
+# A pool that is refused leaves the daemon and the disk apart.
+check 'the second is mounted alone again' control start "$(unit_of "$work/b")"
+new_scope
+check 'a pool is refused' ns bash -c "! mount -t kvcachefs wrong '$work/a' -o 'size=64M,spill=$data,spill_size=64M' 2>/dev/null"
+check 'and leaves no unit' no_disk_units
+check 'nor the daemon without the disk' control stop "$(unit_of "$data")"
+check 'which goes on' active "$scope"
+check 'it is unmounted' control stop "$(unit_of "$work/b")"
+check 'the mount of all is' ns umount /run/kvcachefs/mount
+check 'the daemon ends with it' until_true 20 inactive "$scope"
+
 check 'both are mounted again' control start "$(unit_of "$work/a")" "$(unit_of "$work/b")"
 check 'with what the disk has' ns cmp "$work/entry" "$work/a/entry"
-scope=$(basename "$(scope_of "$(supervisor_pid)")")
+new_scope
 # As at the end of the machine: the disk goes after the daemon, which writes to it.
 check 'the disk is unmounted' control stop "$(unit_of "$data")"
 check 'after the daemon has ended' inactive "$scope"

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "daemon/mount_helper/scope.h"
 #include "tests/unit/daemon/fake_mount.h"
 
@@ -123,6 +125,20 @@ TEST(MountArguments, NameTheDisksThatTheScopeNeeds) {
             (std::vector<std::string>{R"(--property=RequiresMountsFor="/data/a b")",
                                       R"(--property=RequiresMountsFor="/fast/\"a\" \\ b")"}));
   EXPECT_TRUE(of_disks("size=1G,spill=none").empty());
+}
+
+TEST(MountArguments, BindTheDisksToTheDaemonThatServes) {
+  const MountArguments arguments = *parse({"a", "/usr", "-o", "size=1G,spill=/data/a b,spill_size=1G"});
+  const auto has = [&](const std::string& daemon_unit, const std::string& word) {
+    const auto words = disk_unit_command(arguments, daemon_unit, "disks.service");
+    return std::ranges::find(words, word) != words.end();
+  };
+  for (const char* word : {R"(--property=RequiresMountsFor="/data/a b")", "--property=Before=kv.scope",
+                           "--property=PropagatesStopTo=kv.scope", "--property=BindsTo=kv.scope"})
+    EXPECT_TRUE(has("kv.scope", word)) << word;
+  EXPECT_TRUE(has("kv.service", "--property=PartOf=kv.service"));
+  EXPECT_FALSE(has("kv.service", "--property=BindsTo=kv.service")) << "a service may come back";
+  EXPECT_TRUE(disk_unit_command(*parse({"a", "/usr", "-o", "size=1G"}), "kv.scope", "d.service").empty());
 }
 
 TEST(MountArguments, NamesTheBaseAsTheMountTableDoes) {
