@@ -40,15 +40,6 @@ std::string upper_case(std::string_view text) {
   return result;
 }
 
-// Of several mounts only the one that the process serves is looked at, because another's daemon may hang.
-CliResult<std::string> mount_of_process(const std::vector<MountPoint>& mounts, pid_t process) {
-  const std::string device = device_served_by(process);
-  for (const std::string& root : find_kvcachefs_roots(mounts))
-    if (const MountPoint* mount = find_mount(mounts, root); mount != nullptr && mount->device == device)
-      return root;
-  return stop(kNotMounted, fmt::format("process {} serves no kvcachefs that is mounted here", process));
-}
-
 bool is_read_only(const MountTree& tree, const CliEnvironment& environment) {
   const auto mounts = read_mounts(environment.mountinfo);
   const MountPoint* const mount = mounts ? find_mount(*mounts, tree.root().native()) : nullptr;
@@ -65,7 +56,7 @@ CliResult<void> status(const MountTree& tree, const CliArguments& arguments,
     return {};
   }
   if (arguments.pool.empty()) {
-    CliResult<Sample> sample = take_sample(tree);
+    CliResult<Sample> sample = take_sample(tree, environment);
     if (!sample) return std::unexpected(sample.error());
     environment.out << status_view(*sample);
     if (is_read_only(tree, environment))
@@ -174,25 +165,34 @@ CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnv
   Result<StatsReading> daemon = tree.daemon_stats();
   if (!daemon) return pass(daemon);
   const auto supervisor = static_cast<pid_t>(daemon->number("supervisor_pid"));
-  if (supervisor == 0)
-    return stop(kFailure, "it has no supervisor (no_supervisor, or io_uring): stop and start it instead");
+  constexpr std::string_view kNoSupervisor =
+      "it has no supervisor (no_supervisor, io_uring, or the supervisor has died): stop and start it instead";
+  if (supervisor == 0) return stop(kFailure, std::string(kNoSupervisor));
   // The supervisor's number is valid in the daemon's PID namespace only, and the supervisor may have died
   // since it was read.
+  const auto process = sys::open_process(supervisor);
   const auto name = sys::read_text(fmt::format("/proc/{}/comm", supervisor).c_str());
-  if (!name || *name != kSupervisorName)
+  if (!process || !name || *name != kSupervisorName)
     return stop(kFailure, fmt::format("process {} is not the daemon's supervisor here", supervisor));
   Result<StatsReading> before = tree.daemon_stats("upgrades");
   if (!before) return pass(before);
-  if (auto sent = sys::send_signal(supervisor, SIGHUP); !sent)
+  auto sent = sys::has_ended(process->get()) ? fail(ESRCH) : sys::send_signal_to(process->get(), SIGHUP);
+  if (!sent && sent.error().code == ESRCH) return stop(kFailure, std::string(kNoSupervisor));
+  if (!sent)
     return stop(kFailure, fmt::format("process {}: {}", supervisor, sys::error_text(sent.error().code)));
   for (double waited_s = 0; waited_s < kUpgradePatienceS; waited_s += kUpgradeLookS) {
     if (!environment.wait(kUpgradeLookS)) break;
     Result<StatsReading> after = tree.daemon_stats("upgrades");
-    if (!after && is_daemon_gone(after.error().code)) return pass(after);
+    // A connection that was aborted is replaced as long as there is a supervisor.
+    const bool is_gone = !after && is_daemon_gone(after.error().code);
+    if (is_gone && sys::has_ended(process->get())) return pass(after);
     if (!after) continue;
     if (after->number("refused") != before->number("refused")) return stop(kFailure, after->text("reason"));
-    if (after->number("done") == before->number("done")) continue;
-    return print_version(tree, environment);
+    if (after->number("done") != before->number("done")) return print_version(tree, environment);
+    // Where the new program ends before it serves, the program from before goes on as another process.
+    if (!sys::has_ended(process->get())) continue;
+    daemon = tree.daemon_stats();
+    if (daemon && daemon->number("supervisor_pid") == 0) return stop(kFailure, std::string(kNoSupervisor));
   }
   return stop(kNotKnownYet, fmt::format("process {} has neither become another nor refused to, in {} s: its "
                                         "log and .kvcachefs/upgrades will say",
@@ -238,37 +238,8 @@ CliResult<void> execute(const CliArguments& arguments, const CliEnvironment& env
 
 }  // namespace
 
-CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::string none) {
-  const std::vector<std::string> roots = find_kvcachefs_roots(mounts);
-  if (roots.empty()) return stop(kNotMounted, std::move(none));
-  if (roots.size() == 1) return roots.front();
-  return stop(kUsage,
-              fmt::format("several are mounted ({}): say which with --mount", fmt::join(roots, ", ")));
-}
-
-std::string daemon_is_gone(const std::filesystem::path& root) {
-  return fmt::format("the daemon of {} is gone", root.native());
-}
-
-CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment) {
-  std::string root = arguments.mount;
-  if (root.empty()) {
-    auto mounts = read_mounts(environment.mountinfo);
-    if (!mounts) return pass(mounts);
-    CliResult<std::string> only = arguments.pid > 0 ? mount_of_process(*mounts, arguments.pid)
-                                                    : only_root(*mounts, "no kvcachefs is mounted");
-    if (!only) return std::unexpected(only.error());
-    root = *only;
-  }
-  MountTree tree(root);
-  if (Result<void> good = tree.check(); !good) {
-    if (is_daemon_gone(good.error().code)) return stop(kNotMounted, daemon_is_gone(root));
-    return stop(kNotMounted, good.error().message);
-  }
-  return tree;
-}
-
-CliResult<Sample> take_sample(const MountTree& tree) {
+CliResult<Sample> take_sample(const MountTree& tree, const CliEnvironment& environment) {
+  if (auto answers = await_answer(tree, environment); !answers) return std::unexpected(answers.error());
   Sample sample;
   sample.time_s = static_cast<double>(now_ns()) / 1e9;
   sample.mount = tree.root().native();

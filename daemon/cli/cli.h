@@ -2,6 +2,7 @@
 // kvcachefs is mounted, or none at the place that was named.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -18,6 +19,9 @@ struct CliEnvironment {
   std::ostream& out;
   std::ostream& error;
   std::string mountinfo = "/proc/self/mountinfo";
+  // A daemon that does not answer for so long makes a command fail: longer than it takes to replace one that
+  // hangs (hang_after).
+  std::chrono::milliseconds patience = std::chrono::seconds(40);
   bool terminal = false;  // the output is a terminal: a view or a line is redrawn in place
   // The function waits between two views or looks; it returns false to end them.
   std::function<bool(double seconds)> wait;

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "daemon/cli/arguments.h"
+#include "daemon/cli/asker.h"
 #include "daemon/cli/cli.h"
 #include "daemon/cli/mount_tree.h"
 #include "daemon/cli/views.h"
@@ -40,8 +41,19 @@ inline std::unexpected<CliError> stop(int exit_code, std::string message) {
 // The root of the only kvcachefs that is mounted; `none` is said if there is none.
 CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::string none);
 
-// The mount that is named, or the only one. Fails if its daemon is gone.
+// The mount point that is named, whether or not something is mounted there, or the only one. A mount that
+// exists is not asked for anything, because its daemon may hang.
+CliResult<std::string> mount_point_of(const CliArguments& arguments, const CliEnvironment& environment,
+                                      std::string none);
+
+// The mount that is named, or the only one. Fails if its daemon is gone, or does not answer in time.
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment);
+CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment,
+                               Asker& asker);
+// The same for a mount that was found before. What reads it after that may wait for a daemon that hangs
+// since.
+CliResult<void> await_answer(const MountTree& tree, Asker& asker);
+CliResult<void> await_answer(const MountTree& tree, const CliEnvironment& environment);
 std::string daemon_is_gone(const std::filesystem::path& root);
 
 // `metrics` prints them, writes them to a file, or serves them until a signal ends the process.
@@ -52,7 +64,7 @@ CliResult<void> stats(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment);
 
 // The counters of the daemon and of all pools.
-CliResult<Sample> take_sample(const MountTree& tree);
+CliResult<Sample> take_sample(const MountTree& tree, const CliEnvironment& environment);
 // `top` shows them live until a key or a signal ends it.
 CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment);
 

@@ -12,9 +12,11 @@ namespace {
 
 using Argument = CompletedCommand::Argument;
 
-// The pools of the only mount, which is root's (find_kvcachefs_roots()). Names of pools need no quotes.
+// The pools of the only mount, which is root's (find_kvcachefs_roots()). Names of pools need no quotes. A
+// daemon that hangs does not hold up the shell.
 constexpr std::string_view kPools =
-    "ls \"$(findmnt -n -f -o TARGET -t fuse.kvcachefs -O user_id=0 2>/dev/null)\" 2>/dev/null";
+    "timeout -s KILL 2 ls \"$(findmnt -n -f -o TARGET -t fuse.kvcachefs -O user_id=0 2>/dev/null)\" "
+    "2>/dev/null";
 
 std::string single_quoted(std::string_view text) {
   std::string result = "'";
@@ -140,7 +142,7 @@ std::string fish(const std::vector<CompletedCommand>& commands, const std::strin
         case Argument::kPool:
           out += fmt::format(
               "complete -c kvcachefs -n {} -a '(for mount in (findmnt -n -f -o TARGET -t "
-              "fuse.kvcachefs -O user_id=0 2>/dev/null); ls $mount 2>/dev/null; end)'\n",
+              "fuse.kvcachefs -O user_id=0 2>/dev/null); timeout -s KILL 2 ls $mount 2>/dev/null; end)'\n",
               seen);
           break;
         case Argument::kKey:

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <ostream>
 
 #include "base/sys.h"
@@ -12,17 +14,23 @@
 namespace kvcachefs {
 namespace {
 
-CliResult<std::string> metrics_of(const CliArguments& arguments, const CliEnvironment& environment) {
-  CliResult<MountTree> tree = find_tree(arguments, environment);
+// Less than the 10 s that a collector waits for its answer by default, and shorter than the patience of other
+// commands: the next collection is soon.
+constexpr std::chrono::seconds kMostPatience(5);
+
+CliResult<std::string> metrics_of(const CliArguments& arguments, const CliEnvironment& environment,
+                                  Asker& asker) {
+  CliResult<MountTree> tree = find_tree(arguments, environment, asker);
   if (!tree) return std::unexpected(tree.error());
-  Result<std::string> text = tree->read_daemon_file("metrics");
+  Result<std::string> text = asker.ask(tree->root(), [&] { return tree->read_daemon_file("metrics"); });
   if (text) return *text + '\n';
   if (is_daemon_gone(text.error().code)) return stop(kNotMounted, daemon_is_gone(tree->root()));
   return pass(text);
 }
 
-CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironment& environment) {
-  CliResult<std::string> text = metrics_of(arguments, environment);
+CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironment& environment,
+                               Asker& asker) {
+  CliResult<std::string> text = metrics_of(arguments, environment, asker);
   if (!text) {
     // Old numbers would pass for those of now.
     (void)sys::unlink_at(AT_FDCWD, arguments.textfile.c_str(), 0);
@@ -35,10 +43,11 @@ CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironme
 }
 
 // What lasts is said once.
-CliResult<void> keep_textfile(const CliArguments& arguments, const CliEnvironment& environment) {
+CliResult<void> keep_textfile(const CliArguments& arguments, const CliEnvironment& environment,
+                              Asker& asker) {
   std::string said;
   do {
-    const CliResult<void> written = write_textfile(arguments, environment);
+    const CliResult<void> written = write_textfile(arguments, environment, asker);
     const std::string message = written ? std::string() : written.error().message;
     if (message != said)
       environment.error << "kvcachefs: " << (written ? "written again" : message) << std::endl;
@@ -50,9 +59,10 @@ CliResult<void> keep_textfile(const CliArguments& arguments, const CliEnvironmen
 }  // namespace
 
 CliResult<void> metrics(const CliArguments& arguments, const CliEnvironment& environment) {
+  Asker asker(std::min<std::chrono::milliseconds>(environment.patience, kMostPatience));
   if (arguments.listen) {
     const auto source = [&]() -> Result<std::string> {
-      CliResult<std::string> text = metrics_of(arguments, environment);
+      CliResult<std::string> text = metrics_of(arguments, environment, asker);
       if (!text) return fail(ENOTCONN, text.error().message);
       return *text;
     };
@@ -62,9 +72,9 @@ CliResult<void> metrics(const CliArguments& arguments, const CliEnvironment& env
     return {};
   }
   if (!arguments.textfile.empty())
-    return arguments.metrics_interval_s > 0 ? keep_textfile(arguments, environment)
-                                            : write_textfile(arguments, environment);
-  CliResult<std::string> text = metrics_of(arguments, environment);
+    return arguments.metrics_interval_s > 0 ? keep_textfile(arguments, environment, asker)
+                                            : write_textfile(arguments, environment, asker);
+  CliResult<std::string> text = metrics_of(arguments, environment, asker);
   if (!text) return std::unexpected(text.error());
   environment.out << *text;
   return {};

@@ -157,13 +157,6 @@ std::string disks(const MountTree& tree, const CliEnvironment& environment,
   return out;
 }
 
-// The mount that is meant; empty if none is known.
-std::string mount_of(const CliArguments& arguments, const CliEnvironment& environment) {
-  if (!arguments.mount.empty()) return resolve_mount_point(arguments.mount).value_or(arguments.mount);
-  const auto mounts = read_mounts(environment.mountinfo);
-  return mounts ? only_root(*mounts, "").value_or("") : "";
-}
-
 // Without a process that can be asked, the log has its mount's name. The service's may be another mount's, so
 // that it is taken for a daemon that is gone alone.
 std::vector<DaemonLog> logs(pid_t process, const std::string& file, bool is_gone) {
@@ -221,7 +214,7 @@ CliResult<void> report(const CliArguments& arguments, const CliEnvironment& envi
     directories.push_back(arguments.runtime_dir);
     if (!arguments.mount.empty()) directories.push_back(arguments.mount);
   }
-  const std::string mount = mount_of(arguments, environment);
+  const std::string mount = mount_point_of(arguments, environment, "").value_or(arguments.mount);
   const std::string file = mount.empty() ? "" : log_path(arguments.runtime_dir, mount);
   for (const DaemonLog& log : logs(process, file, tree == nullptr))
     section(environment, "log", last_lines(log, arguments.names, directories));

@@ -55,6 +55,7 @@ CliResult<void> stats(const MountTree& tree, const CliArguments& arguments,
                       const CliEnvironment& environment) {
   bool again = false;
   do {
+    if (auto answers = await_answer(tree, environment); !answers) return answers;
     CliResult<std::string> text =
         arguments.json ? json_line(tree, arguments.pool) : lines_of(tree, arguments);
     if (!text) return std::unexpected(text.error());

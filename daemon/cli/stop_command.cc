@@ -16,20 +16,6 @@ namespace {
 constexpr double kPatienceS = 120;  // the daemon first writes what it must keep, for a minute at most
 constexpr double kLookS = 0.1;
 
-// A mount that exists is not asked for anything, because its daemon may hang.
-CliResult<std::string> mount_point_of(const CliArguments& arguments, const CliEnvironment& environment) {
-  auto mounts = read_mounts(environment.mountinfo);
-  if (!mounts) return pass(mounts);
-  if (arguments.mount.empty())
-    return only_root(*mounts,
-                     "no kvcachefs is mounted: say where one was with --mount, to stop it all the same");
-  const MountPoint* const mount = find_mount(*mounts, arguments.mount);
-  if (mount != nullptr && mount->type == kFileSystemType) return arguments.mount;
-  Result<std::filesystem::path> path = resolve_mount_point(arguments.mount);
-  if (!path) return pass(path);
-  return path->native();
-}
-
 // The result is false if the daemon has not ended in time.
 CliResult<bool> end_daemon(const std::string& directory, pid_t pid, const CliEnvironment& environment) {
   // The pidfd is of the process that has the number now, and the signal goes to that process alone. If
@@ -49,7 +35,9 @@ CliResult<bool> end_daemon(const std::string& directory, pid_t pid, const CliEnv
 }  // namespace
 
 CliResult<void> stop_daemon(const CliArguments& arguments, const CliEnvironment& environment) {
-  const CliResult<std::string> mountpoint = mount_point_of(arguments, environment);
+  const CliResult<std::string> mountpoint =
+      mount_point_of(arguments, environment,
+                     "no kvcachefs is mounted: say where one was with --mount, to stop it all the same");
   if (!mountpoint) return std::unexpected(mountpoint.error());
   const std::string directory = RuntimeDir::directory_of(arguments.runtime_dir, *mountpoint);
   const auto daemon = find_daemon(directory);

@@ -33,9 +33,9 @@ void choose_by_letter(TopChoice& choice, char letter) {
   if (letter == 'r') choice.sort = TopSort::kRate;
 }
 
-CliResult<TopReading> read_all(const MountTree& tree) {
+CliResult<TopReading> read_all(const MountTree& tree, const CliEnvironment& environment) {
   TopReading reading;
-  CliResult<Sample> sample = take_sample(tree);
+  CliResult<Sample> sample = take_sample(tree, environment);
   if (!sample) return std::unexpected(sample.error());
   reading.sample = std::move(*sample);
   // An older daemon may have other metrics: then there are no latencies.
@@ -43,12 +43,13 @@ CliResult<TopReading> read_all(const MountTree& tree) {
   return reading;
 }
 
-CliResult<void> with_keys(const MountTree& tree, const CliArguments& arguments, Screen& screen) {
+CliResult<void> with_keys(const MountTree& tree, const CliArguments& arguments,
+                          const CliEnvironment& environment, Screen& screen) {
   HitHistory history;
   TopChoice choice;
   std::optional<TopReading> before;
   for (;;) {
-    CliResult<TopReading> now = read_all(tree);
+    CliResult<TopReading> now = read_all(tree, environment);
     if (!now) return std::unexpected(now.error());
     const TopReading* const earlier = before ? &*before : nullptr;
     if (earlier != nullptr) history.add(*now, *earlier);
@@ -73,11 +74,11 @@ CliResult<void> with_keys(const MountTree& tree, const CliArguments& arguments, 
 CliResult<void> top(const MountTree& tree, const CliArguments& arguments, const CliEnvironment& environment) {
   if (!arguments.once && environment.open_screen) {
     if (const std::unique_ptr<Screen> screen = environment.open_screen())
-      return with_keys(tree, arguments, *screen);
+      return with_keys(tree, arguments, environment, *screen);
   }
   std::optional<Sample> earlier;
   do {
-    CliResult<Sample> sample = take_sample(tree);
+    CliResult<Sample> sample = take_sample(tree, environment);
     if (!sample) return std::unexpected(sample.error());
     environment.out << (earlier ? "\n" : "") << top_view(*sample, earlier ? &*earlier : nullptr)
                     << std::flush;

@@ -39,7 +39,7 @@ struct ServerInfo {
   uint64_t memory_reserve_bytes = 0;
   uint64_t started_ns = 0;  // on the clock of base/clock.h
   pid_t pid = 0;
-  pid_t supervisor_pid = 0;  // 0: none
+  pid_t supervisor_pid = 0;  // the parent of this process; 0: none
   uint32_t generation = 0;   // number of processes that served this mount before
 };
 

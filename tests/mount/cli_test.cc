@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cctype>
 #include <csignal>
 #include <cstdio>
@@ -262,6 +263,10 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  std::string children() const {
+    const std::string process = std::to_string(pid_);
+    return read_file("/proc/" + process + "/task/" + process + "/children");
+  }
   std::string get(const std::string& path = "/metrics") const {
     const File socket(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address{};
@@ -314,6 +319,52 @@ TEST_F(CliMountTest, WritesTheMetricsForACollector) {
   mount().kill();
   EXPECT_EQ(cli({"metrics", "--textfile", file}).exit_code, 3);
   EXPECT_FALSE(exists(file));
+}
+
+// The kernel has requests wait that the daemon has not taken.
+TEST_F(CliMountTest, NoMetricsWhileTheDaemonHangs) {
+  mount().stop_killing();
+  const Listener listener(mount().root());
+  const std::string file = mount().runtime_dir() + "/kv.prom";
+  Program collector(
+      {"kvcachefs", "--mount", mount().root(), "metrics", "--textfile", file, "--interval", "1"});
+  ASSERT_TRUE(eventually([&] { return exists(file); }));
+  ASSERT_THAT(listener.get(), StartsWith("HTTP/1.1 200 "));
+  const pid_t processes[] = {mount().pid(), mount().server_pid()};
+  for (const pid_t process : processes) ASSERT_EQ(::kill(process, SIGSTOP), 0);
+  std::string waiting;
+  for (int i = 0; i < 3; ++i) {
+    const std::string answer = listener.get();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
+    EXPECT_TRUE(answer.ends_with("the daemon of " + mount().root() + " does not answer\n")) << answer;
+    if (i == 0) waiting = listener.children();
+    EXPECT_EQ(listener.children(), waiting);
+  }
+  EXPECT_EQ(std::ranges::count(waiting, ' '), 1) << waiting;
+  EXPECT_TRUE(eventually([&] { return !exists(file); }));
+  for (const pid_t process : processes) ASSERT_EQ(::kill(process, SIGCONT), 0);
+  EXPECT_TRUE(eventually([&] { return listener.get().starts_with("HTTP/1.1 200 "); }));
+  EXPECT_TRUE(eventually([&] { return exists(file); }));
+  EXPECT_EQ(listener.children(), "");
+}
+
+// No signal ends a call whose request the daemon has taken.
+TEST_F(CliMountTest, ATextfileGoesWhileARequestHangs) {
+  const std::string faults = "/tmp/kv-fault-" + std::to_string(::getpid());
+  ::setenv("KVCACHEFS_FAULT_FILE", faults.c_str(), 1);
+  const std::string file = mount().runtime_dir() + "/kv.prom";
+  ::unsetenv("KVCACHEFS_FAULT_FILE");
+  mount().stop_killing();
+  write_file(file, "old\n");
+  ASSERT_EQ(store(faults, "pause request begun 15\n"), 0);  // FUSE_READ
+  const Outcome outcome = cli({"metrics", "--textfile", file});
+  EXPECT_TRUE(exists(faults + ".paused"));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.error, "kvcachefs: the daemon of " + mount().root() + " does not answer\n");
+  EXPECT_FALSE(exists(file));
+  (void)::unlink((faults + ".paused").c_str());
+  EXPECT_EQ(cli({"metrics", "--textfile", file}).exit_code, 0);
+  ::unlink(faults.c_str());
 }
 
 TEST_F(CliMountTest, TheCountersEndWithTheirReader) {

@@ -5,6 +5,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -70,12 +71,16 @@ TEST_F(SupervisorTest, AChildGoesOnAlone) {
   const pid_t serving = mount().serving_pid();
   const File open(mount().path() + "/entry", O_RDWR);
   ASSERT_EQ(::kill(mount().pid(), SIGKILL), 0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(mount().pid()), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(daemon_stat("supervisor_pid"), "0");
+  expect_refusal("the supervisor has died");
   EXPECT_EQ(mount().wait_for_exit(std::chrono::seconds(60)), 128 + SIGKILL);
   expect_entry();
   EXPECT_EQ(::pwrite(open.fd(), "still open", 10, 0), 10);
   EXPECT_EQ(store(mount().path() + "/another", pattern(2, kMiB)), 0);
   EXPECT_EQ(difference(2, read_file(mount().path() + "/another")), "");
-  expect_refusal("is not the daemon's supervisor");
+  expect_refusal("the supervisor has died");
   ASSERT_EQ(::kill(serving, SIGTERM), 0);
   EXPECT_TRUE(eventually([&] { return mounts_below(mount().root()).empty(); }));
   EXPECT_TRUE(eventually([&] { return mounts_below(mount().runtime_dir()).empty(); }));

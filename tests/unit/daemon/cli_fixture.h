@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <sstream>
 #include <string>
@@ -41,6 +42,7 @@ class CliTest : public ::testing::Test {
                                 .out = out,
                                 .error = error,
                                 .mountinfo = mountinfo_,
+                                .patience = patience_,
                                 .terminal = terminal_,
                                 .wait = wait,
                                 .serve_metrics = serve_metrics_,
@@ -56,6 +58,7 @@ class CliTest : public ::testing::Test {
 
   test::FakeMount mount_;
   std::string mountinfo_ = "/dev/null";
+  std::chrono::milliseconds patience_ = std::chrono::seconds(40);
   int views_ = 1;
   std::string input_;
   bool terminal_ = false;

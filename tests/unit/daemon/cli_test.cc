@@ -37,6 +37,12 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   std::string pid() const { return std::to_string(pid_); }
+  // It stays a zombie.
+  void end() const {
+    ::kill(pid_, SIGKILL);
+    siginfo_t ended{};
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT) != 0) std::abort();
+  }
 
  private:
   pid_t pid_ = 0;
@@ -247,6 +253,27 @@ TEST_F(CliTest, TellsAnUpgradeThatIsRefusedFromOneWhoseEndIsNotKnown) {
   views_ = 5;
   on_wait_ = [&] { mount_.write(".kvcachefs/upgrades", "done 3\nrefused 1\nreason no room\n"); };
   EXPECT_EQ(run({"upgrade"}).exit_code, 0);
+}
+
+TEST_F(CliTest, AnUpgradeWithoutASupervisorFailsAtOnce) {
+  mount_.write(".kvcachefs/upgrades", "done 2\nrefused 0\nreason \n");
+  Supervisor supervisor;
+  mount_.write(".kvcachefs/stats", "supervisor_pid " + supervisor.pid() + "\n");
+  views_ = 1000;
+  on_wait_ = [&] {  // it dies after the signal
+    supervisor.end();
+    mount_.write(".kvcachefs/stats", "supervisor_pid 0\n");
+  };
+  const Outcome died = run({"upgrade"});
+  EXPECT_EQ(died.exit_code, 1);
+  EXPECT_TRUE(died.error.contains("the supervisor has died")) << died.error;
+  EXPECT_EQ(views_, 999);
+  on_wait_ = {};
+  mount_.write(".kvcachefs/stats", "supervisor_pid " + supervisor.pid() + "\n");
+  const Outcome zombie = run({"upgrade"});
+  EXPECT_EQ(zombie.exit_code, 1);
+  EXPECT_EQ(zombie.error, died.error);
+  EXPECT_EQ(views_, 999);
 }
 
 TEST_F(CliTest, SaysThatNothingIsMounted) {

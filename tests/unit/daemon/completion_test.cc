@@ -42,4 +42,13 @@ TEST_F(CompletionTest, NamesEachCommandOfTheHelp) {
   }
 }
 
+// A daemon that hangs does not hold up the shell for long.
+TEST_F(CompletionTest, LooksForPoolsForAMomentAlone) {
+  for (const std::string_view shell : kShells) {
+    const std::string script = run_alone({"completion", std::string(shell)}).out;
+    EXPECT_TRUE(script.contains("timeout -s KILL 2 ls ")) << shell;
+    EXPECT_FALSE(script.contains("; ls ") || script.contains("$(ls ")) << shell;
+  }
+}
+
 }  // namespace kvcachefs::completion_test

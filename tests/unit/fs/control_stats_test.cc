@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -64,7 +65,7 @@ ControlledServer sample_server() {
                  .memory_bytes = 1 << 30,
                  .started_ns = 1'000'000'000,
                  .pid = 77,
-                 .supervisor_pid = 76,
+                 .supervisor_pid = getppid(),
                  .generation = 3};
   server.pool_count = [] { return size_t{2}; };
   server.pool_reports = [] { return std::vector{sample_report("a"), sample_report("b")}; };
@@ -162,8 +163,11 @@ TEST(ControlStats, ServerTextAndVersion) {
   EXPECT_EQ(shown(server, "version"), "kvcachefs 0.1.0\n");
   EXPECT_EQ(render_text(make_server_stats(server.info, 2, 62'999'999'999)),
             "version 0.1.0\nio_mode daemon\ntransport io_uring\nthreads 4\npoll_us 20\npools 2\n"
-            "memory_bytes 1073741824\nmemory_reserve_bytes 0\nuptime_s 61\npid 77\nsupervisor_pid "
-            "76\ngeneration 3\n");
+            "memory_bytes 1073741824\nmemory_reserve_bytes 0\nuptime_s 61\npid 77\nsupervisor_pid " +
+                std::to_string(getppid()) + "\ngeneration 3\n");
+  ControlledServer orphan = server;
+  orphan.info.supervisor_pid = getpid();  // not the parent
+  EXPECT_TRUE(shown(orphan, "stats").contains("\nsupervisor_pid 0\n"));
   EXPECT_TRUE(shown(server, "stats").starts_with("version 0.1.0\nio_mode daemon\n"));
 }
 
