@@ -133,9 +133,13 @@ void change(const Request& request, const Node& node, struct stat wanted, int va
   bool begun = false;
   auto done = set_attributes(request, node, wanted, valid, begun);
   if (done && *done == Presence::kCold) {
-    if (tries == kPromotions) return reply_error(request, {ENOSPC, {}});
+    const auto refuse_cold = [request, node](Error why) {
+      if (why.code == ENOSPC) node.pool->insight().report_full(true);
+      reply_error(request, std::move(why));
+    };
+    if (tries == kPromotions) return refuse_cold({ENOSPC, {}});
     auto again = [=](const PromoteOutcome& outcome) {
-      if (outcome.kind != PromoteOutcome::Kind::kPromoted) return reply_error(request, error_of(outcome));
+      if (outcome.kind != PromoteOutcome::Kind::kPromoted) return refuse_cold(error_of(outcome));
       change(request, node, wanted, valid, patience_ends_ms, tries + 1);
     };
     return node.pool->disk_requests().promote(node.ino, again, Room::Whose::kWriter, patience_ends_ms);

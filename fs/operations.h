@@ -115,7 +115,9 @@ Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make ma
     if (made || made.error().code != ENOSPC) return made;
     const Waited waited = evictor.wait_to_make(patience, wanted.uid, wanted.limit, lacks_place);
     if (waited == Waited::kWouldWait) return Tried::kWouldWait;
-    if (waited == Waited::kNoRoom) return made;
+    if (waited == Waited::kRoom) continue;
+    pool.insight().report_full(true);
+    return made;
   }
 }
 

@@ -43,6 +43,23 @@ Result<void> check_xattr(std::string_view name, std::string_view value) {
                                                                                : fail(EINVAL);
 }
 
+Waited wait_for_attributes(Pool& pool, uint64_t ino, std::span<const XattrChange> changes,
+                           Patience patience) {
+  constexpr uint64_t kXattrInodeBytes = 1024, kFactsBytes = 64;
+  uint64_t inodes = 0;
+  for (const XattrChange& change : changes)
+    if (change.value)
+      inodes += (change.value->size() + change.name.size() + kFactsBytes) / kXattrInodeBytes + 1;
+  const auto file = pool.inodes().attributes(ino);
+  const uid_t owner = file ? file->st_uid : 0;
+  Evictor& evictor = pool.evictor();
+  const Waited waited = evictor.gives_way(owner, nullptr)
+                            ? Waited::kNoRoom
+                            : evictor.wait_to_make(patience, owner, nullptr, false, inodes);
+  if (waited == Waited::kNoRoom) pool.insight().report_full(true);
+  return waited;
+}
+
 Result<void> check_room(const NameLimits& limits, int fd, std::span<const XattrChange> changes) {
   // The list is not asked for its length first, because the spiller may add an attribute of the daemon's
   // before the second call.

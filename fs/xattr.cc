@@ -90,26 +90,16 @@ Result<bool> set_stored(const Request& request, const Node& node, const char* na
   return true;
 }
 
-// A tmpfs takes the inodes of a pool for attributes, one for each KiB (mm/shmem.c, BOGO_INODE_SIZE): entries
-// leave for them as for names. The attributes of who is over the share get none of the last ones.
 Tried set(const Request& request, const Node& node, Patience patience, const char* name,
           std::string_view value, int flags) {
-  constexpr uint64_t kInodeBytes = 1024, kFactsBytes = 64;
-  const uint64_t inodes = (value.size() + std::strlen(name) + kFactsBytes) / kInodeBytes + 1;
-  Evictor& evictor = node.pool->evictor();
+  const XattrChange change{name, value};
   for (;;) {
     auto done = set_stored(request, node, name, value, flags);
     if (!done) return refuse(request, std::move(done.error()));
     if (*done) break;
-    const auto file = node.pool->inodes().attributes(node.ino);
-    const uid_t owner = file ? file->st_uid : 0;
-    if (evictor.gives_way(owner, nullptr)) return refuse(request, {ENOSPC, {}});
-    const Waited waited = evictor.wait_to_make(patience, owner, nullptr, false, inodes);
+    const Waited waited = wait_for_attributes(*node.pool, node.ino, {&change, 1}, patience);
     if (waited == Waited::kWouldWait) return Tried::kWouldWait;
-    if (waited == Waited::kNoRoom) {
-      node.pool->insight().report_full(true);
-      return refuse(request, {ENOSPC, {}});
-    }
+    if (waited == Waited::kNoRoom) return refuse(request, {ENOSPC, {}});
   }
   reply_outcome(request, Result<void>());
   return Tried::kDone;

@@ -97,7 +97,7 @@ class Before {
   std::map<std::string, std::optional<std::string>> values_;
 };
 
-Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record) {
+Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record, Patience patience) {
   const auto fd = pool.inodes().open_inode(ino, O_PATH | O_NOFOLLOW);
   if (!fd) return fail(ENOENT, "the entry has just gone");
   const auto changes = changes_of(record, fd->get());
@@ -105,6 +105,9 @@ Result<void> describe(Pool& pool, uint64_t ino, const IndexRecord& record) {
   const Before before(fd->get(), changes);
   for (const XattrChange& change : changes) {
     auto done = carry_out(pool, ino, change);
+    while (!done && done.error().code == ENOSPC &&
+           wait_for_attributes(pool, ino, {&change, 1}, patience) == Waited::kRoom)
+      done = carry_out(pool, ino, change);
     if (done) continue;
     before.restore(pool, ino, fd->get());
     return done;
@@ -144,7 +147,7 @@ Result<void> index_entries(ControlledPool& target, const Rights& rights,
   }
   for (size_t i = 0; i < records.size(); ++i) {
     auto done = wait_for_catalog(*target.pool);
-    if (done) done = describe(*target.pool, inodes[i], records[i]);
+    if (done) done = describe(*target.pool, inodes[i], records[i], {.may_wait = !target.over_io_uring});
     if (!done) return failed(i, done.error());
   }
   return {};

@@ -268,6 +268,10 @@ TEST_F(RoomTest, WhoGetsNoneIsCountedAndLogged) {
   }
   EXPECT_TRUE(eventually([&] { return mount.stat_value("no_space_errors") > 0; }));
   EXPECT_TRUE(eventually([&] { return mount.log().find("pool p: a client") != std::string::npos; }));
+  const File file(mount.path() + "/another", O_WRONLY | O_CREAT);
+  const int64_t before = mount.stat_value("no_space_errors");
+  EXPECT_EQ(error_name(error_of(::fallocate(file.fd(), 0, 0, 32 * kMiB))), "ENOSPC");
+  EXPECT_EQ(mount.stat_value("no_space_errors"), before + 1);
   mount.stop();
 }
 

@@ -131,13 +131,27 @@ TEST_F(IndexTest, ARecordThatFailsInItsMidstLeavesTheEntryAsItWas) {
   ASSERT_EQ(told(binary("e", "old", before)), "ok");
   // Two parts go, the model and three parts are set.
   for (int call = 0; call < 6; ++call) {
-    arm("fail set of a record " + std::to_string(ENOSPC) + " " + std::to_string(call));
-    EXPECT_EQ(told(binary("e", "new", after)), "ENOSPC") << call;
+    arm("fail set of a record " + std::to_string(EIO) + " " + std::to_string(call));
+    EXPECT_EQ(told(binary("e", "new", after)), "EIO") << call;
     EXPECT_EQ(match(before, "model=old").value("matched_tokens"), "20000") << call;
     EXPECT_EQ(match(after, "model=new").value("matched_tokens"), "0") << call;
   }
   ASSERT_EQ(told(binary("e", "new", after)), "ok");
   EXPECT_EQ(match(after, "model=new").value("matched_tokens"), "40000");
+}
+
+TEST_F(IndexTest, EntriesLeaveForTheRecordsOfOthers) {
+  start({.size = "16M"});
+  const Tokens tokens = sequence(1, 60'000);
+  constexpr int kEntries = 100;
+  for (int i = 0; i < kEntries; ++i) {
+    const std::string name = "e" + std::to_string(i);
+    store_with(name, {});
+    ASSERT_EQ(told(binary(name, name, tokens)), "ok") << i;
+  }
+  EXPECT_LT(list(path("")).size(), kEntries) << "more than the pool holds";
+  const std::string last = path("e" + std::to_string(kEntries - 1));
+  EXPECT_EQ(xattr(last, "user.kv.tokens.3").size(), (60'000 - 3 * 16'384) * 4);
 }
 
 TEST_F(IndexTest, OneCallTakesSoManyRecords) {

@@ -97,6 +97,7 @@ TEST_F(LimitsTest, WhereNoEntryCanLeaveTheCreatorIsTold) {
   }
   EXPECT_EQ(error_name(create("new")), "ENOSPC");
   EXPECT_EQ(error_name(error_of(::mknod(path("new").c_str(), S_IFREG | 0644, 0))), "ENOSPC");
+  EXPECT_EQ(stat("no_space_errors"), 2);
   EXPECT_NE(mount().log().find("pool p: max_entries 10 is reached"), std::string::npos) << mount().log();
   EXPECT_EQ(error_name(create("e1")), "ok") << "it is there";
   EXPECT_EQ(error_name(create("e1", O_EXCL)), "EEXIST");

@@ -143,6 +143,7 @@ void DiskRequests::sync(uint64_t ino, Waiter waiter, bool locked) {
 
 Waiter DiskRequests::committed_after(Waiter waiter) {
   return [this, its = std::move(waiter)](Result<void> outcome) mutable {
+    if (!outcome && outcome.error().code == ENOSPC) count(counters_.no_space_errors);
     if (!outcome) return its(std::move(outcome));
     when_committed(std::move(its));
   };

@@ -117,7 +117,10 @@ Result<OpenFiles::Written> OpenFiles::copy_range(Range from, Range to, size_t by
   if (missing > 0 && (has_shares || capacity_.waiting().goes_before(patience))) {
     const Waited room = capacity_.wait_for_room(missing, patience, 0, user);
     if (room == Waited::kWouldWait) return Written{0, Tried::kWouldWait};
-    if (room == Waited::kNoRoom && entries_.shares().is_user_over(user)) return fail(ENOSPC);
+    if (room == Waited::kNoRoom && entries_.shares().is_user_over(user)) {
+      insight_.report_full(true);
+      return fail(ENOSPC);
+    }
   }
   // With shares a part at a time, so that not more is copied than there was room for.
   const size_t at_once = has_shares ? std::min<uint64_t>(bytes, kCopyDemandBytes) : bytes;
@@ -178,7 +181,10 @@ Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint6
   if (missing > 0 && (has_shares || capacity_.waiting().goes_before(patience))) {
     const Waited room = capacity_.wait_for_room(missing, patience, 0, user);
     if (room == Waited::kWouldWait) return Tried::kWouldWait;
-    if (room == Waited::kNoRoom && entries_.shares().is_user_over(user)) return fail(ENOSPC);
+    if (room == Waited::kNoRoom && entries_.shares().is_user_over(user)) {
+      insight_.report_full(true);
+      return fail(ENOSPC);
+    }
   }
   // Room is made between the attempts, because nothing may wait here with the shard held.
   for (int attempt = 0;; ++attempt) {
@@ -197,10 +203,11 @@ Result<Tried> OpenFiles::allocate(uint64_t ino, int mode, uint64_t offset, uint6
       if (done && takes && length >= std::max(capacity_.expected_entry_bytes(), kWholeBytes))
         preallocated(capacity_.writers(), ino, fd->get());
       if (done) return Tried::kDone;
-      // A length beyond the pool's size evicts nothing, because no eviction can make room for it.
-      if (done.error().code != ENOSPC || length > capacity_.size_bytes()) return pass(done);
+      if (done.error().code != ENOSPC) return pass(done);
     }
-    const Waited room = capacity_.wait_for_room(length, patience, 0, user);
+    // A length beyond the pool's size evicts nothing, because no eviction can make room for it.
+    const Waited room = length > capacity_.size_bytes() ? Waited::kNoRoom
+                                                        : capacity_.wait_for_room(length, patience, 0, user);
     if (room == Waited::kWouldWait) return Tried::kWouldWait;
     if (room == Waited::kNoRoom || attempt == kRoomAttempts) {
       insight_.report_full(true);

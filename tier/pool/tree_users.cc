@@ -53,10 +53,7 @@ Result<Tried> Tree::make_symlink(const char* target, uid_t uid, int directory, c
     const Waited room =
         capacity_.wait_for_room(kBlockBytes + Capacity::kCountingSlackBytes, patience, 0, uid);
     if (room == Waited::kWouldWait) return Tried::kWouldWait;
-    if (room == Waited::kNoRoom || attempt == kLinkAttempts) {
-      insight_.report_full(true);
-      return pass(made);
-    }
+    if (room == Waited::kNoRoom || attempt == kLinkAttempts) return pass(made);
   }
 }
 

@@ -103,11 +103,9 @@ TEST_F(TreeChangesTest, ALongLinkWaitsForRoom) {
   std::thread evictor = answer_next(Room::Answer::kNothingToEvict);
   EXPECT_EQ(make_symlink(long_target_, "l"), ENOSPC);
   evictor.join();
-  EXPECT_EQ(counters_.no_space_errors, 1u);
   evictor = answer_next(Room::Answer::kTryAgain);
   EXPECT_EQ(make_symlink(long_target_, "l"), 0);
   evictor.join();
-  EXPECT_EQ(counters_.no_space_errors, 1u);
   EXPECT_EQ(make_symlink(long_target_, "l"), EEXIST);
 }
 
