@@ -26,6 +26,10 @@ Result<void> attach(int copy, const std::string& target, unsigned flags) {
   return {};
 }
 
+std::string path_of_copy(int copy) {
+  return "/proc/self/fd/" + std::to_string(copy);
+}
+
 }  // namespace
 
 Result<UniqueFd> copy_of_mount(int fd) {
@@ -61,8 +65,16 @@ Result<void> replace_mount(int copy, const std::string& target) {
 }
 
 Result<void> set_mount_flags(int copy, unsigned long flags) {
-  return mount("none", ("/proc/self/fd/" + std::to_string(copy)).c_str(), "", MS_REMOUNT | MS_BIND | flags,
+  return mount("none", path_of_copy(copy).c_str(), "", MS_REMOUNT | MS_BIND | flags, nullptr);
+}
+
+Result<void> set_mount_shared(const std::string& mountpoint, bool shared) {
+  return mount("none", mountpoint.c_str(), "", static_cast<unsigned long>(shared ? MS_SHARED : MS_PRIVATE),
                nullptr);
+}
+
+Result<void> set_mount_shared(int copy, bool shared) {
+  return set_mount_shared(path_of_copy(copy), shared);
 }
 
 }  // namespace kvcachefs::sys

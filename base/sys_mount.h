@@ -26,5 +26,9 @@ Result<void> attach_mount(int copy, const std::string& target);
 Result<void> replace_mount(int copy, const std::string& target);
 // Changes the flags of an attached copy (MS_RDONLY and others of mount(2)), all of them.
 Result<void> set_mount_flags(int copy, unsigned long flags);
+// Whether an attached mount shares mounts and unmounts below it with its copies (mount_namespaces(7)). One
+// that comes to share does so with copies that are made from then on.
+Result<void> set_mount_shared(const std::string& mountpoint, bool shared);
+Result<void> set_mount_shared(int copy, bool shared);
 
 }  // namespace kvcachefs::sys

@@ -96,6 +96,7 @@ Result<bool> Reconnection::connect() {
   const unsigned long flags = flags_of(base->options);
   if ((flags & ~(MS_NOSUID | MS_NODEV)) != 0)
     (void)sys::mount("none", where.c_str(), "", MS_REMOUNT | MS_BIND | flags, nullptr);
+  (void)sys::set_mount_shared(where, !base->peer_group.empty());
   close_backings(*survivors_.connection().device_fd(), survivors_);
   survivors_.reconnected(device->release());
   bindings_ = 0;
@@ -218,7 +219,8 @@ Result<void> Reconnection::bind(const MountPoint& wanted, bool replaces) const {
                            : sys::attach_mount(copy->get(), wanted.directory);
   if (!attached) return attached;
   fault_point("mount attached");
-  return sys::set_mount_flags(copy->get(), flags_of(wanted.options));
+  auto set = sys::set_mount_flags(copy->get(), flags_of(wanted.options));
+  return set ? sys::set_mount_shared(copy->get(), !wanted.peer_group.empty()) : set;
 }
 
 }  // namespace kvcachefs

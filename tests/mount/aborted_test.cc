@@ -39,6 +39,8 @@ TEST_F(AbortedTest, ThePoolsGoOn) {
   const std::string a = bind("p", "a"), b = bind("q", "b"), c = bind("p", "c", ",ro,noexec");
   ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
   ASSERT_EQ(error_name(set_xattr(entry(), "user.its", "own")), "ok");
+  for (const std::string& shared : {c, mount().root()})
+    ASSERT_EQ(error_of(::mount("none", shared.c_str(), nullptr, MS_SHARED, nullptr)), 0);
   const pid_t supervisor = mount().pid();
   mount().stop_squeezing();
   ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
@@ -49,6 +51,9 @@ TEST_F(AbortedTest, ThePoolsGoOn) {
   ASSERT_EQ(mounts_below(b).size(), 1u);
   ASSERT_EQ(mounts_below(c).size(), 1u);
   EXPECT_THAT(mounts_below(c).front().options, HasSubstr("ro,nosuid,nodev,noexec"));
+  EXPECT_EQ(mounts_below(b).front().peer_group, "") << "it was private";
+  for (const std::string& shared : {c, mount().root()})
+    EXPECT_NE(mounts_below(shared).front().peer_group, "") << shared;
   EXPECT_EQ(store(c + "/refused", "bytes"), EROFS);
   EXPECT_EQ(error_name(store(b + "/new", pattern(2, kMiB))), "ok");
   EXPECT_EQ(difference(2, read_file(mount().path("q") + "/new")), "");

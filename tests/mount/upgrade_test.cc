@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "daemon/succession.h"
+#include "tests/support/aborted_test.h"
 #include "tests/support/files.h"
 #include "tests/support/mount.h"
 #include "tests/support/program.h"
@@ -20,6 +22,7 @@ namespace kvcachefs::test {
 namespace {
 
 class UpgradeTest : public SupervisedTest {};
+class UpgradeAbortedTest : public AbortedTest {};
 
 TEST_F(UpgradeTest, UpgradesToWhatIsInstalled) {
   Programs programs;
@@ -222,6 +225,30 @@ TEST_F(UpgradeTest, WithoutOneThereIsNoUpgrade) {
   const Outcome outcome = upgrade();
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_NE(outcome.error.find("no supervisor"), std::string::npos) << outcome.error;
+}
+
+// In any order: the upgrade is done, or refused, or not told of; the pools are served all the same.
+TEST_F(UpgradeAbortedTest, OfAConnectionThatIsAbortedInTheSameMoment) {
+  Programs programs;
+  start();
+  const std::string a = work_dir_ + "/a";
+  make_directory(a);
+  ASSERT_EQ(error_of(::mount(mount().path().c_str(), a.c_str(), nullptr, MS_BIND, nullptr)), 0);
+  mount().stop_squeezing();
+  programs.install_program(programs.real());
+  for (int round = 0; round < 10; ++round) {
+    Program upgrade({"kvcachefs", "--mount", mount().root(), "upgrade"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(round * 23));  // so that they meet elsewhere
+    ASSERT_NO_FATAL_FAILURE(abort());
+    const Outcome outcome = upgrade.wait();
+    // 3: the abort came before the order, when no daemon answered.
+    EXPECT_TRUE(outcome.exit_code <= 1 || outcome.exit_code == 3) << round << outcome.error;
+    for (const std::string& where : {mount().path(), a}) expect_entry(where + "/entry");
+    EXPECT_EQ(mounts_below(mount().root()).size(), 1u) << round;
+    EXPECT_EQ(mounts_below(a).size(), 1u) << round;
+    EXPECT_EQ(daemon_stat("supervisor_pid"), std::to_string(mount().pid())) << round << outcome.error;
+  }
+  EXPECT_EQ(run({"kvcachefs", "--mount", mount().root(), "upgrade"}).exit_code, 0);
 }
 
 }  // namespace
