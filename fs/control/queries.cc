@@ -55,7 +55,16 @@ QueryWork work_for(ControlledPool& target) {
 }
 
 EntryIndex::Asker asker_in(ReadableTree& tree) {
-  return {[&tree](const std::string& name) { return tree.readable(name); }, tree.work()};
+  return {[&tree](const std::string& name) { return tree.readable(name); },
+          [&rights = tree.rights()](const PrefixTree::Access& access) {
+            struct stat file {};
+            file.st_uid = access.user;
+            file.st_gid = access.group;
+            file.st_mode = S_IFREG | access.mode;
+            if (!rights.may_read(file)) return PrefixTree::Whose::kUnreadable;
+            return rights.is(access.user) ? PrefixTree::Whose::kOwn : PrefixTree::Whose::kAnothers;
+          },
+          tree.work()};
 }
 
 std::string_view told_if_cut(ReadableTree& tree) {

@@ -26,6 +26,7 @@ class Rights {
   bool may_read(const struct stat& file) const { return may(file, S_IROTH); }
   bool may_write(const struct stat& file) const { return may(file, S_IWOTH); }
   bool may_search(const struct stat& directory) const { return may(directory, S_IXOTH); }
+  bool is(uid_t user) const { return user == uid_; }
   // Whether it is his to say what moves or removes the file (belongs_to_owner(), tier/index/metadata.h).
   bool owns(const struct stat& file) const { return owns_all_ || file.st_uid == uid_; }
   // Two callers with the same text may do the same.

@@ -33,6 +33,13 @@ class AskerTest : public MatchTest {
       return static_cast<int>(std::ranges::count(answer, '\n')) - 1;
     });
   }
+  int matched_tokens(uid_t uid, const Tokens& tokens) {
+    return as_user(uid, uid, [&] {
+      std::string answer;
+      if (ask(mount().control("match"), tokens_query(tokens), &answer) != 0) return 200;
+      return std::stoi(parse(answer).value("matched_tokens"));
+    });
+  }
   void give(const std::string& name, uid_t uid, mode_t mode) {
     ASSERT_EQ(::chmod(path(name).c_str(), mode), 0);
     ASSERT_EQ(::chown(path(name).c_str(), uid, uid), 0);
@@ -119,6 +126,42 @@ TEST_F(AskerTest, ALookAtAnEntryIsInNobodysWay) {
     ASSERT_EQ(::unlink(paused.c_str()), 0);
     asker.join();
   }
+}
+
+// Of entries that end at one place the newest 64 were considered.
+TEST_F(AskerTest, EntriesThatACallerMayNotReadHideNone) {
+  start();
+  store_with("public", sequence(0, kBlock));
+  store_with("own", sequence(500, kBlock));
+  give("own", kNobody, 0600);
+  make_directory(path("closed"), 0700);
+  for (int i = 0; i < 70; ++i) {
+    store_with("private" + std::to_string(i), sequence(0, kBlock), {}, 0600);
+    store_with("closed/" + std::to_string(i), sequence(500, kBlock));
+  }
+  EXPECT_EQ(matched_tokens(kNobody, sequence(0, kBlock)), 16);
+  EXPECT_EQ(matched_tokens(kNobody, sequence(500, kBlock)), 16);
+  EXPECT_EQ(matched_tokens(kNobody - 1, sequence(500, kBlock)), 0);
+  // Its mode says otherwise from now on.
+  ASSERT_EQ(::chmod(path("private3").c_str(), 0644), 0);
+  ASSERT_EQ(::unlink(path("public").c_str()), 0);
+  EXPECT_EQ(matched_tokens(kNobody, sequence(0, kBlock)), 16);
+}
+
+// Whoever could have an entry of his own found after another's private one could guess its tokens.
+TEST_F(AskerTest, AnEntryAfterAPrivateOneTellsNothingOfIt) {
+  start();
+  store_with("private", sequence(0, kBlock), {}, 0600);
+  store_with("guess", sequence(0, kBlock));
+  store_with("next", sequence(100, kBlock), {{"parent", "private"}});
+  give("guess", kNobody, 0600);
+  give("next", kNobody, 0644);
+  Tokens prompt = sequence(0, kBlock);
+  for (const uint32_t token : sequence(100, kBlock)) prompt.push_back(token);
+  EXPECT_EQ(matched_tokens(kNobody, prompt), 16);
+  EXPECT_EQ(matched_tokens(0, prompt), 32);
+  give("private", 0, 0644);
+  EXPECT_EQ(matched_tokens(kNobody, prompt), 32);
 }
 
 TEST_F(AskerTest, AnAnswerDoesNotGoOnAsAnotherAfterATakeover) {

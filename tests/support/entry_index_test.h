@@ -49,7 +49,7 @@ class EntryIndexTest : public PoolPartsTest {
   EntryIndex::Asker asker() { return asker_with(look_); }
   EntryIndex::Asker asker_with(EntryIndex::Look look) {
     work_.emplace([] {}, ended_);
-    return {std::move(look), *work_};
+    return {std::move(look), [](const auto&) { return PrefixTree::Whose::kAnothers; }, *work_};
   }
 
   std::atomic<bool> ended_ = false;

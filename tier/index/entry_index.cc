@@ -21,7 +21,7 @@ constexpr uint64_t kCatchUpNs = 100'000'000;
 // mostly say which others matter.
 constexpr size_t kFirstLooks = 64, kLooksAtOnce = 1024;
 // With what the allocator adds: a record without the bytes of its name, and with values that others have too.
-constexpr uint64_t kRecordBytes = 440;
+constexpr uint64_t kRecordBytes = 480;
 // What tokens take, with the SimilarIndex, for what they are.
 constexpr uint64_t kSimilarShare = 4;
 // Of a value that no other entry has: its place in the map, and the set of one.
@@ -109,6 +109,7 @@ std::optional<EntryIndex::Reading> EntryIndex::reading_of(uint64_t ino) const {
   if (!file) return std::nullopt;
   result.file = *file;
   result.record.uid = file->st_uid;
+  result.record.access = {file->st_uid, file->st_gid, file->st_mode & (S_IRUSR | S_IRGRP | S_IROTH)};
   result.metadata = read_metadata(fd->get());
   // A path of more than PATH_MAX is no name that an answer could have.
   if (auto name = arena_.name_of(fd->get())) result.record.name = std::move(*name);
@@ -211,11 +212,14 @@ std::optional<EntryIndex::Candidate> EntryIndex::candidate(uint64_t ino) const {
   return Candidate{{ino, record.generation}, record.content_epoch, record.name};
 }
 
-std::vector<EntryIndex::Candidate> EntryIndex::candidates(std::span<const uint64_t> inodes) const {
+std::vector<EntryIndex::Candidate> EntryIndex::candidates(std::span<const uint64_t> inodes,
+                                                          const Asker& asker) const {
   std::vector<Candidate> result;
   FairLock lock(mutex_);
   for (const uint64_t ino : inodes)
-    if (auto its = candidate(ino)) result.push_back(std::move(*its));
+    if (const auto known = records_.find(ino); known != records_.end())
+      if (asker.whose_is(known->second.access) != PrefixTree::Whose::kUnreadable)
+        result.push_back(*candidate(ino));
   return result;
 }
 
@@ -253,13 +257,13 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(const Candidate& candidate,
 }
 
 std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std::span<const uint32_t> tokens,
-                                                   bool hopeful, size_t most_unknown,
+                                                   const Asker& asker, bool hopeful, size_t most_unknown,
                                                    const LookedAt& looked_at,
                                                    std::vector<Candidate>& unknown) const {
   FairLock lock(mutex_);
   const auto known = models_.find(model);
   if (known == models_.end()) return {};
-  const auto use_of = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
+  const auto use_alone = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
     if (const auto look = looked_at.find(ino); look != looked_at.end())
       return look->second ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
     if (unknown.size() == most_unknown) return PrefixTree::Use::kStop;
@@ -268,7 +272,10 @@ std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std
     unknown.push_back(std::move(*its));
     return hopeful ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
   };
-  return known->second.tree.match(tokens, use_of);
+  std::unordered_map<uint64_t, PrefixTree::Use> uses;
+  const auto use_of = [&](uint64_t ino)
+                          NO_THREAD_SAFETY_ANALYSIS { return use_of_chain(ino, use_alone, asker, uses); };
+  return known->second.tree.match(tokens, asker.whose_is, use_of);
 }
 
 // Rounds take turns: in one the candidates of a whole prompt are looked at, as if each could be used, in the
@@ -282,7 +289,7 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
   for (bool hopeful = true;; hopeful = !hopeful, most = std::min(2 * most, kLooksAtOnce)) {
     const bool is_last = asker.work.is_cut();
     unknown.clear();
-    const auto found = longest(model, tokens, hopeful && !is_last, most, looked_at, unknown);
+    const auto found = longest(model, tokens, asker, hopeful && !is_last, most, looked_at, unknown);
     if (!unknown.empty() && !is_last) {
       for (const Candidate& each : unknown)
         if (asker.work.goes_on()) looked_at.emplace(each.handle.ino, look_at(each, asker));
@@ -318,7 +325,7 @@ EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const As
   for (size_t at = 0; at < inodes.size() && result.blocks.size() < query.most_results; ++at) {
     const auto [found, is_new] = looked_at.try_emplace(inodes[at]);
     if (is_new && asker.work.goes_on())
-      for (const Candidate& each : candidates({&inodes[at], 1})) found->second = look_at(each, asker);
+      for (const Candidate& each : candidates({&inodes[at], 1}, asker)) found->second = look_at(each, asker);
     if (found->second) result.blocks.push_back({*found->second, answer.found[at], std::move(owners[at])});
   }
   return result;
@@ -349,7 +356,7 @@ std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<c
   for (std::span<const uint64_t> left(inodes); !left.empty();) {
     const auto turn = left.first(std::min(kTurn, left.size()));
     left = left.subspan(turn.size());
-    for (const Candidate& each : candidates(turn)) {
+    for (const Candidate& each : candidates(turn, asker)) {
       if (!asker.work.goes_on() || result.size() == kMostListed) return result;
       auto found = look_at(each, asker);
       const auto fd = found ? arena_.open(found->handle, O_PATH | O_NOFOLLOW) : fail(ENOENT);

@@ -79,9 +79,11 @@ class EntryIndex final : public EntryObserver {
 
   // What a stat of the name tells whom it answers for; EACCES also if he may not read that file.
   using Look = std::function<Result<struct stat>(const std::string& name)>;
-  // Whom a query is answered for, and what it may cost.
+  // Whom a query is answered for, and what it may cost. An entry that is unreadable to the caller by its
+  // owner and mode is not looked at, so the time of an answer does not depend on it.
   struct Asker {
     Look look;
+    PrefixTree::WhoseIs whose_is;
     QueryWork& work;
   };
   QueryWork work_until(const std::atomic<bool>& ended) const { return {still_at_it_, ended}; }
@@ -99,7 +101,9 @@ class EntryIndex final : public EntryObserver {
     Found entry;
     size_t first_token = 0, end_token = 0;
   };
-  // The entries of the model that hold the longest prefix of the tokens, in order and without a gap.
+  // The entries of the model that hold the longest prefix of the tokens, in order and without a gap. An entry
+  // that follows another counts only for a caller who may read that one too, or its place in a prompt would
+  // prove which tokens the other holds.
   std::vector<Piece> match(const std::string& model, std::span<const uint32_t> tokens, const Asker& asker)
       EXCLUDES(reading_mutex_, mutex_);
   // The indexed blocks that are nearly one of the query's, the nearest first, of entries whose content holds
@@ -176,10 +180,12 @@ class EntryIndex final : public EntryObserver {
     uint32_t content_epoch = 0;
     uint32_t generation = 0;
     uid_t uid = 0;
+    PrefixTree::Access access = {};
     uint64_t room_bytes = 0;
     Model* model = nullptr;  // none: it has no tokens
     std::optional<PrefixTree::Member> member = std::nullopt;
     std::optional<OwnerNumber> owner = std::nullopt;  // it is in the model's SimilarIndex, as this owner's
+    std::optional<Checksum> follows = std::nullopt;   // the key of the entry that precedes it
     std::optional<Checksum> awaits = std::nullopt;
     bool leads = false;  // others can follow it, and name it by keys_of(name)
     bool has_group = false;
@@ -224,15 +230,24 @@ class EntryIndex final : public EntryObserver {
     std::string name;
   };
   std::optional<Candidate> candidate(uint64_t ino) const REQUIRES(mutex_);
-  std::vector<Candidate> candidates(std::span<const uint64_t> inodes) const EXCLUDES(mutex_);
+  // Those that the caller may read, by their access.
+  std::vector<Candidate> candidates(std::span<const uint64_t> inodes, const Asker& asker) const
+      EXCLUDES(mutex_);
   std::optional<Found> look_at(const Candidate& candidate, const Asker& asker) EXCLUDES(mutex_);
   // What a match has looked at: an entry that may not be in the answer has no Found.
   using LookedAt = std::unordered_map<uint64_t, std::optional<Found>>;
   // The longest prefix, as far as the looks say. Candidates that were not looked at count as usable or, not
   // `hopeful`, as unusable, and are added to `unknown`, as many as fit.
   std::vector<PrefixTree::Piece> longest(const std::string& model, std::span<const uint32_t> tokens,
-                                         bool hopeful, size_t most_unknown, const LookedAt& looked_at,
-                                         std::vector<Candidate>& unknown) const EXCLUDES(mutex_);
+                                         const Asker& asker, bool hopeful, size_t most_unknown,
+                                         const LookedAt& looked_at, std::vector<Candidate>& unknown) const
+      EXCLUDES(mutex_);
+  // The entry that this one follows, if that is still there.
+  std::optional<uint64_t> parent_of(const Record& record) const REQUIRES(mutex_);
+  // Of an entry with all that it follows, by what is said of each alone.
+  using UseOf = std::function<PrefixTree::Use(uint64_t ino)>;
+  PrefixTree::Use use_of_chain(uint64_t ino, const UseOf& use_of, const Asker& asker,
+                               std::unordered_map<uint64_t, PrefixTree::Use>& known) const REQUIRES(mutex_);
 
   MemoryArena& arena_;
   Entries& entries_;

@@ -49,6 +49,7 @@ void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model,
   PrefixTree::Place start = PrefixTree::kStart;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
+    record.follows = key;
     const Record* const parent = leading(key, model, record.uid);
     if (parent == nullptr || parent->uid != record.uid) {
       record.awaits = key;
@@ -57,7 +58,7 @@ void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model,
     if (parent == nullptr) return;
     start = model.tree.end_of(*parent->member);
   }
-  record.member = model.tree.insert(ino, start, metadata.tokens);
+  record.member = model.tree.insert(ino, start, metadata.tokens, record.access);
   if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
   record.leads = true;
   for (const Checksum& key : keys_of(record.name)) {
@@ -74,6 +75,44 @@ const EntryIndex::Record* EntryIndex::leading(const Checksum& key, const Model& 
   auto first = known->second.lower_bound({user, 0});
   if (first == known->second.end() || first->first != user) first = known->second.begin();
   return &records_.at(first->second);
+}
+
+std::optional<uint64_t> EntryIndex::parent_of(const Record& record) const {
+  constexpr int kMostAlike = 64;  // of one user, or of all, that are called the same
+  const Model& model = *record.model;
+  const auto known = model.leading.find(*record.follows);
+  if (known == model.leading.end()) return std::nullopt;
+  const auto start = model.tree.start_of(*record.member);
+  const auto own = known->second.lower_bound({record.uid, 0});
+  for (auto first : {own, known->second.begin()})
+    for (int looks = 0; first != known->second.end() && looks < kMostAlike; ++first, ++looks)
+      if (model.tree.end_of(*records_.at(first->second).member) == start) return first->second;
+  return std::nullopt;
+}
+
+PrefixTree::Use EntryIndex::use_of_chain(uint64_t ino, const UseOf& use_of, const Asker& asker,
+                                         std::unordered_map<uint64_t, PrefixTree::Use>& known) const {
+  std::vector<uint64_t> chain;
+  auto use = PrefixTree::Use::kUse;
+  for (std::optional<uint64_t> next = ino; use == PrefixTree::Use::kUse;) {
+    if (!next) {
+      use = PrefixTree::Use::kSkip;
+      break;
+    }
+    if (const auto its = known.find(*next); its != known.end()) {
+      use = its->second;
+      break;
+    }
+    const Record& record = records_.at(*next);
+    const bool is_hidden = asker.whose_is(record.access) == PrefixTree::Whose::kUnreadable;
+    use = is_hidden ? PrefixTree::Use::kSkip : use_of(*next);
+    if (use == PrefixTree::Use::kStop) return use;
+    chain.push_back(*next);
+    if (record.model->tree.start_of(*record.member) == PrefixTree::kStart) break;
+    next = parent_of(record);
+  }
+  for (const uint64_t each : chain) known[each] = use;
+  return use;
 }
 
 void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {

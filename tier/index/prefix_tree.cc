@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "base/checksum.h"
@@ -11,6 +12,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMostLooks = 4096;
+// Of those that end at one place; each user has a few at most.
+constexpr size_t kMostRuns = 4096;
 
 template <class Slot>
 uint32_t take_slot(std::deque<Slot>& slots, std::vector<uint32_t>& free) {
@@ -77,8 +80,26 @@ PrefixTree::Place PrefixTree::split(Place place, size_t tokens) {
   return before;
 }
 
+PrefixTree::Member PrefixTree::run_of(const Membership& its) const {
+  size_t looks = 0;
+  for (Member run = nodes_[its.end].first_run; run != kNone && ++looks <= kMostRuns;
+       run = members_[run].next_run)
+    if (members_[run].start == its.start && members_[run].access == its.access) return run;
+  return kNone;
+}
+
+void PrefixTree::put_first(Member first, const Membership& was) {
+  const Member to_next = first == kNone ? was.previous_run : first;
+  const Member to_previous = first == kNone ? was.next_run : first;
+  if (was.next_run != kNone) members_[was.next_run].previous_run = to_next;
+  (was.previous_run == kNone ? nodes_[was.end].first_run : members_[was.previous_run].next_run) = to_previous;
+  if (first == kNone) return;
+  members_[first].next_run = was.next_run;
+  members_[first].previous_run = was.previous_run;
+}
+
 std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
-                                                     std::span<const uint32_t> tokens) {
+                                                     std::span<const uint32_t> tokens, const Access& access) {
   std::span<const uint32_t> left = tokens.first(tokens.size() - tokens.size() % block_tokens_);
   if (left.empty()) return std::nullopt;
   Place end = start;
@@ -102,9 +123,16 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
   }
   ++nodes_[start].starting;
   const Member member = take_slot(members_, free_members_);
-  const Member next = std::exchange(nodes_[end].first_member, member);
-  members_[member] = {ino, start, end, next, kNone};
-  if (next != kNone) members_[next].previous = member;
+  Membership& its = members_[member];
+  its = {.ino = ino, .start = start, .end = end, .access = access};
+  its.next = run_of(its);
+  if (its.next != kNone) {
+    members_[its.next].previous = member;
+    put_first(member, members_[its.next]);
+  } else {
+    its.next_run = std::exchange(nodes_[end].first_run, member);
+    if (its.next_run != kNone) members_[its.next_run].previous_run = member;
+  }
   return member;
 }
 
@@ -112,7 +140,10 @@ void PrefixTree::remove(Member member) {
   const Membership was = std::exchange(members_[member], Membership{});
   free_members_.push_back(member);
   if (was.next != kNone) members_[was.next].previous = was.previous;
-  (was.previous == kNone ? nodes_[was.end].first_member : members_[was.previous].next) = was.next;
+  if (was.previous != kNone)
+    members_[was.previous].next = was.next;
+  else
+    put_first(was.next, was);
   for (Place place = was.end; place != was.start; place = nodes_[place].parent) {
     --nodes_[place].covering;
     if (nodes_[place].parent != was.start) --nodes_[place].through;
@@ -129,9 +160,9 @@ std::optional<uint64_t> PrefixTree::follower_of(Member member) const {
   size_t looks = 0;
   for (size_t at = 0; at < ahead.size(); ++at)
     for (Place child = nodes_[ahead[at]].first_child; child != kNone; child = nodes_[child].next_sibling) {
-      for (Member its = nodes_[child].first_member; its != kNone && looks < kMostLooks;
-           its = members_[its].next, ++looks)
-        if (members_[its].start == place) return members_[its].ino;
+      for (Member run = nodes_[child].first_run; run != kNone && looks < kMostLooks;
+           run = members_[run].next_run, ++looks)
+        if (members_[run].start == place) return members_[run].ino;
       if (++looks > kMostLooks) return std::nullopt;
       ahead.push_back(child);
     }
@@ -169,14 +200,20 @@ std::vector<PrefixTree::Step> PrefixTree::walk(std::span<const uint32_t> query) 
   return path;
 }
 
-void PrefixTree::add_ends(const Step& step, std::vector<Candidate>& to) const {
-  const size_t most = to.size() + kMostHere;
-  for (Member member = nodes_[step.place].first_member; member != kNone && to.size() < most;
-       member = members_[member].next)
-    to.push_back({nodes_[members_[member].start].depth, step.end, members_[member].ino});
+void PrefixTree::add_run(Member run, size_t end, const WhoseIs& whose_is, std::vector<Candidate>& to) const {
+  const Whose whose = whose_is(members_[run].access);
+  if (whose != Whose::kUnreadable) to.push_back({nodes_[members_[run].start].depth, end, whose, run});
 }
 
-void PrefixTree::add_leaving(const Step& step, Place next, std::vector<Candidate>& to) const {
+void PrefixTree::add_ends(const Step& step, const WhoseIs& whose_is, std::vector<Candidate>& to) const {
+  size_t looks = 0;
+  for (Member run = nodes_[step.place].first_run; run != kNone && ++looks <= kMostRuns;
+       run = members_[run].next_run)
+    add_run(run, step.end, whose_is, to);
+}
+
+void PrefixTree::add_leaving(const Step& step, Place next, const WhoseIs& whose_is,
+                             std::vector<Candidate>& to) const {
   const Node& last = nodes_[step.place];
   const size_t begin = last.depth - last.tokens.size();
   const size_t most = to.size() + kMostHere;
@@ -190,25 +227,26 @@ void PrefixTree::add_leaving(const Step& step, Place next, std::vector<Candidate
   for (size_t looks = 0; !ahead.empty() && looks < kMostLooks && to.size() < most; ++looks) {
     const Node& node = nodes_[ahead.back()];
     ahead.pop_back();
-    for (Member member = node.first_member; member != kNone && to.size() < most;
-         member = members_[member].next)
-      if (const size_t start = nodes_[members_[member].start].depth; start <= begin)
-        to.push_back({start, step.end, members_[member].ino});
+    for (Member run = node.first_run; run != kNone && to.size() < most && ++looks < kMostLooks;
+         run = members_[run].next_run)
+      if (nodes_[members_[run].start].depth <= begin) add_run(run, step.end, whose_is, to);
     add_children(node);
   }
 }
 
-std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query,
+std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query, const WhoseIs& whose_is,
                                                  const std::function<Use(uint64_t ino)>& use_of) const {
   const std::vector<Step> path = walk(query);
   std::vector<Candidate> found;
-  for (const Step& step : path) add_ends(step, found);
+  for (const Step& step : path) add_ends(step, whose_is, found);
   const auto starts_later = [](const Candidate& one, const Candidate& other) {
     return one.start > other.start;
   };
-  const auto ends_before = [](const Candidate& one, const Candidate& other) { return one.end < other.end; };
+  const auto is_worse = [](const Candidate& one, const Candidate& other) {
+    return std::tie(one.end, one.whose) < std::tie(other.end, other.whose);
+  };
   std::priority_queue<Candidate, std::vector<Candidate>, decltype(starts_later)> ahead(starts_later);
-  std::priority_queue<Candidate, std::vector<Candidate>, decltype(ends_before)> reachable(ends_before);
+  std::priority_queue<Candidate, std::vector<Candidate>, decltype(is_worse)> reachable(is_worse);
   std::vector<Piece> pieces;
   size_t at = 0;
   // Of those that leave the path, and so end off it, the ones that leave it last come first. They are looked
@@ -217,16 +255,20 @@ std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query
     for (const Candidate& each : std::exchange(found, {})) ahead.push(each);
     for (; !ahead.empty() && ahead.top().start <= at; ahead.pop()) reachable.push(ahead.top());
     if (!reachable.empty() && reachable.top().end > at) {
-      const Candidate candidate = reachable.top();
+      Candidate candidate = reachable.top();
       reachable.pop();
-      const Use use = use_of(candidate.ino);
+      const uint64_t ino = members_[candidate.member].ino;
+      const Use use = use_of(ino);
       if (use == Use::kStop) return pieces;
-      if (use == Use::kSkip) continue;
-      pieces.push_back({candidate.ino, at, candidate.end});
-      at = candidate.end;
+      if (use == Use::kUse) {
+        pieces.push_back({ino, at, candidate.end});
+        at = candidate.end;
+      } else if (candidate.member = members_[candidate.member].next; candidate.member != kNone) {
+        reachable.push(candidate);  // the next of the run
+      }
     } else if (left_to_leave > 0 && path[left_to_leave - 1].end > at) {
       const Place next = left_to_leave < path.size() ? path[left_to_leave].place : kNone;
-      add_leaving(path[--left_to_leave], next, found);
+      add_leaving(path[--left_to_leave], next, whose_is, found);
     } else {
       return pieces;
     }

@@ -9,6 +9,8 @@
 // tokens whose hash is another's under the same parent are not taken, which a pair is with 2^-64.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,9 +32,18 @@ class PrefixTree {
 
   explicit PrefixTree(size_t block_tokens) : block_tokens_(block_tokens), nodes_(1) {}
 
+  // Whose an entry is, and who may read it (S_IRUSR | S_IRGRP | S_IROTH).
+  struct Access {
+    uid_t user = 0;
+    gid_t group = 0;
+    mode_t mode = 0;
+    bool operator==(const Access&) const = default;
+  };
   // The entry covers the whole blocks of these tokens from `start` on; without one it is no member.
-  std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens);
+  std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens,
+                               const Access& access);
   void remove(Member member);
+  Place start_of(Member member) const { return members_[member].start; }
   Place end_of(Member member) const { return members_[member].end; }
   // One of those that start where the entry ends, if no other entry holds what precedes them. Of those below
   // it thousands are looked at.
@@ -43,13 +54,16 @@ class PrefixTree {
     size_t first_token, end_token;  // of the query
   };
   enum class Use : uint8_t { kUse, kSkip, kStop };
+  // What an entry is to the caller, as far as its access tells.
+  enum class Whose : uint8_t { kUnreadable, kAnothers, kOwn };
+  using WhoseIs = std::function<Whose(const Access&)>;
   // The entries that hold the query's tokens from its first on, without a gap, each as far as any there does.
-  // `use_of` says of each whether it counts. It is asked of an entry at most once, and only of those that
-  // matter. At kStop the answer ends with what precedes that entry.
-  // Of the entries that end at one place, and of those that go on where the query leaves them, kMostHere are
-  // considered.
+  // `use_of` says of each that `whose_is` calls readable whether it counts. It is asked of an entry at most
+  // once, and only of those that matter: of those that end at one place the caller's own first, and then the
+  // newest. At kStop the answer ends with what precedes that entry. Of the entries that go on where the query
+  // leaves them, those of kMostHere runs are considered.
   static constexpr size_t kMostHere = 64;
-  std::vector<Piece> match(std::span<const uint32_t> query,
+  std::vector<Piece> match(std::span<const uint32_t> query, const WhoseIs& whose_is,
                            const std::function<Use(uint64_t ino)>& use_of) const;
 
   size_t block_tokens() const { return block_tokens_; }
@@ -63,15 +77,18 @@ class PrefixTree {
     size_t depth = 0;              // in tokens, where it ends
     Place parent = kStart;
     Place first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
-    Member first_member = kNone;  // of those that end here
-    uint32_t covering = 0;        // so many entries cover it,
-    uint32_t through = 0;         // and so many of them its parent too
-    uint32_t starting = 0;        // so many entries start where it ends
+    Member first_run = kNone;  // of those that end here
+    uint32_t covering = 0;     // so many entries cover it,
+    uint32_t through = 0;      // and so many of them its parent too
+    uint32_t starting = 0;     // so many entries start where it ends
   };
+  // Entries with the same start, end and access are a run, the newest first. A run is known by its first.
   struct Membership {
     uint64_t ino = 0;
     Place start = kStart, end = kStart;
-    Member next = kNone, previous = kNone;  // of those that end there
+    Member next = kNone, previous = kNone;  // of the run
+    Access access = {};
+    Member next_run = kNone, previous_run = kNone;  // that ends there; of the first of a run
   };
   struct Edge {
     Place parent;
@@ -85,7 +102,8 @@ class PrefixTree {
   };
   struct Candidate {
     size_t start, end;  // in tokens of the query
-    uint64_t ino;
+    Whose whose;
+    Member member;
   };
 
   Edge edge_from(Place parent, std::span<const uint32_t> tokens) const;
@@ -96,14 +114,18 @@ class PrefixTree {
   // A new node gets the first `tokens` of the node's edge; the node keeps its number and the rest.
   Place split(Place place, size_t tokens);
   void prune(Place place);
+  Member run_of(const Membership& its) const;  // kNone: there is none among the first kMostRuns
+  // `first` is the first of the run from now on, instead of `was`; kNone: the run ends.
+  void put_first(Member first, const Membership& was);
+  void add_run(Member run, size_t end, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
   struct Step {
     Place place;
     size_t end;  // in tokens of the query; the query may leave the last in its midst
   };
   std::vector<Step> walk(std::span<const uint32_t> query) const;
-  void add_ends(const Step& step, std::vector<Candidate>& to) const;
+  void add_ends(const Step& step, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
   // The entries that cover the step and go on, but not to `next`.
-  void add_leaving(const Step& step, Place next, std::vector<Candidate>& to) const;
+  void add_leaving(const Step& step, Place next, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
 
   const size_t block_tokens_;
   uint64_t blocks_ = 0;

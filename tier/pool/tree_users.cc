@@ -101,9 +101,9 @@ Result<void> Tree::change(uint64_t ino, const AttributeChange& wanted, bool& beg
     if (wanted.times) return inodes_.set_times(ino, *wanted.times);
     return {};
   }();
-  if (wanted.uid != kSameId) {
-    count_again(ino);
-    // A group is of one user's entries.
+  if (wanted.uid != kSameId) count_again(ino);
+  if (wanted.mode || wanted.uid != kSameId || wanted.gid != kSameId) {
+    // A group is of one user's entries, and the index knows who may read an entry.
     if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->described)
       entries_.described(*entry);
   }

@@ -235,55 +235,6 @@ TEST_F(EntryIndexTest, OthersHaveTheIndexWhileManyEntriesAreLookedAt) {
   EXPECT_LT(looks_then, kEntries / 2);
 }
 
-// Each look has the index's lock for itself, and a query ends in the midst of its looks.
-TEST_F(EntryIndexTest, NoLockIsHeldDuringALook) {
-  Tokens tokens;
-  for (uint32_t i = 0; i < 200; ++i) {
-    store("e" + std::to_string(i));
-    tokens = blocks(std::vector<uint32_t>(i + 1, 7));
-    set("e" + std::to_string(i), "agent", "a");
-    set("e" + std::to_string(i), "tokens", bytes_of(tokens));
-  }
-  const EntryIndex::Filter filter(Attribute::kAgent, "a");
-  int looks = 0;
-  const auto look = [&](const std::string&) -> Result<struct stat> {
-    ++looks;
-    std::thread([&] { (void)index_->leaf_below(ino("e0")); }).join();
-    return fail(EACCES);
-  };
-  EXPECT_TRUE(index_->match("", tokens, asker_with(look)).empty());
-  EXPECT_EQ(looks, 200);
-  EXPECT_TRUE(index_->list({&filter, 1}, asker_with(look)).empty());
-  EXPECT_EQ(looks, 400);
-  const auto end_at_once = [&](const std::string& name) {
-    ended_ = true;
-    return look(name);
-  };
-  looks = 0;
-  EXPECT_TRUE(index_->match("", tokens, asker_with(end_at_once)).empty());
-  EXPECT_TRUE(index_->list({&filter, 1}, asker_with(end_at_once)).empty());
-  EXPECT_LE(looks, 40);
-}
-
-TEST_F(EntryIndexTest, WhatIsFoundBeforeAQueryEndsIsItsAnswer) {
-  Tokens tokens;
-  for (uint32_t i = 0; i < 500; ++i) {
-    store("e" + std::to_string(i));
-    if (i > 0) set("e" + std::to_string(i), "parent", "e" + std::to_string(i - 1));
-    set("e" + std::to_string(i), "tokens", bytes_of(blocks({i})));
-    for (const uint32_t token : blocks({i})) tokens.push_back(token);
-  }
-  EXPECT_EQ(match(tokens).size(), 500u);
-  size_t looks = 0;
-  const auto found = index_->match("", tokens, asker_with([&](const std::string& name) {
-                                     if (++looks == 100) ended_ = true;
-                                     return look_(name);
-                                   }));
-  EXPECT_GE(found.size(), 90u);
-  EXPECT_LT(found.size(), 130u);
-  EXPECT_TRUE(work_->is_cut());
-}
-
 TEST_F(EntryIndexTest, OfALongChainTheEvictorGetsOneOnTheWay) {
   constexpr uint32_t kLinks = EntryIndex::kMostLinks + 100;
   ASSERT_TRUE(arena_->resize(uint64_t{1} << 30));

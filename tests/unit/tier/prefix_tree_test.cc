@@ -14,6 +14,10 @@ using Tokens = std::vector<uint32_t>;
 constexpr size_t kBlock = 4;
 
 using Use = PrefixTree::Use;
+using Whose = PrefixTree::Whose;
+Whose anothers(const PrefixTree::Access&) {
+  return Whose::kAnothers;
+}
 Use any(uint64_t) {
   return Use::kUse;
 }
@@ -29,6 +33,11 @@ Tokens joined(Tokens one, const Tokens& other) {
   return one;
 }
 
+// Each user's entries are runs of their own.
+PrefixTree::Access access_of(uint64_t ino) {
+  return {static_cast<uid_t>(ino * 0x9e37 % 5), 0, 0400};
+}
+
 // What the tree's answers are compared with: every entry with all tokens from the root on.
 class Model {
  public:
@@ -39,8 +48,8 @@ class Model {
   };
   void insert(PrefixTree& tree, uint64_t ino, std::optional<uint64_t> after, const Tokens& tokens) {
     const Known* parent = after ? &entries_.at(*after) : nullptr;
-    const auto member =
-        tree.insert(ino, parent != nullptr ? tree.end_of(parent->member) : PrefixTree::kStart, tokens);
+    const auto member = tree.insert(ino, parent != nullptr ? tree.end_of(parent->member) : PrefixTree::kStart,
+                                    tokens, access_of(ino));
     ASSERT_EQ(member.has_value(), tokens.size() >= kBlock);
     if (!member) return;
     Tokens path = joined(parent != nullptr ? parent->path : Tokens(), tokens);
@@ -87,25 +96,25 @@ class Model {
 
 TEST(PrefixTreeTest, AnEmptyTreeHoldsNothing) {
   const PrefixTree tree(kBlock);
-  EXPECT_TRUE(tree.match(sequence(0, 16), any).empty());
-  EXPECT_TRUE(tree.match({}, any).empty());
+  EXPECT_TRUE(tree.match(sequence(0, 16), anothers, any).empty());
+  EXPECT_TRUE(tree.match({}, anothers, any).empty());
   EXPECT_EQ(tree.blocks(), 0);
 }
 
 TEST(PrefixTreeTest, LessThanABlockIsNotTaken) {
   PrefixTree tree(kBlock);
-  EXPECT_FALSE(tree.insert(1, PrefixTree::kStart, sequence(0, kBlock - 1)));
-  ASSERT_TRUE(tree.insert(2, PrefixTree::kStart, sequence(0, 2 * kBlock + 3)));
-  const auto pieces = tree.match(sequence(0, 100), any);
+  EXPECT_FALSE(tree.insert(1, PrefixTree::kStart, sequence(0, kBlock - 1), {}));
+  ASSERT_TRUE(tree.insert(2, PrefixTree::kStart, sequence(0, 2 * kBlock + 3), {}));
+  const auto pieces = tree.match(sequence(0, 100), anothers, any);
   ASSERT_EQ(pieces.size(), 1);
   EXPECT_EQ(pieces[0].end_token, 2 * kBlock);
 }
 
 TEST(PrefixTreeTest, APartOfALongerEntryIsFound) {
   PrefixTree tree(kBlock);
-  ASSERT_TRUE(tree.insert(1, PrefixTree::kStart, sequence(0, 100)));
+  ASSERT_TRUE(tree.insert(1, PrefixTree::kStart, sequence(0, 100), {}));
   for (const Tokens& query : {sequence(0, 10), joined(sequence(0, 10), sequence(500, 30))}) {
-    const auto pieces = tree.match(query, any);
+    const auto pieces = tree.match(query, anothers, any);
     ASSERT_EQ(pieces.size(), 1);
     EXPECT_EQ(pieces[0].ino, 1);
     EXPECT_EQ(pieces[0].first_token, 0);
@@ -117,13 +126,13 @@ TEST(PrefixTreeTest, AChainIsNamedInItsOrder) {
   PrefixTree tree(kBlock);
   PrefixTree::Place place = PrefixTree::kStart;
   for (uint64_t ino = 1; ino <= 3; ++ino) {
-    const auto member = tree.insert(ino, place, sequence(static_cast<uint32_t>(ino * 10), kBlock));
+    const auto member = tree.insert(ino, place, sequence(static_cast<uint32_t>(ino * 10), kBlock), {});
     ASSERT_TRUE(member);
     place = tree.end_of(*member);
   }
   const Tokens query =
       joined(joined(sequence(10, kBlock), sequence(20, kBlock)), joined(sequence(30, kBlock), {1, 2}));
-  const auto pieces = tree.match(query, any);
+  const auto pieces = tree.match(query, anothers, any);
   ASSERT_EQ(pieces.size(), 3);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(pieces[i].ino, i + 1);
@@ -131,7 +140,7 @@ TEST(PrefixTreeTest, AChainIsNamedInItsOrder) {
     EXPECT_EQ(pieces[i].end_token, (i + 1) * kBlock);
   }
   const auto without_second =
-      tree.match(query, [](uint64_t ino) { return ino != 2 ? Use::kUse : Use::kSkip; });
+      tree.match(query, anothers, [](uint64_t ino) { return ino != 2 ? Use::kUse : Use::kSkip; });
   ASSERT_EQ(without_second.size(), 1) << "what follows a gap is of no use";
 }
 
@@ -139,13 +148,43 @@ TEST(PrefixTreeTest, ManyOfTheSameTokensCostNoMore) {
   PrefixTree tree(kBlock);
   std::vector<PrefixTree::Member> members;
   for (uint64_t ino = 0; ino < 100'000; ++ino)
-    members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 64)));
-  size_t asked = 0;
-  (void)tree.match(sequence(0, 64), [&](uint64_t) { return ++asked == 0 ? Use::kUse : Use::kSkip; });
-  EXPECT_LE(asked, PrefixTree::kMostHere);
+    members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 64), {}));
   EXPECT_EQ(tree.blocks(), 16);
   for (const PrefixTree::Member member : members) tree.remove(member);
   EXPECT_EQ(tree.blocks(), 0);
+}
+
+TEST(PrefixTreeTest, TheCallersOwnComeFirstAndThenTheNewest) {
+  PrefixTree tree(kBlock);
+  std::vector<PrefixTree::Member> members;
+  const auto insert = [&](uint64_t ino, uid_t user) {
+    members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 8), {user, 0, 0444}));
+  };
+  for (uint64_t ino = 0; ino < 3; ++ino) insert(ino, 1);
+  for (uint64_t ino = 3; ino < 1000; ++ino) insert(ino, 2);
+  for (uint64_t ino = 1000; ino < 1003; ++ino) insert(ino, 3);
+  const auto whose_is = [](const PrefixTree::Access& access) {
+    return access.user == 1 ? Whose::kOwn : access.user == 2 ? Whose::kUnreadable : Whose::kAnothers;
+  };
+  const auto asked = [&] {
+    std::vector<uint64_t> inodes;
+    (void)tree.match(sequence(0, 8), whose_is, [&](uint64_t ino) {
+      inodes.push_back(ino);
+      return Use::kSkip;
+    });
+    return inodes;
+  };
+  EXPECT_EQ(asked(), (std::vector<uint64_t>{2, 1, 0, 1002, 1001, 1000}));
+  tree.remove(members[2]);
+  tree.remove(members[1001]);
+  EXPECT_EQ(asked(), (std::vector<uint64_t>{1, 0, 1002, 1000}));
+  tree.remove(members[1002]);
+  tree.remove(members[1000]);
+  tree.remove(members[1]);
+  EXPECT_EQ(asked(), std::vector<uint64_t>{0});
+  size_t looks = 0;
+  EXPECT_TRUE(tree.match(sequence(0, 8), whose_is, [&](uint64_t) { return ++looks, Use::kStop; }).empty());
+  EXPECT_EQ(looks, 1u);
 }
 
 TEST(PrefixTreeTest, AgreesWithAModel) {
@@ -177,9 +216,12 @@ TEST(PrefixTreeTest, AgreesWithAModel) {
       else
         model.insert(tree, next++, some_entry(), some_tokens());
       const Tokens query = joined(some_tokens(), some_tokens());
-      const auto usable = [&](uint64_t ino) { return ino * 0x9e37 % 7 != 0; };
+      const auto usable = [&](uint64_t ino) { return ino * 0x9e37 % 7 != 0 && access_of(ino).user != 4; };
+      const auto whose_is = [](const PrefixTree::Access& access) {
+        return access.user == 4 ? Whose::kUnreadable : access.user == 3 ? Whose::kOwn : Whose::kAnothers;
+      };
       const auto pieces =
-          tree.match(query, [&](uint64_t ino) { return usable(ino) ? Use::kUse : Use::kSkip; });
+          tree.match(query, whose_is, [&](uint64_t ino) { return usable(ino) ? Use::kUse : Use::kSkip; });
       size_t at = 0;
       for (const auto& piece : pieces) {
         ASSERT_EQ(piece.first_token, at);
