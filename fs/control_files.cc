@@ -176,12 +176,13 @@ void ControlFiles::getattr(const Request& request, NodeId id) {
 }
 
 Result<std::shared_ptr<ControlFiles::OpenFile>> ControlFiles::open_file(NodeId id, uint64_t handle,
-                                                                        bool for_reading, uid_t user) {
+                                                                        bool for_reading,
+                                                                        QueryBudget::Payer payer) {
   if (!is_file(id)) return fail(EISDIR);
   const auto described = server();
   const ServerFile* const of_server = server_file(id);
   const PoolFile* const of_pool = pool_file(id);
-  auto result = std::make_shared<OpenFile>(id, query_budget_, user);
+  auto result = std::make_shared<OpenFile>(id, query_budget_, payer);
   if (auto pool = of_pool == nullptr ? nullptr : pools_.find(id.pool_number()))
     result->pool = std::make_unique<ControlledPool>(
         std::move(pool), pools_, authority_of(id), described->info.io_mode,
@@ -235,11 +236,13 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
     has_its_share = ++opens_of_user_[user] > kMostOpensOfUser;
   }
   // Root of a container has the host's root's number.
-  if (has_its_share && !need_administrator(request)) {
+  const bool is_administrator = (has_its_share || user == 0) && need_administrator(request).has_value();
+  if (has_its_share && !is_administrator) {
     give_back_open(user);
     return reply_error(request, {EMFILE, {}});
   }
-  auto opened = open_file(id, file->fh, (file->flags & O_ACCMODE) != O_WRONLY, user);
+  auto opened = open_file(id, file->fh, (file->flags & O_ACCMODE) != O_WRONLY,
+                          is_administrator ? QueryBudget::kAdministrator : user);
   const auto handle = file->fh;
   if (opened) {
     (*opened)->user = user;

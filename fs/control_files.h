@@ -73,8 +73,8 @@ class ControlFiles {
   static constexpr uid_t kUnknownUser = static_cast<uid_t>(-1);
   // An OpenFile keeps the target alive as long as the reader on it.
   struct OpenFile {
-    OpenFile(NodeId its_id, QueryBudget& budget, uid_t uid)
-        : id(its_id), query(budget, uid), records(budget, uid) {}
+    OpenFile(NodeId its_id, QueryBudget& budget, QueryBudget::Payer payer)
+        : id(its_id), query(budget, payer), records(budget, payer) {}
     ~OpenFile() {
       if (pool != nullptr) pool->pool->insight().lifetimes().end_leases(pool->holder);
     }
@@ -92,7 +92,7 @@ class ControlFiles {
 
   Result<struct stat> attributes_of(NodeId id) const;
   Result<std::shared_ptr<OpenFile>> open_file(NodeId id, uint64_t handle, bool for_reading,
-                                              uid_t user = kUnknownUser);
+                                              QueryBudget::Payer payer = kUnknownUser);
   void forget_open(uint64_t handle) EXCLUDES(mutex_);
   void give_back_open(uid_t user) EXCLUDES(mutex_);
   Result<uint64_t> handle_for(const Request& request, NodeId id) EXCLUDES(mutex_);

@@ -36,7 +36,7 @@ Error in_record(size_t index, std::string_view name, const Error& why);
 // OpenRecords are the records of one open. A write may end anywhere in one: the next write goes on with it.
 class OpenRecords {
  public:
-  OpenRecords(QueryBudget& budget, uid_t user) : memory_(budget, user) {}
+  OpenRecords(QueryBudget& budget, QueryBudget::Payer user) : memory_(budget, user) {}
 
   // A process that died had the file open, and may have taken half a record with it: see write().
   void follows_another() EXCLUDES(mutex_);

@@ -31,7 +31,7 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
 // answer is being made is EBUSY.
 class OpenQuery {
  public:
-  OpenQuery(QueryBudget& budget, uid_t user) : memory_(budget, user) {}
+  OpenQuery(QueryBudget& budget, QueryBudget::Payer user) : memory_(budget, user) {}
 
   // A process that died had the file open: what was written to it and read of the answer is not known, and
   // reads are ESTALE until the next write.

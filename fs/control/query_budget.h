@@ -21,10 +21,14 @@ class QueryBudget {
   static constexpr uint64_t kAlwaysOfUser = 1 << 20;
   static constexpr uint64_t kMostWithLittle = 2 * kMostOfAll;
 
+  // A user's number, or the host's administrator, whose number root of a container has too.
+  using Payer = uint64_t;
+  static constexpr Payer kAdministrator = uint64_t{1} << 32;
+
   // What was given goes back with it.
   class Part {
    public:
-    Part(QueryBudget& budget, uid_t user) : budget_(&budget), user_(user) {}
+    Part(QueryBudget& budget, Payer user) : budget_(&budget), user_(user) {}
     Part(const Part&) = delete;
     Part& operator=(const Part&) = delete;
     ~Part() { set(0); }
@@ -39,12 +43,12 @@ class QueryBudget {
 
    private:
     QueryBudget* budget_;
-    const uid_t user_;
+    const Payer user_;
     uint64_t bytes_ = 0;
   };
 
  private:
-  bool change(uid_t user, uint64_t before, uint64_t after) EXCLUDES(mutex_) {
+  bool change(Payer user, uint64_t before, uint64_t after) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     uint64_t& his = of_user_[user];
     const uint64_t his_then = his - before + after;
@@ -60,7 +64,7 @@ class QueryBudget {
 
   Mutex mutex_;
   uint64_t all_ GUARDED_BY(mutex_) = 0;
-  std::unordered_map<uid_t, uint64_t> of_user_ GUARDED_BY(mutex_);
+  std::unordered_map<Payer, uint64_t> of_user_ GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcachefs

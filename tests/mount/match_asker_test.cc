@@ -2,6 +2,7 @@
 // rights, and delays and kills nothing.
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/match_test.h"
 #include "tests/support/user_process.h"
@@ -110,6 +113,27 @@ TEST_F(AskerTest, NoRequestIsAsynchronous) {
     EXPECT_EQ(done.res, -EINVAL) << what;
   }
   ASSERT_EQ(::syscall(SYS_io_destroy, context), 0);
+}
+
+// Root of a container has the same number.
+TEST_F(AskerTest, TheAdministratorsQueriesHaveAShareOfTheirOwn) {
+  start();
+  store_of("e");
+  std::vector<std::unique_ptr<File>> opens;
+  int error = 0;
+  std::thread([&] {
+    const __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    const std::array<__user_cap_data_struct, 2> none{};
+    if (::syscall(SYS_capset, &header, none.data()) != 0) return;
+    const std::string piece(1 << 20, ' ');
+    while (error == 0 && opens.size() < 100) {
+      opens.push_back(std::make_unique<File>(mount().control("match"), O_RDWR));
+      for (int i = 0; i < 4 && error == 0; ++i)
+        if (::write(opens.back()->fd(), piece.data(), piece.size()) < 0) error = errno;
+    }
+  }).join();
+  EXPECT_EQ(error_name(error), "EDQUOT");
+  EXPECT_EQ(query_where("agent=e"), "1");
 }
 
 TEST_F(AskerTest, ALookAtAnEntryIsInNobodysWay) {
