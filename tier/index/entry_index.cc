@@ -19,7 +19,7 @@ constexpr uint64_t kStepNs = 1'000'000;
 constexpr uint64_t kCatchUpNs = 100'000'000;
 // A match looks at so many candidates before it takes the next ones: few at first, because the first ones
 // mostly say which others matter.
-constexpr size_t kFirstLooks = 64, kLooksAtOnce = 1024;
+constexpr size_t kFirstLooks = 64, kLooksGrow = 8, kLooksAtOnce = 4096;
 // With what the allocator adds: a record without the bytes of its name, and with values that others have too.
 constexpr uint64_t kRecordBytes = 480;
 // What tokens take, with the SimilarIndex, for what they are.
@@ -278,21 +278,25 @@ std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std
   return known->second.tree.match(tokens, asker.whose_is, use_of);
 }
 
-// Rounds take turns: in one the candidates of a whole prompt are looked at, as if each could be used, in the
-// next those that could take the place of one that cannot.
+// The candidates of a whole prompt are looked at as if each could be used. After a round in which one could
+// not, those that could take its place are looked at first.
 std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
                                                  const Asker& asker) {
   catch_up();
   LookedAt looked_at;
   std::vector<Candidate> unknown;
   size_t most = kFirstLooks;
-  for (bool hopeful = true;; hopeful = !hopeful, most = std::min(2 * most, kLooksAtOnce)) {
+  for (bool hopeful = true;; most = std::min(kLooksGrow * most, kLooksAtOnce)) {
     const bool is_last = asker.work.is_cut();
     unknown.clear();
     const auto found = longest(model, tokens, asker, hopeful && !is_last, most, looked_at, unknown);
-    if (!unknown.empty() && !is_last) {
-      for (const Candidate& each : unknown)
-        if (asker.work.goes_on()) looked_at.emplace(each.handle.ino, look_at(each, asker));
+    bool are_usable = true;
+    for (const Candidate& each : unknown)
+      if (!is_last && asker.work.goes_on())
+        are_usable &= looked_at.emplace(each.handle.ino, look_at(each, asker)).first->second.has_value();
+    const bool is_whole = hopeful && are_usable && unknown.size() < most && !asker.work.is_cut();
+    if (!is_last && !unknown.empty() && !is_whole) {
+      hopeful = are_usable || !hopeful;
       continue;
     }
     std::vector<Piece> result;
