@@ -108,7 +108,7 @@ TEST_F(AbortedTest, WhileTheServingProcessHangs) {
   ASSERT_EQ(::kill(first, SIGKILL), 0);
   ASSERT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != first; }));
   expect_entry(a + "/entry");
-  ASSERT_EQ(::kill(mount().serving_pid(), SIGSTOP), 0);
+  ASSERT_EQ(stop_process(mount().serving_pid()), 0);
   std::thread client([&] { (void)exists(mount().path() + "/another"); });
   const auto mounts = mounts_below(mount().root());
   const std::string& device = mounts.back().device;
@@ -164,7 +164,7 @@ TEST_F(AbortedTest, WhileNoProcessServes) {
   ASSERT_EQ(error_name(store(b + "/entry", pattern(1, kMiB))), "ok");
   mount().stop_squeezing();
   const pid_t serving = mount().serving_pid();
-  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  ASSERT_EQ(stop_process(mount().pid()), 0);
   ASSERT_EQ(::kill(serving, SIGKILL), 0);
   ASSERT_EQ(error_of(::umount2(a.c_str(), MNT_FORCE)), 0);
   ASSERT_EQ(::kill(mount().pid(), SIGCONT), 0);
@@ -291,7 +291,7 @@ TEST_F(AbortedTest, AMountInTheMeantimeWaits) {
   start();
   const std::string a = bind("p", "a");
   mount().stop_squeezing();
-  ASSERT_EQ(::kill(mount().pid(), SIGSTOP), 0);
+  ASSERT_EQ(stop_process(mount().pid()), 0);
   ASSERT_NO_FATAL_FAILURE(abort());
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -331,7 +331,7 @@ TEST_F(CliMountTest, NoMetricsWhileTheDaemonHangs) {
   ASSERT_TRUE(eventually([&] { return exists(file); }));
   ASSERT_THAT(listener.get(), StartsWith("HTTP/1.1 200 "));
   const pid_t processes[] = {mount().pid(), mount().server_pid()};
-  for (const pid_t process : processes) ASSERT_EQ(::kill(process, SIGSTOP), 0);
+  for (const pid_t process : processes) ASSERT_EQ(stop_process(process), 0);
   std::string waiting;
   for (int i = 0; i < 3; ++i) {
     const std::string answer = listener.get();

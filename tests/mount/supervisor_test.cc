@@ -30,7 +30,7 @@ class SupervisorTest : public SupervisedTest {};
 TEST_F(SupervisorTest, ReplacesAChildThatHangs) {
   start({.options = {"hang_after=1"}});
   const pid_t serving = mount().serving_pid();
-  ASSERT_EQ(::kill(serving, SIGSTOP), 0);
+  ASSERT_EQ(stop_process(serving), 0);
   expect_entry();
   // A thread of the child may have answered that before the child was stopped.
   EXPECT_TRUE(eventually([&] { return mount().serving_pid() > 0 && mount().serving_pid() != serving; }));

@@ -109,7 +109,7 @@ TEST_F(TakeoverHangTest, SoIsOneThatIsStopped) {
   arm("pause adopted the tree");
   kill_server();
   ASSERT_TRUE(eventually([&] { return exists(paused()); }));
-  ASSERT_EQ(::kill(mount().serving_pid(), SIGSTOP), 0);
+  ASSERT_EQ(stop_process(mount().serving_pid()), 0);
   expect_whole();
   go_on();
   EXPECT_EQ(lines_about(kHung), 1u);

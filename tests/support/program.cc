@@ -6,6 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <stdexcept>
 
 #include "tests/support/files.h"
@@ -61,6 +64,22 @@ Outcome Program::wait(std::chrono::milliseconds deadline) {
 
 Outcome run(const std::vector<std::string>& command) {
   return Program(command).wait();
+}
+
+int stop_process(pid_t pid) {
+  if (::kill(pid, SIGSTOP) != 0) return errno;
+  const auto has_stopped = [](const std::filesystem::directory_entry& thread) {
+    const std::string state = read_file(thread.path() / "stat");  // proc(5): after the name in parentheses
+    return state.find(") T ") != std::string::npos || state.empty();
+  };
+  const bool stopped = eventually(
+      [&] {
+        std::error_code error;
+        const std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid) + "/task", error);
+        return std::ranges::all_of(begin(threads), end(threads), has_stopped);
+      },
+      std::chrono::seconds(10));
+  return stopped ? 0 : ETIMEDOUT;
 }
 
 }  // namespace kvcachefs::test
