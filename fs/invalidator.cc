@@ -70,18 +70,19 @@ void Invalidator::drop_name(uint16_t pool, uint64_t parent_ino, uint64_t ino, st
 
 bool Invalidator::is_behind(uint16_t pool) {
   MutexLock lock(mutex_);
-  const auto notices = pools_.find(pool);
-  return notices != pools_.end() && notices->second.queue.size() + notices->second.in_hand >= kMostNotices;
+  const auto notices = lanes_.find({.pool = pool, .lets_go = false});
+  return notices != lanes_.end() && notices->second.queue.size() + notices->second.in_hand >= kMostNotices;
 }
 
 void Invalidator::queue(uint16_t pool, Notice notice) {
+  const Lane lane{.pool = pool, .lets_go = !notice.let_go.empty()};
   bool first = false;
   {
     MutexLock lock(mutex_);
     notice.number = queued_++;
-    PoolNotices& notices = pools_.try_emplace(pool, PoolNotices{.first = notice.number}).first->second;
+    Notices& notices = lanes_.try_emplace(lane, Notices{.first = notice.number}).first->second;
     first = notices.first == notice.number;
-    if (first) ready_.push_back(pool);
+    if (first) ready_.push_back(lane);
     notices.queue.push_back(std::move(notice));
   }
   if (first) condition_.notify_one();
@@ -105,35 +106,35 @@ void Invalidator::tell(fuse_session* session, const Notice& notice) {
 
 void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most) {
   std::deque<Notice> batch;
-  uint16_t pool = 0;
+  Lane lane{};
   {
     MutexLock lock(mutex_);
     if (ready_.empty()) condition_.wait_for(mutex_, at_most);
     if (ready_.empty()) return;
-    pool = ready_.front();
+    lane = ready_.front();
     ready_.pop_front();
-    PoolNotices& notices = pools_[pool];
+    Notices& notices = lanes_[lane];
     batch.swap(notices.queue);
     notices.in_hand = batch.size();
   }
   for (const Notice& notice : batch) tell(session, notice);
   {
     MutexLock lock(mutex_);
-    const auto told = pools_.find(pool);
+    const auto told = lanes_.find(lane);
     if (told->second.queue.empty()) {
-      pools_.erase(told);
+      lanes_.erase(told);
     } else {
       told->second.first = told->second.queue.front().number;
       told->second.in_hand = 0;
-      ready_.push_back(pool);
+      ready_.push_back(lane);
     }
   }
-  condition_.notify_one();  // this thread may go on with another pool
+  condition_.notify_one();  // this thread may go on with another
   told_condition_.notify_all();
 }
 
 bool Invalidator::all_told_before(uint64_t number) const {
-  return std::ranges::all_of(pools_, [number](const auto& pool) { return pool.second.first >= number; });
+  return std::ranges::all_of(lanes_, [number](const auto& lane) { return lane.second.first >= number; });
 }
 
 void Invalidator::wait_until_told(std::chrono::milliseconds at_most) {

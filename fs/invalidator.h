@@ -3,7 +3,9 @@
 // wait_until_told(), which waits. step() is for several worker threads and holds no lock while it writes to
 // the kernel: a notification waits for the parent directory's lock, and a request that a handler works on may
 // hold that lock. Because a user can make such a request wait, one thread at a time tells of one pool, in the
-// order of that pool's notices, and the other pools have the other threads. A name that the kernel does not
+// order of that pool's notices, and the other pools have the other threads. The inodes that the kernel is to
+// let go of have a queue of their own, because they wait for no directory, and a mkdir that waits for an
+// inode of theirs holds the directory that a notice before them may wait for. A name that the kernel does not
 // know is no failure. A thread that queues must not wait for the kernel (a create that waits for room holds
 // its directory's lock), so the queue of a pool is bounded by its evictor, which stops while is_behind(); a
 // notice takes about 100 bytes, and a name of more than 15.
@@ -11,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -50,7 +53,12 @@ class Invalidator : public DiscardListener {
     Told told = {};       // set: the name is dropped, or the inodes in let_go are, and this hears the outcome
     uint64_t number = 0;  // in the order of all pools' notices
   };
-  struct PoolNotices {
+  struct Lane {
+    uint16_t pool;
+    bool lets_go;
+    auto operator<=>(const Lane&) const = default;
+  };
+  struct Notices {
     uint64_t first = 0;  // the number of the first that is not told yet
     std::deque<Notice> queue = {};
     size_t in_hand = 0;  // notices that a thread is telling
@@ -61,8 +69,8 @@ class Invalidator : public DiscardListener {
   std::atomic<bool> can_let_go_{true};  // false once the kernel has refused
   Mutex mutex_;
   Condition condition_;
-  std::map<uint16_t, PoolNotices> pools_ GUARDED_BY(mutex_);  // those with notices that are not told yet
-  std::deque<uint16_t> ready_ GUARDED_BY(mutex_);             // those of them that no thread has in hand
+  std::map<Lane, Notices> lanes_ GUARDED_BY(mutex_);  // those with notices that are not told yet
+  std::deque<Lane> ready_ GUARDED_BY(mutex_);         // those of them that no thread has in hand
   Condition told_condition_;
   uint64_t queued_ GUARDED_BY(mutex_) = 0;
 };

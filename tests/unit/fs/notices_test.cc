@@ -2,6 +2,7 @@
 #include "fs/invalidator.h"
 
 #include <atomic>
+#include <future>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,14 +22,15 @@ class NoticesTest : public test::ServedTest {
     if (session_) worker_ = std::thread([this] { session_->notify(); });
   }
   void TearDown() override {
-    if (worker_.joinable()) {
-      session_->stop_notifying();
-      worker_.join();
-    }
+    freed_.set_value();
+    if (session_) session_->stop_notifying();
+    for (std::thread* worker : {&worker_, &second_})
+      if (worker->joinable()) worker->join();
     ServedTest::TearDown();
   }
 
-  std::thread worker_;
+  std::thread worker_, second_;
+  std::promise<void> freed_;
 };
 
 TEST_F(NoticesTest, EachEventIsTheNoticeThatTheKernelHasForIt) {
@@ -81,6 +83,18 @@ TEST_F(NoticesTest, ADirectorysNameIsDroppedAndNotDeleted) {
   EXPECT_EQ(kernel_.next_notice().as<fuse_notify_inval_inode_out>().ino, NodeId::of_inode(3, 8).value);
   invalidator_.wait_until_told(kLong);
   EXPECT_EQ(heard, std::vector<uint64_t>{8});
+}
+
+// A name waits for its directory, which a mkdir may hold that waits for an inode of those that are let go.
+TEST_F(NoticesTest, InodesAreLetGoWhileANameWaitsForItsDirectory) {
+  const auto waits = [until = freed_.get_future().share()](uint64_t, bool) { until.wait(); };
+  invalidator_.drop_name(3, 7, 8, "directory", waits);
+  EXPECT_EQ(kernel_.next_notice().code, FUSE_NOTIFY_INVAL_ENTRY);
+  EXPECT_EQ(kernel_.next_notice().code, FUSE_NOTIFY_INVAL_INODE);
+  invalidator_.discarded(3, 7, 9, "entry");
+  invalidator_.let_go(3, {10}, [](uint64_t, bool) {});
+  second_ = std::thread([this] { session_->notify(); });
+  EXPECT_EQ(kernel_.next_notice().code, kNotifyPrune);
 }
 
 TEST_F(NoticesTest, AWaitEndsWhenAllOfBeforeIsTold) {
