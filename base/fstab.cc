@@ -56,4 +56,12 @@ Result<void> check_is_mounted(const std::filesystem::path& path) {
   return mounts ? check_is_mounted(path, "", *mounts) : Result<void>();
 }
 
+Result<void> check_disks_are_mounted(std::string_view pool, const std::filesystem::path& spill,
+                                     const std::filesystem::path& catalog) {
+  for (const auto& path : {spill, catalog})
+    if (auto mounted = check_is_mounted(path); !mounted)
+      return fail(mounted.error().code, fmt::format("pool {}: {}", pool, mounted.error().message));
+  return {};
+}
+
 }  // namespace kvcachefs

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/mountinfo.h"
@@ -13,6 +15,9 @@ namespace kvcachefs {
 // would be made on the disk below it, and be hidden later. An fstab that cannot be read has none; an empty
 // path lies nowhere.
 Result<void> check_is_mounted(const std::filesystem::path& path);
+// The same for what a pool keeps on disks; the sentence names the pool.
+Result<void> check_disks_are_mounted(std::string_view pool, const std::filesystem::path& spill,
+                                     const std::filesystem::path& catalog);
 // For a test: another fstab, and other mounts.
 Result<void> check_is_mounted(const std::filesystem::path& path, const std::string& fstab,
                               const std::vector<MountPoint>& mounts);

@@ -144,18 +144,17 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
 }
 
 // A disk that serves already is not looked for: what goes on with another's state does not ask.
-Result<void> check_disks_are_mounted(const Config& config) {
+Result<void> check_disks_of_pools(const Config& config) {
   for (const PoolOptions& pool : config.pools)
-    for (const std::string& path : {pool.spill_path, pool.catalog_path})
-      if (auto mounted = check_is_mounted(path); !mounted)
-        return fail(mounted.error().code, fmt::format("pool {}: {}", pool.name, mounted.error().message));
+    if (auto mounted = check_disks_are_mounted(pool.name, pool.spill_path, pool.catalog_path); !mounted)
+      return mounted;
   return {};
 }
 
 Result<int> serve_as_configured(const Config& config, const Succession& succession, ServiceManager& manager,
                                 std::unique_ptr<Survivors> survivors, UniqueFd lock, StandIn stand_in,
                                 Announcement& announcement) {
-  if (auto mounted = survivors ? Result<void>() : check_disks_are_mounted(config); !mounted)
+  if (auto mounted = survivors ? Result<void>() : check_disks_of_pools(config); !mounted)
     return pass(mounted);
   // The requests in the rings of a process that died are lost, so io_uring excludes a supervisor.
   if (!survivors && (config.no_supervisor || config.io_uring))

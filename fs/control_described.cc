@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/fstab.h"
 #include "base/key_value.h"
 #include "fs/control/access_log_reader.h"
 #include "fs/control_files.h"
@@ -33,7 +34,8 @@ void ControlFiles::describe(const ServerInfo& info) {
     if (configured && pools.find(configured->name) != nullptr) return fail(EEXIST);
     auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
     if (!wanted) return pass(wanted);
-    auto made = pools.create(*wanted);
+    auto mounted = check_disks_are_mounted(wanted->name, wanted->spill_path, wanted->catalog_path);
+    auto made = mounted ? pools.create(*wanted) : pass(mounted);
     if (!made && origins != nullptr) origins->not_made(wanted->name);
     return made ? Result<void>() : pass(made);
   };

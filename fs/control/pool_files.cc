@@ -130,9 +130,9 @@ Result<void> write_spill(ControlledPool& target, std::string_view text) {
   }
   if (spill_order_text(wanted) == spill_order_text(present)) return {};
   if (!wanted.spill_path.empty()) {
-    for (const std::string& path : {wanted.spill_path, wanted.catalog_path})
-      if (auto mounted = check_is_mounted(path); !mounted)
-        return fail(mounted.error().code, fmt::format("pool {}: {}", present.name, mounted.error().message));
+    if (auto mounted = check_disks_are_mounted(present.name, wanted.spill_path, wanted.catalog_path);
+        !mounted)
+      return mounted;
     return target.apply("spill", wanted);
   }
   return fail(EOPNOTSUPP, fmt::format("pool {}: spill: {} cannot be taken away while the pool serves",

@@ -63,6 +63,9 @@ TEST_F(SpillTargetTest, NotWhereFstabHasADiskThatIsNotMounted) {
                  {"data/catalog: the file system", "is not mounted"});
   start_pool("p:size=32M");
   EXPECT_EQ(error_name(write_once(mount().administrators("spill"), file + " 64M")), "ENODEV");
+  const std::string configure = mount().root() + "/.kvcachefs/configure";
+  EXPECT_EQ(error_name(write_once(configure, on(file, ",spill_size=64M").replace(0, 1, "q"))), "ENODEV");
+  EXPECT_FALSE(exists(mount().path("q")));
   EXPECT_FALSE(std::filesystem::exists(file));
   ASSERT_EQ(error_name(error_of(::mount("none", (disk() / "data").c_str(), "tmpfs", 0, nullptr))), "ok");
   // Something is mounted, though nothing that keeps anything: the next check is another one.
