@@ -124,15 +124,14 @@ TEST_F(ServingTest, UnmountsNoOtherMountThatHasItsDeviceNumber) {
   };
   std::vector<std::unique_ptr<Mount>> others;
   for (int attempt = 0; attempt < 40; ++attempt) {
-    // The lowest free number is given first, and before the other's own there are those of its pool.
-    std::vector<std::unique_ptr<PlainTmpfs>> lower(static_cast<size_t>(attempt % 8));
-    for (auto& tmpfs : lower) tmpfs = std::make_unique<PlainTmpfs>("size=1M");
+    // The lowest free number is given first, and before the other's own there is that of its pool.
+    auto lower = std::make_unique<PlainTmpfs>("size=1M");
     Mount mount;
     mount.stop_squeezing();
     const dev_t number = device(mount);
     ASSERT_EQ(::kill(mount.server_pid(), SIGSTOP), 0);
     ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
-    lower.clear();
+    lower.reset();
     // A mount of another test may be given the number meanwhile.
     others.push_back(std::make_unique<Mount>());
     Mount& other = *others.back();
