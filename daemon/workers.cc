@@ -158,7 +158,7 @@ void Workers::start(unsigned server_threads) {
   repeat("indexer", [this] {
     // Pools take turns, so that one with many changes does not keep the others' waiting.
     for (bool is_more = true; std::exchange(is_more, false) && !stopping_;)
-      for (const auto& pool : pools_.list()) is_more |= pool->insight().index().step();
+      for (const auto& pool : pools_.list()) is_more |= pool->insight().step_index();
     std::this_thread::sleep_for(kSurveyPause);
   });
   threads_.emplace_back([this] {

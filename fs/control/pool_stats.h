@@ -66,6 +66,8 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolUsage::index_bytes, "index_bytes", "Memory of the index, at most a 32nd of the pool's size."},
     {&PoolUsage::index_refused, "index_refused",
      "How often since the daemon's start the index had no room for an entry."},
+    {&PoolUsage::index_missing, "index_missing",
+     "Entries that the index has no room for now; 16,385: or more."},
     {&PoolReading::policy, "policy", {}},
     {&PoolCounters::opens_hit, "opens_hit", "Opens of an entry that was there."},
     {&PoolCounters::lookups_missed, "lookups_missed",

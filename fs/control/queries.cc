@@ -35,8 +35,9 @@ class IndexState {
         restoring_(target.pool->disk().restoring()),
         cut_short_(index_.cut_short()) {}
   std::string_view text() const {
-    const bool is_whole = !restoring_ && index_.waiting() == 0 && index_.cut_short() == cut_short_;
-    return is_whole ? "whole" : "building";
+    const bool is_read = !restoring_ && index_.waiting() == 0 && index_.cut_short() == cut_short_;
+    if (!is_read) return "building";
+    return index_.usage().missing > 0 ? "part" : "whole";
   }
 
  private:

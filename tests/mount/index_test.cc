@@ -336,5 +336,31 @@ TEST_F(IndexTest, TheTool) {
   EXPECT_EQ(agent_of("e"), "x");
 }
 
+TEST_F(IndexTest, AFullIndexSaysThatEntriesAreMissing) {
+  start();
+  uint32_t stored = 0;
+  const auto name_of = [](uint32_t i) { return "full" + std::to_string(i); };
+  for (; stat("index_missing") == 0 && stored < 1000; ++stored) {
+    store_with(name_of(stored), sequence(stored * 20'000, 16'000));
+    (void)match(sequence(0, kBlock));
+  }
+  ASSERT_EQ(stat("index_missing"), 1);
+  const Answer answer = match(sequence((stored - 1) * 20'000, kBlock));
+  EXPECT_EQ(answer.value("matched_tokens"), "0");
+  EXPECT_EQ(answer.value("index"), "part");
+  const auto lines_of = [this](const std::string& message) {
+    const std::string log = mount().log();
+    int count = 0;
+    for (size_t at = 0; (at = log.find(message, at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_TRUE(eventually([&] { return lines_of("its index is full") == 1; })) << mount().log();
+  for (uint32_t i = 0; i < stored; ++i) ASSERT_EQ(::unlink(path(name_of(i)).c_str()), 0);
+  EXPECT_TRUE(eventually([&] { return lines_of("its index has all entries again") == 1; })) << mount().log();
+  EXPECT_EQ(lines_of("its index is full"), 1);
+  EXPECT_EQ(stat("index_missing"), 0);
+  EXPECT_EQ(match(sequence(0, kBlock)).value("index"), "whole");
+}
+
 }  // namespace
 }  // namespace kvcachefs::test

@@ -84,16 +84,6 @@ bool EntryIndex::step() {
   return seek_refused() || more;
 }
 
-bool EntryIndex::seek_refused() {
-  if (room_.has_room_for_refused()) sought_shard_ = 0;
-  if (sought_shard_ == EntryTable::kShards) return false;
-  EntryTable::Shard& shard = entries_.shards()[sought_shard_++];
-  MutexLock lock(shard.mutex);
-  for (const auto& [ino, entry] : shard.entries)
-    if (!records_.contains(ino)) changed(entry);
-  return true;
-}
-
 std::optional<EntryIndex::Reading> EntryIndex::reading_of(uint64_t ino) const {
   Reading result;
   {
@@ -122,6 +112,7 @@ void EntryIndex::read(uint64_t ino) {
   {
     FairLock lock(mutex_);
     drop(ino);
+    missing_.remove(ino);
     if (reading && !reading->record.name.empty() && !reading->metadata.empty() &&
         insert(ino, std::move(reading->record), reading->metadata))
       join_group(ino, reading->file, reading->metadata);
@@ -162,7 +153,7 @@ uint64_t EntryIndex::room_for(const Record& record, const Metadata& metadata) co
 bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata) {
   record.room_bytes = room_for(record, metadata);
   if (!room_.take(record.uid, record.room_bytes)) {
-    ++refused_;
+    refuse(ino);
     return false;
   }
   for (size_t i = 0; i < kAttributes; ++i) {

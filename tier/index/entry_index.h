@@ -37,6 +37,7 @@
 #include "tier/index/entry_groups.h"
 #include "tier/index/index_room.h"
 #include "tier/index/metadata.h"
+#include "tier/index/missing_entries.h"
 #include "tier/index/owner_names.h"
 #include "tier/index/prefix_tree.h"
 #include "tier/index/query_work.h"
@@ -150,12 +151,16 @@ class EntryIndex final : public EntryObserver {
     uint64_t entries = 0;
     uint64_t blocks = 0;
     uint64_t bytes = 0;    // of the daemon's memory
-    uint64_t refused = 0;  // so many entries had no room in it
+    uint64_t refused = 0;  // so often an entry had no room in it
+    uint64_t missing = 0;  // so many have none now, of more than MissingEntries::kMost one more than these
   };
   // As it was after the last change.
   Usage usage() const {
-    return {
-        .entries = indexed_entries_, .blocks = indexed_blocks_, .bytes = index_bytes_, .refused = refused_};
+    return {.entries = indexed_entries_,
+            .blocks = indexed_blocks_,
+            .bytes = index_bytes_,
+            .refused = refused_,
+            .missing = missing_.count()};
   }
 
  private:
@@ -197,6 +202,7 @@ class EntryIndex final : public EntryObserver {
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);
   std::optional<uint64_t> next() EXCLUDES(queue_mutex_);
   void again(uint64_t ino) EXCLUDES(queue_mutex_);
+  void refuse(uint64_t ino) REQUIRES(mutex_);                     // there is no room for all of it
   bool seek_refused() REQUIRES(mutex_);                           // true: there is more
   bool work(uint64_t until_ns) EXCLUDES(reading_mutex_, mutex_);  // true: there is more
   void catch_up() EXCLUDES(reading_mutex_, mutex_);               // before a query
@@ -263,6 +269,7 @@ class EntryIndex final : public EntryObserver {
   ByValue by_value_ GUARDED_BY(mutex_);
   OwnerNames owners_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, refused_{0};
+  MissingEntries missing_;  // under mutex_, but for count()
   // What had no room is sought, shard after shard, once there is some for the least of it.
   IndexRoom room_ GUARDED_BY(mutex_);
   size_t sought_shard_ GUARDED_BY(mutex_) = EntryTable::kShards;  // the next; kShards: there is none

@@ -1,4 +1,4 @@
-// Where the tokens of an entry come in its EntryIndex: after those of its parent.
+// Where the tokens of an entry come in its EntryIndex: after those of its parent. What of them has no room.
 #include "tier/index/entry_index.h"
 
 namespace kvcachefs {
@@ -24,6 +24,25 @@ std::vector<Checksum> keys_of(std::string_view name) {
 
 }  // namespace
 
+void EntryIndex::refuse(uint64_t ino) {
+  ++refused_;
+  missing_.add(ino);
+}
+
+bool EntryIndex::seek_refused() {
+  if (room_.has_room_for_refused()) {
+    sought_shard_ = 0;
+    missing_.seeking_begins();
+  }
+  if (sought_shard_ == EntryTable::kShards) return false;
+  EntryTable::Shard& shard = entries_.shards()[sought_shard_++];
+  MutexLock lock(shard.mutex);
+  for (const auto& [ino, entry] : shard.entries)
+    if (!records_.contains(ino)) changed(entry);
+  if (sought_shard_ == EntryTable::kShards) missing_.seeking_ended();
+  return true;
+}
+
 void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
   const std::string& name = metadata[Attribute::kModel];
   Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
@@ -37,12 +56,12 @@ void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& met
 void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
   const auto owner = owners_.acquire(metadata[Attribute::kAgent]);
   if (!owner) {
-    ++refused_;
+    refuse(ino);
     return;
   }
   record.owner = *owner;
   if (!model.similar) model.similar = std::make_unique<SimilarIndex>();
-  if (!model.similar->insert(ino, *owner, metadata.tokens, 0)) ++refused_;
+  if (!model.similar->insert(ino, *owner, metadata.tokens, 0)) refuse(ino);
 }
 
 void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {

@@ -10,6 +10,7 @@
 #include "alloc/placement.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
+#include "base/log.h"
 #include "base/log_limit.h"
 #include "base/size.h"
 
@@ -45,7 +46,8 @@ PoolUsage Insight::usage() const {
           .indexed_entries = index.entries,
           .indexed_blocks = index.blocks,
           .index_bytes = index.bytes,
-          .index_refused = index.refused};
+          .index_refused = index.refused,
+          .index_missing = index.missing};
 }
 
 std::vector<Shares::User> Insight::users() const {
@@ -248,6 +250,20 @@ void Insight::report_full(bool told) const {
       told ? "a client was told that there is no space" : "a client's write has met the end of the memory",
       format_size(now.used_bytes), format_size(now.size_bytes), format_size(now.evictable_bytes),
       now.open_entries);
+}
+
+bool Insight::step_index() {
+  const bool is_more = index_.step();
+  const uint64_t missing = index_.usage().missing;
+  if (missing > 0 && !index_is_part_ && index_log_limit_.due()) {
+    log_warning("pool {}: its index is full: entries are missing from answers of match, similar and where",
+                name_);
+    index_is_part_ = true;
+  } else if (missing == 0 && !is_more && index_is_part_) {
+    log_info("pool {}: its index has all entries again", name_);
+    index_is_part_ = false;
+  }
+  return is_more;
 }
 
 }  // namespace kvcachefs

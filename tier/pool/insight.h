@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "alloc/placement.h"
+#include "base/log_limit.h"
 #include "tier/disk/spill_orders.h"
 #include "tier/index/entry_index.h"
 #include "tier/pool/lifetimes.h"
@@ -29,6 +30,9 @@ class Insight : DiskPart {
   uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
   EntryIndex& index() { return index_; }
+  // EntryIndex::step(), after which the log is told when the index becomes full, and when it has all again.
+  // One thread.
+  bool step_index();
   Lifetimes& lifetimes() { return lifetimes_; }
   // Looks at this many entries at most. If there are more, they stand for all of the pool's memory. A glance,
   // at NumaSurvey::kGlance of more entries, looks at the beginning of each.
@@ -53,6 +57,8 @@ class Insight : DiskPart {
                     [this](const sys::Handle& entry, uint64_t kept_until_ms, uint64_t expires_ms) {
                       lifetimes_.describe(entry, kept_until_ms, expires_ms);
                     }};
+  bool index_is_part_ = false;  // as the log has it
+  LogLimit index_log_limit_;
   std::atomic<uint64_t> samples_{0};  // each takes other entries
   NumaSurvey numa_survey_{[this](uint64_t entries) { return numa_usage(entries); }};
 };

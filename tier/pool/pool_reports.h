@@ -28,6 +28,7 @@ struct PoolUsage {
   uint64_t indexed_blocks = 0;
   uint64_t index_bytes = 0;
   uint64_t index_refused = 0;
+  uint64_t index_missing = 0;
 };
 
 struct EvictOrder {

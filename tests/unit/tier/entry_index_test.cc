@@ -108,6 +108,7 @@ TEST_F(EntryIndexTest, WhatHasNoRoomIsRefusedAndCounted) {
     }
   }
   EXPECT_LT(stored, 100);
+  EXPECT_EQ(index_->usage().missing, 1u);
   EXPECT_LE(index_->usage().bytes, uint64_t{1} << 20) << "the least of a small pool";
   EXPECT_EQ(arena_->usage().index_bytes, index_->usage().bytes) << "it counts as the pool's memory";
   // It comes to the index when others have gone.
@@ -120,6 +121,22 @@ TEST_F(EntryIndexTest, WhatHasNoRoomIsRefusedAndCounted) {
   while (index_->step()) {
   }
   EXPECT_EQ(match(tokens), std::vector<std::string>{last});
+  EXPECT_EQ(index_->usage().missing, 0u);
+}
+
+TEST(MissingEntries, OfManyItIsKnownThatThereAreMoreUntilAllWereSought) {
+  MissingEntries missing;
+  for (uint64_t ino = 0; ino < 2 * MissingEntries::kMost; ++ino) missing.add(ino);
+  EXPECT_EQ(missing.count(), MissingEntries::kMost + 1);
+  for (uint64_t ino = 0; ino < MissingEntries::kMost; ++ino) missing.remove(ino);
+  EXPECT_EQ(missing.count(), 1u);
+  missing.seeking_begins();
+  EXPECT_EQ(missing.count(), 1u);
+  missing.add(7);
+  missing.seeking_ended();
+  EXPECT_EQ(missing.count(), 1u);
+  missing.remove(7);
+  EXPECT_EQ(missing.count(), 0u);
 }
 
 TEST_F(EntryIndexTest, WhatNeverHasRoomIsNotSoughtForEver) {
@@ -138,8 +155,15 @@ TEST_F(EntryIndexTest, WhatNeverHasRoomIsNotSoughtForEver) {
   EXPECT_LT(steps, 10'000);
   const uint64_t refused = index_->usage().refused;
   EXPECT_GT(refused, 0u);
+  const uint64_t missing = index_->usage().missing;
+  EXPECT_GT(missing, 0u);
   for (int i = 0; i < 1000; ++i) (void)index_->step();
   EXPECT_EQ(index_->usage().refused, refused);
+  EXPECT_EQ(index_->usage().missing, missing);
+  ASSERT_TRUE(tree_->remove(root(), "large", false));
+  while (index_->step()) {
+  }
+  EXPECT_EQ(index_->usage().missing, missing - 1) << "what has gone is not missing";
 }
 
 TEST_F(EntryIndexTest, AUserWithHisShareOfItLeavesOthersTheirs) {
