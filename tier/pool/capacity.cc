@@ -147,15 +147,21 @@ uint64_t Capacity::pressure_bytes(bool even_over) {
   // Names do not leave with data: the marks are of what is beside them and the index.
   const uint64_t size = now.size_bytes - now.overhead_bytes();
   const bool passes = !surroundings_.backing_store->needs_write_access();
-  const uint64_t headroom = headroom_bytes(size, {expected, growth_bytes(even_over), passes});
+  const WritersNeed writing = {expected, growth_bytes(even_over), passes};
+  const uint64_t headroom = headroom_bytes(size, writing);
   const uint64_t high = std::min(size / 100 * marks.high_percent, size - headroom);
   const uint64_t low = std::min(size / 100 * marks.low_percent, high - std::min(high / 8, expected));
   const uint64_t excess = even_over ? 0 : shares_.excess().data_bytes;
-  const uint64_t used = now.data_bytes() - std::min(now.data_bytes(), excess);
+  const uint64_t taken = now.data_bytes() - std::min(now.data_bytes(), excess);
+  // What is reserved for a larger entry comes back when a small entry is closed: for that none leaves.
+  const uint64_t used = taken - std::min(taken, writers_.reserved_bytes());
   if (even_over && used > high) evicting_ = true;
   if (even_over && used <= low) evicting_ = false;
+  const uint64_t most = size - outgrowth_bytes(size, writing);
+  const uint64_t beyond = taken - std::min(taken, most);
+  if (even_over) lacks_outgrowth_ = beyond > 0;
   uint64_t pressure =
-      std::max(evicting_ ? used - std::min(used, low) : 0, pressure_of_host(now.used_bytes()));
+      std::max({evicting_ ? used - std::min(used, low) : 0, beyond, pressure_of_host(now.used_bytes())});
   // Room for one waiting writer is not taken from what another writer was promised, within his user's share.
   if (uint64_t wanted = room_.wanted_bytes() - (even_over ? 0 : room_.wanted_bytes(Room::Whose::kOver));
       wanted > 0) {

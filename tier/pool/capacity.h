@@ -99,7 +99,9 @@ class Capacity {
   // The pool gives way to the host: so much more leaves than it was asked for before.
   void give_way(uint64_t bytes);
   uint64_t leaving_bytes() const;  // what has not left yet of that
-  bool wants_eviction() const { return evicting_ || giving_way_ || room_.wanted_bytes() > 0; }
+  bool wants_eviction() const {
+    return evicting_ || lacks_outgrowth_ || giving_way_ || room_.wanted_bytes() > 0;
+  }
 
  private:
   uint64_t pressure_of_host(uint64_t used_bytes);
@@ -123,7 +125,8 @@ class Capacity {
   std::atomic<uint64_t> growth_within_{0};
   std::atomic<bool> loses_nothing_{false};
   std::atomic<bool> closed_{false};
-  std::atomic<bool> evicting_{false};  // between the high and the low watermark
+  std::atomic<bool> evicting_{false};         // between the high and the low watermark
+  std::atomic<bool> lacks_outgrowth_{false};  // reservations hold what outgrowing writers need
   std::atomic<bool> giving_way_{false};
 };
 

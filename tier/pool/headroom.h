@@ -20,19 +20,27 @@ struct WritersNeed {
   bool passes;              // some write past the daemon
 };
 
-inline uint64_t headroom_bytes(uint64_t size_bytes, const WritersNeed& writing) {
-  // At most this share of a small pool stays empty for the sake of writers.
-  constexpr uint64_t kShare = 16;
-  constexpr uint64_t kEntries = 4;
+// Memory that no reservation may hold either: writers that outgrow their reservations cannot wait.
+inline uint64_t outgrowth_bytes(uint64_t size_bytes, const WritersNeed& writing) {
   constexpr uint64_t kGrowthShare = 4;  // while a writer is known to need more than was reserved
   // A writer with passthrough that needs more than it was promised takes what is free until the evictor sees
   // it. On a busy machine of two processors the evictor was 24 ms late; at 5 GB/s this lasts for that time.
   constexpr uint64_t kUnpromisedBytes = uint64_t{128} << 20;
   constexpr uint64_t kUnpromisedShare = 8;
   const bool outgrows = writing.passes && size_bytes >= kSmallPoolBytes;
-  return std::max(std::min(size_bytes / kShare, kEntries * writing.expected_bytes) +
-                      std::min(size_bytes / kGrowthShare, writing.growth_bytes),
+  return std::max(std::min(size_bytes / kGrowthShare, writing.growth_bytes),
                   outgrows ? std::min(size_bytes / kUnpromisedShare, kUnpromisedBytes) : 0);
+}
+
+// Memory that entries leave free. Reservations may hold the part for a few entries.
+inline uint64_t headroom_bytes(uint64_t size_bytes, const WritersNeed& writing) {
+  // At most this share of a small pool stays empty for the sake of writers.
+  constexpr uint64_t kShare = 16;
+  constexpr uint64_t kEntries = 4;
+  const uint64_t reservable_bytes = std::min(size_bytes / kShare, kEntries * writing.expected_bytes);
+  const WritersNeed growth = {0, writing.growth_bytes, false};
+  return std::max(reservable_bytes + outgrowth_bytes(size_bytes, growth),
+                  outgrowth_bytes(size_bytes, writing));
 }
 
 // What entries may take of a pool's memory before eviction begins, whatever size is learned of them: what

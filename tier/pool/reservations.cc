@@ -9,6 +9,7 @@
 #include "alloc/unwritten.h"
 #include "base/clock.h"
 #include "base/fault_point.h"
+#include "tier/blocks.h"
 
 namespace kvcachefs {
 
@@ -20,6 +21,11 @@ constexpr uint64_t kGrowthShare = 8;      // a small pool lets a writer grow by 
 // that state.
 constexpr uint64_t kReservedShare = 4;
 
+// Reservations leave this much free, so that the writes and creates of other clients need not wait for room.
+// Users who are over their shares leave the whole share of the pool.
+constexpr uint64_t kUnreservedShare = 32;
+constexpr uint64_t kUnreservedBytes = uint64_t{16} << 20;
+
 // Other writers may take the room between the look at it and the allocation: with the server killed all the
 // time, three attempts lost it once in some 40 runs of a client.
 constexpr int kClaimAttempts = 32;
@@ -29,13 +35,29 @@ constexpr uint64_t kClaimNs = 2'000'000'000;
 // goes on is seen within 0.3 s, and until then writes into what is kept free.
 constexpr size_t kIdleALook = 64;
 
+uint64_t Reservations::unclaimed_bytes(uint64_t own_promise_bytes, uid_t user, Patience patience) const {
+  if (capacity_.waiting().goes_before(patience)) return 0;
+  uint64_t kept = capacity_.size_bytes() / kUnreservedShare;
+  if (!entries_.shares().is_user_over(user)) kept = std::min(kept, kUnreservedBytes);
+  kept = std::max(kept, Capacity::kCountingSlackBytes) + capacity_.room().wanted_bytes(Room::Whose::kWriter) +
+         capacity_.writers().promised_bytes();
+  const uint64_t free = capacity_.free_bytes(true) + own_promise_bytes;
+  return (free - std::min(free, kept)) / kBlockBytes * kBlockBytes;
+}
+
 Waited Reservations::claim(uint64_t ino, int fd, Capacity::Reservation its, Patience patience) {
-  const uint64_t bytes = its.end - its.begin;
   const uint64_t begun_ns = now_ns();
   const auto file = sys::stat_of(fd);
   const uid_t user = file ? file->st_uid : 0;
   for (int attempt = 0; attempt < kClaimAttempts && now_ns() - begun_ns < kClaimNs; ++attempt) {
-    const Waited room = capacity_.wait_for_room(bytes, patience, capacity_.writers().promised_to(ino), user);
+    const uint64_t promised = capacity_.writers().promised_to(ino);
+    const uint64_t unclaimed = unclaimed_bytes(promised, user, patience);
+    const uint64_t bytes = std::min(its.end - its.begin, std::max(unclaimed, promised));
+    if (bytes == 0) return Waited::kRoom;
+    // A writer with passthrough gets what it was promised. Beyond that nothing is evicted for memory that may
+    // not be written.
+    const Waited room =
+        bytes > unclaimed ? capacity_.wait_for_room(bytes, patience, promised, user) : Waited::kRoom;
     if (room != Waited::kRoom) return room;
     const LockedEntry entry(entries_.shard(ino), ino);
     const auto before = sys::stat_of(fd);
@@ -45,9 +67,11 @@ Waited Reservations::claim(uint64_t ino, int fd, Capacity::Reservation its, Pati
     const UnseenChange unseen(entry->kept, fd, is_supervised());
     if (injected_error("claim room") != 0 || !sys::allocate(fd, FALLOC_FL_KEEP_SIZE, its.begin, bytes))
       continue;
-    entry->memory.reserved_end = its.end;
-    const uint64_t size = std::min(size_of(*before), its.end);
-    (void)capacity_.writers().seen(ino, size, bytes, its.end - size);
+    const uint64_t end = its.begin + bytes;
+    entry->memory.reserved_end = end;
+    count(counters_.reservations);
+    const uint64_t size = std::min(size_of(*before), end);
+    (void)capacity_.writers().seen(ino, size, bytes, std::min(bytes, end - size));
     return Waited::kRoom;
   }
   return Waited::kNoRoom;
@@ -84,8 +108,10 @@ Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
     if (entry != nullptr && entry->memory.gets_reservation) entry->memory.wants_reservation = true;
     return Tried::kWouldWait;
   }
-  count(counters_.reservations);
-  if (room == Waited::kNoRoom) count(counters_.reservation_failures);
+  if (room == Waited::kNoRoom) {
+    count(counters_.reservations);
+    count(counters_.reservation_failures);
+  }
   return Tried::kDone;
 }
 
@@ -115,11 +141,13 @@ Reservations::Growth Reservations::follow(uint64_t ino) {
   const auto size = size_of(*attributes);
   const uint64_t allocated = allocated_bytes_of(*attributes);
   entries_.contents().charged(*entry, allocated);
-  const uint64_t reserved = entry->memory.reserved_end - std::min(entry->memory.reserved_end, size);
+  const uint64_t to_come = entry->memory.reserved_end - std::min(entry->memory.reserved_end, size);
+  // The first huge page of a reservation may have no memory yet.
+  const uint64_t reserved = std::min(to_come, allocated - std::min(allocated, size));
   const Writers::Seen seen = capacity_.writers().seen(ino, size, allocated, reserved);
   if (!seen.active || !seen.passes) return {};
   const uint64_t expected = capacity_.expected_entry_bytes();
-  const uint64_t ahead = reserved + seen.promised_bytes;
+  const uint64_t ahead = to_come + seen.promised_bytes;
   const uint64_t growth = std::min(Capacity::kGrowthBytes, capacity_.size_bytes() / kGrowthShare);
   // A file that will end within its reservation and promise needs no more. One that was promised its growth
   // and has not used it since the last round may do so before the next.

@@ -28,6 +28,8 @@ class Reservations : PoolPart {
   void give_back_holes(Entry& entry);
 
  private:
+  // Returns how much a writer of this user may reserve without making another writer wait.
+  uint64_t unclaimed_bytes(uint64_t own_promise_bytes, uid_t user, Patience patience) const;
   Waited claim(uint64_t ino, int fd, Capacity::Reservation its, Patience patience);
   // What its file may grow by before the next round.
   struct Growth {

@@ -180,10 +180,13 @@ TEST_F(WaitingTest, NamesWaitForAnInode) {
   EXPECT_EQ(nodeid_of(root_, "hard"), file.nodeid);
 }
 
-// A file's first write past the daemon is announced by this question.
+// A file's first write past the daemon is announced by this question, and needs what the writer was promised.
 TEST_F(WaitingTest, TheQuestionBeforeAFirstWriteWaits) {
   pool_->capacity().set_entry_size(kMiB);
   const File file = create("f");
+  const std::vector<uint64_t> writers = pool_->capacity().writers().next_to_see(0);
+  ASSERT_EQ(writers.size(), 1u);
+  pool_->capacity().writers().raise(writers[0], kMiB);
   fill_up();
   const uint64_t unique =
       tell(FUSE_GETXATTR, file.nodeid,

@@ -286,6 +286,25 @@ TEST_F(CapacityTest, RoomForWhatWritersGrowByIsKept) {
   EXPECT_GT(capacity.pressure_bytes(), 0u);
 }
 
+TEST_F(CapacityTest, WhatIsReservedEvictsNothing) {
+  constexpr uint64_t kSize = 1600 * kBlock;
+  Capacity& capacity = make(kSize, {90, 95});
+  capacity.writers().open(kIno, 0, false);
+  (void)capacity.writers().seen(kIno, 0, 100 * kBlock, 100 * kBlock);
+  use(kSize);
+  EXPECT_EQ(capacity.pressure_bytes(), 0u);
+  (void)capacity.writers().seen(kIno, 0, 100 * kBlock, 50 * kBlock);
+  EXPECT_EQ(capacity.pressure_bytes(), 110 * kBlock) << "what is written counts";
+  (void)capacity.writers().seen(kIno, 0, 100 * kBlock, 300 * kBlock);
+  EXPECT_EQ(capacity.pressure_bytes(), 0u);
+  capacity.expect_growth(10 * kBlock, 10 * kBlock);
+  EXPECT_EQ(capacity.pressure_bytes(), 10 * kBlock) << "a writer that outgrows its reservation cannot wait";
+  EXPECT_TRUE(capacity.wants_eviction());
+  use(kSize - 10 * kBlock);
+  EXPECT_EQ(capacity.pressure_bytes(), 0u);
+  EXPECT_FALSE(capacity.wants_eviction());
+}
+
 TEST_F(CapacityTest, AWaitingWriterIsNotHelpedToWhatAnotherWasPromised) {
   Capacity& capacity = make(kMiB, {99, 100});
   use(kMiB - 10 * kBlock);
