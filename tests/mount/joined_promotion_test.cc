@@ -1,11 +1,12 @@
 // Promotions that begin for one purpose and are joined for another: a prefetch may do without memory, and a
-// truncation may not.
+// truncation may not. Also which of the entries of an order get the memory.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <future>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,7 +35,36 @@ class JoinedPromotionTest : public FaultedTierTest {
     ASSERT_EQ(::write(order.fd(), (name + "\n").data(), name.size() + 1),
               static_cast<ssize_t>(name.size() + 1));
   }
+  // A value of .pool/prefetch.
+  int64_t progress(const std::string& what) {
+    return std::stoll(parse_stats(read_file(mount().control("prefetch"))).at(what));
+  }
 };
+
+// Three times the memory is ordered, and the higher half of the memory is there already.
+TEST_F(JoinedPromotionTest, AnOrderBringsTheHighestPrioritiesThatFit) {
+  start({.more = "prefetch=off"});
+  const int count = 96, found = 16;
+  const auto names = fill_pool("e", count);
+  make_all_cold();
+  for (int i = 0; i < found; ++i) ASSERT_EQ(difference(i, read_file(names[i])), "");
+  ASSERT_TRUE(settled(mount()));
+  const int64_t evictions = stat("evictions");
+  std::string orders;  // the lowest first
+  for (int i = count - 1; i >= 0; --i)
+    orders += "e-" + std::to_string(i) + " " + std::to_string(count - i) + "\n";
+  set("prefetch", orders);
+  EXPECT_TRUE(eventually([&] { return progress("queued") == 0; }));
+  ASSERT_TRUE(settled(mount()));
+  const std::vector<int> here = in_memory(names);
+  EXPECT_GE(here.size(), 24u);
+  std::vector<int> highest(here.size());
+  std::iota(highest.begin(), highest.end(), 0);
+  EXPECT_EQ(here, highest);
+  EXPECT_EQ(progress("done"), static_cast<int64_t>(here.size()));
+  EXPECT_EQ(progress("dropped"), static_cast<int64_t>(count - here.size()));
+  EXPECT_EQ(stat("evictions"), evictions) << "what was found stays";
+}
 
 // The truncation meets the prefetch queued, waiting for room, or moving.
 TEST_F(JoinedPromotionTest, ATruncationOfWhatIsPrefetchedFindsRoom) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 namespace kvcachefs {
 
@@ -14,11 +15,35 @@ bool Promoter::request(uint64_t ino, int priority, PromoteWaiter waiter, uint64_
   return true;
 }
 
-bool Promoter::queue(uint64_t ino, int priority, Pending::Waiting waiting) {
+void Promoter::order(std::vector<Order> orders, std::span<const uint64_t> found) {
+  std::vector<std::pair<PromoteWaiter, PromoteOutcome>> refused;
+  {
+    MutexLock lock(mutex_);
+    for (Order& each : orders) {
+      const bool has_place = pending_.size() < most_queued_ || pending_.contains(each.ino);
+      if (!closed_ && has_place)
+        (void)queue(each.ino, each.priority, {std::move(each.waiter), 0}, true);
+      else
+        refused.emplace_back(std::move(each.waiter), closed_ ? kEnding : kNoMemory);
+    }
+    if (ordered_pending_ > 0) ordered_.insert(found.begin(), found.end());
+  }
+  for (auto& [waiter, outcome] : refused) waiter(outcome);
+}
+
+bool Promoter::is_ordered(uint64_t ino) const {
+  if (ordered_pending_ == 0) return false;
+  MutexLock lock(mutex_);
+  return ordered_.contains(ino);
+}
+
+bool Promoter::queue(uint64_t ino, int priority, Pending::Waiting waiting, bool ordered) {
   auto found = pending_.find(ino);
   if (found == pending_.end() && priority < kOpenPriority && pending_.size() >= most_queued_) return false;
   Pending& pending = pending_[ino];
   if (waiting.waiter) pending.waiters.push_back(std::move(waiting));
+  if (ordered) ordered_.insert(ino);
+  if (ordered && !std::exchange(pending.ordered, true)) ++ordered_pending_;
   const bool raised = found == pending_.end() || (!pending.started && priority > pending.priority);
   if (raised) {
     // next() passes over the place that the request had in a lower queue.
@@ -56,7 +81,8 @@ std::optional<Promoter::Next> Promoter::next(int lowest_priority) {
     auto found = pending_.find(ino);
     if (found == pending_.end() || found->second.started || found->second.priority != first->first) continue;
     found->second.started = true;
-    return Next{ino, first->first};
+    found->second.place = {-int64_t{first->first}, ++starts_};
+    return Next{ino, first->first, found->second.ordered};
   }
   return std::nullopt;
 }
@@ -106,6 +132,59 @@ bool Promoter::give_up(uint64_t ino, uint64_t now_ms) {
   return waited_for;
 }
 
+Promoter::PendingMap::iterator Promoter::forget(PendingMap::iterator pending) {
+  lacks_no_memory(pending->second);
+  if (pending->second.ordered && --ordered_pending_ == 0) ordered_.clear();
+  return pending_.erase(pending);
+}
+
+void Promoter::lacks_no_memory(Pending& pending) {
+  if (std::exchange(pending.lacks_memory, false)) lacking_.erase(pending.place);
+}
+
+Promoter::Turn Promoter::turn_of(uint64_t ino) const {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(ino);
+  if (found == pending_.end()) return Turn::kTake;
+  if (found->second.dropped) return Turn::kDropped;
+  return !lacking_.empty() && *lacking_.begin() < found->second.place ? Turn::kWait : Turn::kTake;
+}
+
+void Promoter::lacks_memory(uint64_t ino) {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(ino);
+  if (found == pending_.end() || std::exchange(found->second.lacks_memory, true)) return;
+  lacking_.insert(found->second.place);
+}
+
+void Promoter::has_memory(uint64_t ino) {
+  MutexLock lock(mutex_);
+  if (auto found = pending_.find(ino); found != pending_.end()) lacks_no_memory(found->second);
+}
+
+void Promoter::drop_behind(uint64_t ino) {
+  std::vector<Pending::Waiting> waiters;
+  {
+    MutexLock lock(mutex_);
+    auto first = pending_.find(ino);
+    if (first == pending_.end()) return;
+    const Place place = first->second.place;
+    for (auto each = pending_.begin(); each != pending_.end();) {
+      Pending& pending = each->second;
+      const bool behind = pending.started ? place < pending.place : place.first <= -int64_t{pending.priority};
+      const bool drops = behind && pending.ordered && pending.priority < kOpenPriority;
+      if (drops && pending.started) pending.dropped = true;
+      if (!drops || pending.started) {
+        ++each;
+        continue;
+      }
+      std::ranges::move(pending.waiters, std::back_inserter(waiters));
+      each = forget(each);
+    }
+  }
+  for (Pending::Waiting& waiting : waiters) waiting.waiter(kNoMemory);
+}
+
 void Promoter::done(uint64_t ino, const PromoteOutcome& outcome, int priority) {
   std::vector<Pending::Waiting> waiters;
   {
@@ -114,12 +193,13 @@ void Promoter::done(uint64_t ino, const PromoteOutcome& outcome, int priority) {
     if (found == pending_.end()) return;
     Pending& pending = found->second;
     if (outcome.lacks_memory() && pending.priority > priority) {
-      pending.started = false;
+      pending.started = pending.dropped = false;
+      lacks_no_memory(pending);
       queue_[pending.priority].push_back(ino);
       return wake_one();
     }
     waiters = std::move(pending.waiters);
-    pending_.erase(found);
+    (void)forget(found);
   }
   for (Pending::Waiting& waiting : waiters) waiting.waiter(outcome);
 }
@@ -145,7 +225,7 @@ size_t Promoter::queued() const {
 }
 
 void Promoter::close() {
-  std::unordered_map<uint64_t, Pending> pending;
+  PendingMap pending;
   std::deque<Read> reads;
   {
     MutexLock lock(mutex_);
@@ -154,6 +234,9 @@ void Promoter::close() {
     pending.swap(pending_);
     reads.swap(reads_);
     queue_.clear();
+    ordered_.clear();
+    ordered_pending_ = 0;
+    lacking_.clear();
   }
   for (auto& [ino, left] : pending)
     for (Pending::Waiting& waiting : left.waiters) waiting.waiter(kEnding);

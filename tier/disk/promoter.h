@@ -22,8 +22,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/checksum.h"
@@ -53,6 +56,17 @@ class Promoter {
   // others; the lanes say how long all others wait.
   bool request(uint64_t ino, int priority, PromoteWaiter waiter = {}, uint64_t patience_ends_ms = 0)
       EXCLUDES(mutex_);
+  struct Order {
+    uint64_t ino = 0;
+    int priority = 0;
+    PromoteWaiter waiter;
+  };
+  // order() requests entries ahead of their opens, all at once, so that higher priorities come first however
+  // they are listed. If one of them lacks memory and the evictor finds none, its waiter and those of all
+  // ordered requests behind it get kNoMemory. `found`: ordered entries that are in memory.
+  void order(std::vector<Order> orders, std::span<const uint64_t> found) EXCLUDES(mutex_);
+  // True if an order that is under way names the entry: no order evicts it.
+  bool is_ordered(uint64_t ino) const EXCLUDES(mutex_);
   using ReadWaiter = std::move_only_function<void(Result<std::span<const std::byte>>)>;
   // read() reads bytes of an entry that is cold and held (SpillStore::hold); fewer at the content's end.
   void read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) EXCLUDES(mutex_);
@@ -75,9 +89,15 @@ class Promoter {
     size_t size = 0;
     ReadWaiter waiter;
   };
+  // The lower of the negated priority comes first, then what was started first.
+  using Place = std::pair<int64_t, uint64_t>;
   struct Pending {
     int priority = 0;
     bool started = false;
+    bool ordered = false;
+    bool lacks_memory = false;  // its place is in lacking_
+    bool dropped = false;       // the lane ends it
+    Place place;                // once it was started
     struct Waiting {
       PromoteWaiter waiter;
       uint64_t patience_ends_ms = 0;  // 0: it waits as long as the request goes on
@@ -87,8 +107,19 @@ class Promoter {
   struct Next {
     uint64_t ino = 0;
     int priority = 0;
+    bool ordered = false;
   };
-  bool queue(uint64_t ino, int priority, Pending::Waiting waiting) REQUIRES(mutex_);
+  using PendingMap = std::unordered_map<uint64_t, Pending>;
+  bool queue(uint64_t ino, int priority, Pending::Waiting waiting, bool ordered = false) REQUIRES(mutex_);
+  PendingMap::iterator forget(PendingMap::iterator pending) REQUIRES(mutex_);
+  void lacks_no_memory(Pending& pending) REQUIRES(mutex_);
+  // What an ordered request that was started may do about memory.
+  enum class Turn : uint8_t { kTake, kWait, kDropped };
+  Turn turn_of(uint64_t ino) const EXCLUDES(mutex_);
+  void lacks_memory(uint64_t ino) EXCLUDES(mutex_);  // ordered requests behind it wait
+  void has_memory(uint64_t ino) EXCLUDES(mutex_);
+  // There is no memory for this ordered request, nor for those behind it.
+  void drop_behind(uint64_t ino) EXCLUDES(mutex_);
   std::optional<Next> next(int lowest_priority) EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
   int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of those who wait for the entry
@@ -113,7 +144,11 @@ class Promoter {
   std::atomic<uint64_t> arriving_bytes_{0};
   std::atomic<uint64_t> joins_{0};
   mutable Mutex mutex_;
-  std::unordered_map<uint64_t, Pending> pending_ GUARDED_BY(mutex_);
+  PendingMap pending_ GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> ordered_ GUARDED_BY(mutex_);  // named by the orders that are under way
+  std::atomic<size_t> ordered_pending_{0};                   // changes under mutex_
+  std::set<Place> lacking_ GUARDED_BY(mutex_);
+  uint64_t starts_ GUARDED_BY(mutex_) = 0;
   std::map<int, std::deque<uint64_t>, std::greater<>> queue_ GUARDED_BY(mutex_);
   std::deque<Read> reads_ GUARDED_BY(mutex_);
   std::vector<PromoterLane*> lanes_ GUARDED_BY(mutex_);
@@ -140,6 +175,7 @@ class PromoterLane {
     PromoteTask task;
     Promoter::ReadWaiter reader;  // of a read(); the task then has only a content
     int priority = 0;             // with which it looked for memory: see Promoter::priority_of()
+    bool ordered = false;         // by Promoter::order()
     // While the job waits for memory.
     std::unique_ptr<Room::Demand> demand;
     Room::Ticket ticket{};
@@ -169,6 +205,7 @@ class PromoterLane {
     // Where there is no memory, the copy on the disk is verified for those who wait.
     bool verified_instead() const { return asked_for() && !abandoned; }
     bool asked_for() const { return priority >= Promoter::kOpenPriority; }
+    bool is_order() const { return ordered && !asked_for(); }
     Room::Whose whose() const {
       return priority == Promoter::kWriterPriority ? Room::Whose::kWriter : Room::Whose::kPromotion;
     }
@@ -189,6 +226,7 @@ class PromoterLane {
   void drop_demand(Job& job);
   bool may_move() const;             // one job more
   bool holds(const Job& job) const;  // the free memory, when it was last looked at
+  bool is_of_one_over(const Job& job) const { return promoter_.residency_.is_of_one_over(job.task.ino); }
   void look_at_free_memory();
   // These two are for jobs in waiting_. What they begin or end leaves it.
   void wait_in_order(Jobs::iterator job);
@@ -222,7 +260,10 @@ class PromoterLane {
   uint64_t joins_seen_ = 0;
   uint64_t free_bytes_ = 0;
   uint64_t unpromised_bytes_ = 0;
-  std::vector<Mapping> buffers_;  // not in use
+  uint64_t kept_from_orders_bytes_ = 0;
+  bool order_lacks_ = false;                   // the order that gets memory first is one of waiting_
+  std::unique_ptr<Room::Demand> kept_demand_;  // for what that order leaves free
+  std::vector<Mapping> buffers_;               // not in use
   std::vector<Job*> slots_;
   std::vector<size_t> free_slots_;
   std::vector<BlockRequest> sending_;

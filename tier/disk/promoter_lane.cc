@@ -70,6 +70,7 @@ void PromoterLane::start(Promoter::Next next) {
   const auto waiting = waiting_.emplace(waiting_.end());
   Job& job = *waiting;
   job.task = std::move(**task);
+  job.ordered = next.ordered;
   raise(job, next.priority);
   job.filling = has_holes(job.task.content.extents);
   job.data_bytes = data_bytes_of(job.task.content, promoter_.store_.unit_bytes());
@@ -85,6 +86,7 @@ bool PromoterLane::may_move() const {
 
 void PromoterLane::begin_moving(Jobs::iterator job) {
   drop_demand(*job);
+  if (job->ordered) promoter_.has_memory(job->task.ino);
   moving_bytes_ += job->data_bytes;
   job->end_bytes = rounded_up(job->task.content.size_bytes, promoter_.store_.device().alignment_bytes());
   jobs_.splice(jobs_.end(), waiting_, job);

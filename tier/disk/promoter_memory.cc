@@ -15,9 +15,10 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kJobsAPause = 512;  // waiting jobs for which the next look at the memory comes 1 ms later
-// An open waits this long for the evictor; after that its bytes come from the disk.
+// An open waits this long for the evictor; after that its bytes come from the disk. An ordered entry waits
+// this long since the evictor last made room.
 constexpr uint64_t kReaderPatienceMs = 500;
-// An open for reading that has joined writers waits no longer than this.
+// An open for reading that has joined writers waits no longer than this, and an ordered entry neither.
 constexpr uint64_t kMostPatienceMs = 30'000;
 
 }  // namespace
@@ -25,7 +26,7 @@ constexpr uint64_t kMostPatienceMs = 30'000;
 // raise() takes note that a caller of this priority waits for the job.
 void PromoterLane::raise(Job& job, int priority) {
   job.priority = priority;
-  job.patience_ends_ms = now_coarse_ms() + (job.asked_for() ? kReaderPatienceMs : 0);
+  job.patience_ends_ms = now_coarse_ms() + (job.asked_for() || job.ordered ? kReaderPatienceMs : 0);
   drop_demand(job);
   take_patience(job);
 }
@@ -68,9 +69,13 @@ Result<void> PromoterLane::allocate(const Job& job) const {
 void PromoterLane::look_at_free_memory() {
   free_bytes_ = promoter_.residency_.free_bytes(true);
   unpromised_bytes_ = promoter_.residency_.free_bytes(false);
+  kept_from_orders_bytes_ = promoter_.residency_.kept_from_orders_bytes();
 }
 
 bool PromoterLane::holds(const Job& job) const {
+  if (job.is_order())
+    return job.data_bytes + kept_from_orders_bytes_ <= unpromised_bytes_ &&
+           promoter_.turn_of(job.task.ino) == Promoter::Turn::kTake;
   return job.data_bytes <= (job.takes_promised ? free_bytes_ : unpromised_bytes_);
 }
 
@@ -125,6 +130,10 @@ bool PromoterLane::claim_memory(Jobs::iterator waiting) {
 
 // What all jobs demand is limited, because the evictor makes room for the whole of it at once.
 void PromoterLane::demand(Job& job) {
+  if (job.is_order()) {
+    promoter_.lacks_memory(job.task.ino);
+    if (is_of_one_over(job)) return;  // the entries of its owner that leave may be those of the order
+  }
   if (job.demand || demanded_bytes_ >= kMovingBytes) return;
   job.demand =
       std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), demands_as(job), job.data_bytes);
@@ -133,7 +142,7 @@ void PromoterLane::demand(Job& job) {
 }
 
 Room::Whose PromoterLane::demands_as(const Job& job) const {
-  return promoter_.residency_.is_of_one_over(job.task.ino) ? Room::Whose::kOver : job.whose();
+  return is_of_one_over(job) ? Room::Whose::kOver : job.whose();
 }
 
 void PromoterLane::drop_demand(Job& job) {
@@ -175,6 +184,11 @@ void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now,
   } else if (joined) {
     take_patience(job);
   }
+  const Promoter::Turn turn = job.is_order() ? promoter_.turn_of(job.task.ino) : Promoter::Turn::kTake;
+  if (turn == Promoter::Turn::kDropped) return verify_instead(waiting);
+  const uint64_t most_patience_ends_ms = job.begun_ms + kMostPatienceMs;
+  if (job.is_order() && (turn == Promoter::Turn::kWait || now.made != job.ticket.made))
+    job.patience_ends_ms = std::min(now_coarse_ms() + kReaderPatienceMs, most_patience_ends_ms);
   const bool nothing_to_evict =
       Room::answer(demands_as(job), std::exchange(job.ticket, now), now) == Room::Answer::kNothingToEvict;
   // Because only memory can serve a writer, its entry takes memory that is promised to others, as any
@@ -187,8 +201,15 @@ void PromoterLane::poll_waiting(Jobs::iterator waiting, const Room::Ticket& now,
     job.abandoned = !promoter_.give_up(job.task.ino, now_coarse_ms());
     take_patience(job);
   }
-  const bool over = (nothing_to_evict && !job.takes_promised) || now_coarse_ms() > job.patience_ends_ms;
-  if (over && (may_move() || !job.verified_instead())) return verify_instead(waiting);
+  const bool waits_to_move = job.is_order() && holds(job);
+  const bool is_one_over = job.is_order() && is_of_one_over(job);
+  const bool over =
+      (nothing_to_evict && !job.takes_promised) || now_coarse_ms() > job.patience_ends_ms || is_one_over;
+  if (turn == Promoter::Turn::kTake && over && !waits_to_move && (may_move() || !job.verified_instead())) {
+    if (job.is_order() && !is_one_over) promoter_.drop_behind(job.task.ino);
+    return verify_instead(waiting);
+  }
+  order_lacks_ |= job.is_order() && turn == Promoter::Turn::kTake;
   demand(job);
 }
 
@@ -197,6 +218,7 @@ uint64_t PromoterLane::room_pause_ms() const {
 }
 
 void PromoterLane::poll_room() {
+  if (waiting_.empty()) kept_demand_.reset();
   if (waiting_.empty() || now_ns() - polled_ns_ < room_pause_ms() * 1'000'000) return;
   polled_ns_ = now_ns();
   const uint64_t joins = promoter_.joins();
@@ -204,6 +226,11 @@ void PromoterLane::poll_room() {
   const Room::Ticket now = promoter_.residency_.memory_room().ticket();
   look_at_free_memory();
   for (auto job = waiting_.begin(); job != waiting_.end();) poll_waiting(job++, now, joined);
+  // So that the evictor makes room beyond what orders leave free.
+  kept_demand_.reset();
+  if (std::exchange(order_lacks_, false))
+    kept_demand_ = std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), Room::Whose::kPromotion,
+                                                  kept_from_orders_bytes_);
   if (!waiting_.empty()) promoter_.residency_.wake_evictor();
 }
 

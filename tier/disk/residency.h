@@ -117,6 +117,8 @@ class Residency {
   // Free memory: what no writer has been promised, or all of it.
   virtual uint64_t free_bytes(bool even_promised) const = 0;
   virtual uint64_t memory_bytes() const = 0;  // of the whole pool
+  // Memory that prefetch orders leave free. With less of it free the evictor would evict what they brought.
+  virtual uint64_t kept_from_orders_bytes() const { return 0; }
   virtual void wake_evictor() = 0;
 };
 

@@ -90,6 +90,11 @@ void EntryContents::waiters_told(Entry& entry) {
   check_state(entry);
 }
 
+void EntryContents::found_in_memory(Entry& entry) {
+  entry.kernel.looked_up_ms = static_cast<uint32_t>(now_coarse_ms());
+  entries_.candidates_.opened(entry);
+}
+
 const CatalogContent& EntryContents::copied(Entry& entry, CatalogContent content) {
   const TakenChange change(entries_.shares_, entry);
   return entry.disk.put_copy(std::move(content));

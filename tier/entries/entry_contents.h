@@ -34,6 +34,7 @@ class EntryContents {
   // Memory has it again. It cannot be evicted before waiters_told().
   void promoted(Entry& entry, bool asked_for);
   void waiters_told(Entry& entry);
+  void found_in_memory(Entry& entry);  // by an order to promote it: it counts as used now
 
   // --- its copies on the disk; the caller holds and gives back their space ---
   const CatalogContent& copied(Entry& entry, CatalogContent content);  // the latest

@@ -127,6 +127,8 @@ bool Evictor::make_room() {
     const bool outruns = capacity_.writer_outruns(even_over);
     const bool writer_waits = waits_in(room, effort.over_alone) || outruns;
     effort.disk_is_busy = disk_.is_busy(pressure);
+    // Neither an order nor an open evicts those: both can do without memory.
+    effort.spares_ordered = !writer_waits && capacity_.leaving_bytes() == 0;
     // A waiting writer, or a host that is short of memory, is worth more than entries that the disk cannot
     // take, if those may be lost.
     if (effort.disk_is_busy && disk_.durability() == Durability::kNone &&
@@ -206,7 +208,9 @@ Evictor::Attempt Evictor::evict_entry(EntryTable::Shard& shard, Entry& entry, Ef
   }
   const bool clean = entry.tier == Entry::Tier::kClean;
   const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry.kernel.looked_up_ms;
-  if ((!effort.even_recent && age_ms < Parked::kRecentMs) || (effort.clean_alone && !clean)) {
+  const bool is_spared =
+      effort.spares_ordered && disk_.tier() != nullptr && disk_.tier()->promoter.is_ordered(entry.policy.ino);
+  if (is_spared || (!effort.even_recent && age_ms < Parked::kRecentMs) || (effort.clean_alone && !clean)) {
     parked_.park(entry, true);
     return Attempt::kBusy;
   }

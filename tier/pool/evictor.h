@@ -71,6 +71,7 @@ class Evictor : DiskPart {
     bool even_unspilled = false;  // discards entries that the disk is too slow for
     bool disk_is_busy = false;    // the disk is asked for nothing more
     bool clean_alone = false;     // evicts clean entries only: to make room on the disk
+    bool spares_ordered = false;  // spares entries that a prefetch order has found in memory or brought
     bool over_alone = false;      // evicts entries only of those who are over their shares
   };
 

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/fault_point.h"
 #include "tier/catalog/content_layout.h"
+#include "tier/pool/headroom.h"
 
 namespace kvcachefs {
 namespace {
@@ -232,6 +233,11 @@ bool PoolResidency::is_of_one_over(uint64_t ino) {
   if (!entries_.shares().has_shares()) return false;
   const LockedEntry entry(entries_.shard(ino), ino);
   return entry != nullptr && entries_.shares().is_over(entry->policy.owner);
+}
+
+uint64_t PoolResidency::kept_from_orders_bytes() const {
+  const bool passes = !surroundings_.backing_store->needs_write_access();
+  return capacity_.size_bytes() - holdable_bytes(capacity_.limit(), passes);
 }
 
 void PoolResidency::waiters_told(uint64_t ino) {

@@ -36,6 +36,7 @@ class PoolResidency final : public Residency, DiskPart {
   bool is_of_one_over(uint64_t ino) override;
   uint64_t free_bytes(bool even_promised) const override { return capacity_.free_bytes(even_promised); }
   uint64_t memory_bytes() const override { return capacity_.size_bytes(); }
+  uint64_t kept_from_orders_bytes() const override;
   void wake_evictor() override { surroundings_.evictor->wake(); }
 
  private:

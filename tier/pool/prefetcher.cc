@@ -44,33 +44,39 @@ void Prefetcher::open_ahead(uint64_t ino, uint64_t client) {
 Result<void> Prefetcher::prefetch(std::span<const PrefetchOrder> orders) {
   auto tier = disk_.needed();
   if (!tier) return pass(tier);
-  const auto is_entry = [this](uint64_t ino) {
+  enum class Place : uint8_t { kNone, kMemory, kDisk };
+  const auto find = [this](uint64_t ino) {
     const LockedEntry entry(entries_.shard(ino), ino);
-    return entry != nullptr && entry->is_file() && !entry->removed;
+    if (entry == nullptr || !entry->is_file() || entry->removed) return Place::kNone;
+    if (entry->tier == Entry::Tier::kCold) return Place::kDisk;
+    entries_.contents().found_in_memory(*entry);
+    return Place::kMemory;
   };
+  std::vector<Promoter::Order> cold;
+  std::vector<uint64_t> found;
   for (const PrefetchOrder& order : orders) {
     // O_NOFOLLOW: a link on the way could lead to a place where a server thread waits for itself.
     auto named = sys::open_beneath(arena_.tree_fd(), order.name.c_str(), O_PATH | O_NOFOLLOW);
     auto handle = named ? sys::handle_of(named->get()) : pass(named);
     // A user who gives orders may list the entries (.pool/entries), also in directories that are closed to
     // him. He is told nothing of anything else there.
-    if (!handle || !is_entry(handle->ino)) {
-      ++ordered_->failed;
+    const Place place = handle ? find(handle->ino) : Place::kNone;
+    if (place != Place::kDisk) {
+      ++(place == Place::kMemory ? ordered_->done : ordered_->failed);
+      if (place == Place::kMemory) found.push_back(handle->ino);
       continue;
     }
     ++ordered_->queued;
-    const auto ended = [counters = ordered_](const PromoteOutcome& outcome) {
+    auto ended = [counters = ordered_](const PromoteOutcome& outcome) {
       --counters->queued;
       if (outcome.kind == PromoteOutcome::Kind::kPromoted)
         ++counters->done;
       else
         ++(outcome.kind == PromoteOutcome::Kind::kFailed ? counters->failed : counters->dropped);
     };
-    if ((*tier)->promoter.request(handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), ended))
-      continue;
-    --ordered_->queued;
-    ++ordered_->dropped;
+    cold.push_back({handle->ino, std::min(order.priority, Promoter::kOpenPriority - 1), std::move(ended)});
   }
+  (*tier)->promoter.order(std::move(cold), found);
   return {};
 }
 

@@ -97,6 +97,22 @@ TEST_F(PrefetcherTest, WhatHasNoMemoryIsDropped) {
   EXPECT_EQ(state(f).tier, Entry::Tier::kCold);
 }
 
+// The lower priorities are dropped with the first one that has no memory, also where memory comes later.
+TEST_F(PrefetcherTest, WhatIsBehindAnEntryWithoutMemoryIsDropped) {
+  attach_disk();
+  const uint64_t f = store_cold("f", 1), g = store_cold("g", 2), h = store_cold("h", 3);
+  const uint64_t here = store("here");
+  (void)fill_up();
+  ASSERT_TRUE(prefetch({{"h", -2000}, {"g", 1}, {"f", 2}, {"here", 0}}));
+  EXPECT_TRUE(tier().promoter.is_ordered(here)) << "it is not evicted";
+  capacity_->room().nothing_to_evict(Room::Whose::kPromotion);
+  ASSERT_TRUE(all_ended());
+  EXPECT_EQ(progress().dropped, 3u);
+  EXPECT_EQ(progress().done, 1u);
+  for (const uint64_t each : {f, g, h}) EXPECT_EQ(state(each).tier, Entry::Tier::kCold);
+  EXPECT_FALSE(tier().promoter.is_ordered(here)) << "the order has ended";
+}
+
 TEST_F(PrefetcherTest, WhatTheQueueHasNoPlaceForIsDropped) {
   attach_disk();
   const uint64_t f = store_cold("f");

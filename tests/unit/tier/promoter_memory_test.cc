@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "tests/support/arena_test.h"
@@ -261,6 +263,28 @@ TEST_F(PromoterMemoryTest, AnOpenHasPatienceAndAPrefetchNone) {
   EXPECT_EQ(outcome_of(open), Kind::kIntactOnDisk);
   EXPECT_GT(now_coarse_ms() - begun_ms, 500u) << "the evictor had said nothing";
   EXPECT_EQ(wanted(Whose::kPromotion), 0u);
+}
+
+TEST_F(PromoterMemoryTest, AnOrderThatLacksMemoryEndsWhatIsBehindIt) {
+  set_memory(4 * kUnitBytes);
+  std::vector<Told> told;
+  std::vector<Promoter::Order> orders;
+  for (const uint64_t ino : {1, 2, 3}) {
+    pool_->contents[ino] = put(ino == 3 ? 1 : 3);
+    told.push_back(std::make_shared<std::optional<Kind>>());
+    orders.push_back({ino, -static_cast<int>(ino),
+                      [its = told.back()](const PromoteOutcome& outcome) { *its = outcome.kind; }});
+  }
+  std::ranges::reverse(orders);
+  promoter_->order(std::move(orders), {});
+  const Told open = request(3, pool_->contents[3]);
+  const Told guess = request(4, put(1), -5000);
+  EXPECT_EQ(outcome_of(told[0]), Kind::kPromoted);
+  EXPECT_EQ(outcome_of(told[1]), Kind::kNoMemory) << "one unit is left at most";
+  EXPECT_EQ(outcome_of(told[2]), Kind::kPromoted) << "an open has joined it";
+  EXPECT_EQ(outcome_of(open), Kind::kPromoted);
+  EXPECT_EQ(outcome_of(guess), Kind::kNoMemory);
+  EXPECT_FALSE(promoter_->is_ordered(1)) << "the order has ended";
 }
 
 }  // namespace kvcachefs::promoter_memory_test
