@@ -1,9 +1,6 @@
 #include "base/escape.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "base/key_value.h"
@@ -24,19 +21,25 @@ std::optional<char> control_of(std::string_view text) {
 std::string escaped(std::string_view text, std::string_view further) {
   std::string result;
   result.reserve(text.size());
-  for (const char character : text) {
-    if (character == '\n')
-      result += "\\n";
-    else if (character == '\t')
-      result += "\\t";
-    else if (is_control(character))
-      fmt::format_to(std::back_inserter(result), "\\x{:02x}", static_cast<unsigned char>(character));
-    else if (further.contains(character))
-      result += {'\\', character};
-    else
-      result += character;
-  }
+  append_escaped(result, text, further);
   return result;
+}
+
+void append_escaped(std::string& to, std::string_view text, std::string_view further) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (character == '\n')
+      to += "\\n";
+    else if (character == '\t')
+      to += "\\t";
+    else if (is_control(character))
+      to += {'\\', 'x', kDigits[byte / 16], kDigits[byte % 16]};
+    else if (further.contains(character))
+      to += {'\\', character};
+    else
+      to += character;
+  }
 }
 
 std::string unescaped(std::string_view text) {

@@ -297,8 +297,8 @@ void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t of
 Result<std::string> ControlFiles::read_some(const Rights* rights, OpenFile& open, uint64_t offset,
                                             size_t size) {
   if (rights == nullptr) return open.reader->read(offset, size);
-  return open.query.read(offset, size, [&](std::string_view query) {
-    return pool_file(open.id)->answer(*open.pool, *rights, query);
+  return open.query.read(offset, size, [&](std::string_view query, AnswerText& text) {
+    return pool_file(open.id)->answer(*open.pool, *rights, query, text);
   });
 }
 

@@ -45,6 +45,7 @@ class TextReader final : public ControlReader {
   const std::string text_;
 };
 
+class AnswerText;
 class Rights;
 struct IndexRecord;
 
@@ -64,7 +65,7 @@ struct ControlFile {
   bool takes_lines = false;
   // What was written in an open is a query, which a read in the same open answers. Any user may ask; the
   // other members that show or write are not there.
-  Result<std::string> (*answer)(Target&, const Rights&, std::string_view query) = nullptr;
+  Result<void> (*answer)(Target&, const Rights&, std::string_view query, AnswerText& text) = nullptr;
   // What is written are records, which may be cut anywhere. Any user may write, with his own rights.
   Result<void> (*records)(Target&, const Rights&, std::span<const IndexRecord>) = nullptr;
   // The file of a pool is also in .kvcachefs/pools/NAME; a write there acts for the administrator.

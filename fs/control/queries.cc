@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <iterator>
+#include <memory>
 #include <span>
 #include <utility>
 #include <variant>
@@ -73,8 +73,9 @@ std::string_view told_if_cut(ReadableTree& tree) {
 }
 
 // What is left of an answer when queries are to stop is none.
-Result<std::string> unless_ended(const QueryWork& work, Result<std::string> answer) {
-  return work.is_cut() && work.has_ended() ? fail(ENOTCONN) : std::move(answer);
+Result<void> unless_ended(const QueryWork& work) {
+  if (work.is_cut() && work.has_ended()) return fail(ENOTCONN);
+  return {};
 }
 
 std::unexpected<Error> wrong_query(ControlledPool& target, const Error& why) {
@@ -87,104 +88,120 @@ bool pin(ControlledPool& target, const Pin& wanted, const sys::Handle& entry) {
   return wanted.seconds > 0 && target.pool->insight().lifetimes().lease(entry, until_ms, holder);
 }
 
-Result<std::string> match_tokens(ControlledPool& target, ReadableTree& tree, const TokensQuery& query) {
+void match_tokens(ControlledPool& target, ReadableTree& tree, const TokensQuery& query, AnswerText& text) {
   const auto& tokens = query.tokens;
   const IndexState state(target);
   const auto pieces = index_of(target).match(query.model, tokens, asker_in(tree));
   const auto pinned = std::ranges::count_if(
       pieces, [&](const auto& piece) { return pin(target, query.pin, piece.entry.handle); });
-  std::string answer =
+  text.begin_with(
       fmt::format("matched_tokens={} query_tokens={} entries={} index={}{}{}{}\n",
                   pieces.empty() ? 0 : pieces.back().end_token, tokens.size(), pieces.size(), state.text(),
                   told_if_cut(tree), query.pin.seconds == 0 ? "" : fmt::format(" pinned={}", pinned),
                   tokens.size() < kSimilarBlockTokens
                       ? ""
-                      : " prefix_hash=" + prefix_hash_of(std::span(tokens).first<kSimilarBlockTokens>()));
+                      : " prefix_hash=" + prefix_hash_of(std::span(tokens).first<kSimilarBlockTokens>())));
   for (const auto& piece : pieces)
-    fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}\n", piece.first_token, piece.end_token,
-                   tier_name(piece.entry.tier), piece.entry.version, escaped(piece.entry.name, "\\"));
-  return answer;
+    if (!text.add(fmt::format("{}\t{}\t{}\t{}\t{}\n", piece.first_token, piece.end_token,
+                              tier_name(piece.entry.tier), piece.entry.version,
+                              escaped(piece.entry.name, "\\"))))
+      return;
 }
 
-// How many of the names, from the first on, are entries that are stored; they are told in runs of one tier.
-Result<std::string> answer_names(ControlledPool& target, ReadableTree& tree, std::string_view names,
-                                 const Pin& pins) {
+// How many of the names, from the first on, are entries that are stored, or which of all are; they are told
+// in runs of one tier.
+void answer_names(ControlledPool& target, ReadableTree& tree, const NamesQuery& query, AnswerText& text) {
   const IndexState state(target);
-  size_t asked = 0, present = 0, run_begin = 0, pinned = 0;
+  size_t asked = 0, looked_at = 0, present = 0, run_begin = 0, pinned = 0;
   bool ended = false;
-  std::optional<Entry::Tier> run;
-  std::string runs;
-  const auto end_run = [&](std::optional<Entry::Tier> next) {
-    if (run && run != next)
-      fmt::format_to(std::back_inserter(runs), "{}\t{}\t{}\n", run_begin, present, tier_name(*run));
-    if (run != next) run_begin = present;
+  std::string_view run, names = query.lines;  // the run's tier, empty before the first
+  const auto end_run = [&](std::string_view next) {
+    if (!run.empty() && run != next) text.add(fmt::format("{}\t{}\t{}\n", run_begin, looked_at, run));
+    if (run != next) run_begin = looked_at;
     run = next;
   };
-  std::string name;
   while (const auto line = take_name(names)) {
     ++asked;
     if (ended) continue;
-    name = line->find('\\') == std::string_view::npos ? std::string(*line) : unescaped(*line);
+    const std::string name = name_in(*line);
     // No call can name what is longer, and its directories are opened one below the other.
-    const bool is_name = name.size() < PATH_MAX && !name.starts_with('/') && !name.contains('\0');
+    const bool is_name = name.size() < PATH_MAX && !name.contains('\0');
     const auto file = is_name ? tree.file_at(name) : std::nullopt;
     auto here = file ? index_of(target).stored(*file) : std::nullopt;
     // It may have been replaced since the directory was listed.
     if (const auto now = is_name && !here ? tree.look_up(name) : fail(ENOENT); now && S_ISREG(now->st_mode))
       here = index_of(target).stored(now->st_ino);
-    const auto tier = here ? std::optional(here->second) : std::nullopt;
-    if (here && pins.seconds > 0)
+    if (here && query.pin.seconds > 0)
       if (const auto now = tree.readable(name); now && now->st_ino == here->first.ino)
-        pinned += pin(target, pins, here->first);
-    end_run(tier);
-    ended = !tier.has_value();
-    if (!ended) ++present;
+        pinned += pin(target, query.pin, here->first);
+    // Of a name at which the work was cut off nothing is known.
+    ended = !here && (!query.all || tree.work().is_cut());
+    if (ended) continue;
+    end_run(here ? tier_name(here->second) : "-");
+    ++looked_at;
+    if (here) ++present;
   }
-  end_run(std::nullopt);
-  return fmt::format("present={} asked={} index={}{}{}\n{}", present, asked, state.text(), told_if_cut(tree),
-                     pins.seconds == 0 ? "" : fmt::format(" pinned={}", pinned), runs);
+  end_run({});
+  text.begin_with(fmt::format("present={} asked={} index={}{}{}\n", present, asked, state.text(),
+                              told_if_cut(tree),
+                              query.pin.seconds == 0 ? "" : fmt::format(" pinned={}", pinned)));
 }
 
-Result<std::string> answer_where(ControlledPool& target, ReadableTree& tree,
-                                 std::span<const EntryIndex::Filter> filters) {
+void answer_where(ControlledPool& target, ReadableTree& tree, std::span<const EntryIndex::Filter> filters,
+                  AnswerText& text) {
   const IndexState state(target);
   const uint64_t now = now_coarse_ms();
-  const auto found = index_of(target).list(filters, asker_in(tree));
-  const bool is_whole = found.size() < EntryIndex::kMostListed && !tree.work().is_cut();
-  std::string answer =
-      fmt::format("entries={} more={} index={}\n", found.size(), is_whole ? "no" : "maybe", state.text());
-  for (const auto& [entry, metadata] : found) {
-    fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{}\t{}", entry.size_bytes, tier_name(entry.tier),
-                   entry.hits, (now - std::min(now, entry.stored_ms)) / 1000, escaped(entry.name, "\\"));
-    for (size_t i = 0; i < kAttributes; ++i)
-      if (!metadata.attributes[i].empty())
-        fmt::format_to(std::back_inserter(answer), "\t{}={}", name_of(static_cast<Attribute>(i)),
-                       escaped(metadata.attributes[i], "\\"));
-    answer += '\n';
-  }
-  return answer;
+  size_t entries = 0;
+  std::string line;
+  index_of(target).list(filters, asker_in(tree),
+                        [&](const EntryIndex::Found& entry, const Metadata& metadata) {
+                          ++entries;
+                          line = fmt::format("{}\t{}\t{}\t{}\t", entry.size_bytes, tier_name(entry.tier),
+                                             entry.hits, (now - std::min(now, entry.stored_ms)) / 1000);
+                          append_escaped(line, entry.name, "\\");
+                          for (size_t i = 0; i < kAttributes; ++i)
+                            if (!metadata.attributes[i].empty()) {
+                              line += fmt::format("\t{}=", name_of(static_cast<Attribute>(i)));
+                              append_escaped(line, metadata.attributes[i], "\\");
+                            }
+                          line += '\n';
+                          return text.add(line);
+                        });
+  const bool is_whole = entries < EntryIndex::kMostListed && !tree.work().is_cut();
+  text.begin_with(
+      fmt::format("entries={} more={} index={}\n", entries, is_whole ? "no" : "maybe", state.text()));
 }
 
 }  // namespace
 
-Result<std::string> answer_match(ControlledPool& target, const Rights& rights, std::string_view text) {
-  if (text.empty()) return fmt::format("A query is written first: {}.\n", kMatchForms);
-  const auto query = parse_match_query(text);
+Result<void> answer_match(ControlledPool& target, const Rights& rights, std::string_view query_text,
+                          AnswerText& text) {
+  if (query_text.empty()) {
+    text.begin_with(fmt::format("A query is written first: {}.\n", kMatchForms));
+    return {};
+  }
+  const auto query = parse_match_query(query_text);
   if (!query) return wrong_query(target, query.error());
   auto root = root_of(target);
   if (!root) return pass(root);
   QueryWork work = work_for(target);
   ReadableTree tree(std::move(*root), rights, work);
   if (const auto* tokens = std::get_if<TokensQuery>(&*query))
-    return unless_ended(work, match_tokens(target, tree, *tokens));
-  if (const auto* names = std::get_if<NamesQuery>(&*query))
-    return unless_ended(work, answer_names(target, tree, names->lines, names->pin));
-  return unless_ended(work, answer_where(target, tree, std::get<WhereQuery>(*query).filters));
+    match_tokens(target, tree, *tokens, text);
+  else if (const auto* names = std::get_if<NamesQuery>(&*query))
+    answer_names(target, tree, *names, text);
+  else
+    answer_where(target, tree, std::get<WhereQuery>(*query).filters, text);
+  return unless_ended(work);
 }
 
-Result<std::string> answer_similar(ControlledPool& target, const Rights& rights, std::string_view text) {
-  if (text.empty()) return "A query is written first: `tokens [model=NAME]` and token ids.\n";
-  const auto parsed = parse_similar_query(text);
+Result<void> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query_text,
+                            AnswerText& text) {
+  if (query_text.empty()) {
+    text.begin_with("A query is written first: `tokens [model=NAME]` and token ids.\n");
+    return {};
+  }
+  const auto parsed = parse_similar_query(query_text);
   if (!parsed) return wrong_query(target, parsed.error());
   const EntryIndex::SimilarQuery& query = *parsed;
   auto root = root_of(target);
@@ -193,14 +210,15 @@ Result<std::string> answer_similar(ControlledPool& target, const Rights& rights,
   ReadableTree tree(std::move(*root), rights, work);
   const IndexState state(target);
   const auto found = index_of(target).similar(query, asker_in(tree));
-  std::string answer =
-      fmt::format("blocks={} found={} truncated={} index={}{}\n", query.tokens.size() / kSimilarBlockTokens,
-                  found.blocks.size(), found.truncated, state.text(), told_if_cut(tree));
+  text.begin_with(fmt::format("blocks={} found={} truncated={} index={}{}\n",
+                              query.tokens.size() / kSimilarBlockTokens, found.blocks.size(), found.truncated,
+                              state.text(), told_if_cut(tree)));
   for (const auto& [entry, block, owner] : found.blocks)
-    fmt::format_to(std::back_inserter(answer), "{}\t{}\t{}\t{:.4f}\t{}\t{}\t{}\t{}\n", block.query_token,
-                   block.token, block.distance, block.confidence(), tier_name(entry.tier), entry.version,
-                   owner.empty() ? "-" : escaped(owner, "\\"), escaped(entry.name, "\\"));
-  return unless_ended(work, std::move(answer));
+    if (!text.add(fmt::format("{}\t{}\t{}\t{:.4f}\t{}\t{}\t{}\t{}\n", block.query_token, block.token,
+                              block.distance, block.confidence(), tier_name(entry.tier), entry.version,
+                              owner.empty() ? "-" : escaped(owner, "\\"), escaped(entry.name, "\\"))))
+      break;
+  return unless_ended(work);
 }
 
 void OpenQuery::follows_another() {
@@ -213,7 +231,7 @@ Result<void> OpenQuery::add(std::string_view text) {
   if (is_being_answered_) return fail(EBUSY);
   is_lost_ = false;
   if (std::exchange(answered_, false)) error_ = 0;
-  answer_ = {};
+  answer_.reset();
   // A query of which a part is lost is none, whatever comes after it.
   if (error_ == 0 && query_.size() + text.size() > kMostQueryBytes) error_ = EMSGSIZE;
   if (error_ == 0 && !memory_.set(query_.size() + text.size())) error_ = EDQUOT;
@@ -237,16 +255,17 @@ Result<std::string> OpenQuery::read(uint64_t offset, size_t size, const Answer& 
     }
     is_being_answered_ = true;
   }
-  auto text = answer(query);
+  auto text = std::make_unique<AnswerText>(budget_, user_);
+  auto done = answer(query, *text);
+  if (done && !text->finish()) done = fail(EDQUOT);
   MutexLock lock(mutex_);
   is_being_answered_ = false;
   (void)memory_.set(0);
-  if (text && !memory_.set(text->size())) text = fail(EDQUOT);
-  if (!text) {
-    error_ = text.error().code;
-    return text;
+  if (!done) {
+    error_ = done.error().code;
+    return pass(done);
   }
-  answer_ = std::move(*text);
+  answer_ = std::move(text);
   begin_ = offset;
   return part(offset, size);
 }
@@ -254,8 +273,7 @@ Result<std::string> OpenQuery::read(uint64_t offset, size_t size, const Answer& 
 Result<std::string> OpenQuery::part(uint64_t offset, size_t size) {
   if (error_ != 0) return fail(error_);
   if (offset < begin_) begin_ = offset;
-  const uint64_t from = offset - begin_;
-  return from < answer_.size() ? answer_.substr(from, size) : std::string();
+  return answer_->part(offset - begin_, size);
 }
 
 }  // namespace kvcachefs

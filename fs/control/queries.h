@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "fs/control/answer_text.h"
 #include "fs/control/controlled_pool.h"
 #include "fs/control/query_budget.h"
 #include "fs/control/readable_tree.h"
@@ -21,17 +23,20 @@ namespace kvcachefs {
 inline constexpr size_t kMostQueryBytes = 4 << 20;
 
 // `match`: the longest prefix of token ids, the run of names that are there, entries by attributes.
-Result<std::string> answer_match(ControlledPool& target, const Rights& rights, std::string_view query);
+Result<void> answer_match(ControlledPool& target, const Rights& rights, std::string_view query,
+                          AnswerText& text);
 
 // `similar`: blocks of token ids that are nearly those of the query.
-Result<std::string> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query);
+Result<void> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query,
+                            AnswerText& text);
 
 // An OpenQuery is one open of such a file: the writes make up the query, and the first read after them has it
 // answered. A write after that begins the next query. Because it is one transaction, another call while the
 // answer is being made is EBUSY.
 class OpenQuery {
  public:
-  OpenQuery(QueryBudget& budget, QueryBudget::Payer user) : memory_(budget, user) {}
+  OpenQuery(QueryBudget& budget, QueryBudget::Payer user)
+      : budget_(budget), user_(user), memory_(budget, user) {}
 
   // A process that died had the file open: what was written to it and read of the answer is not known, and
   // reads are ESTALE until the next write.
@@ -42,21 +47,23 @@ class OpenQuery {
   Result<void> add(std::string_view text) EXCLUDES(mutex_);
   // The part of the answer at the offset. A client that reads on where it has written to gets the answer from
   // its beginning too.
-  using Answer = std::function<Result<std::string>(std::string_view query)>;
+  using Answer = std::function<Result<void>(std::string_view query, AnswerText& text)>;
   Result<std::string> read(uint64_t offset, size_t size, const Answer& answer) EXCLUDES(mutex_);
 
  private:
   Result<std::string> part(uint64_t offset, size_t size) REQUIRES(mutex_);  // of the answer
 
+  QueryBudget& budget_;
+  const QueryBudget::Payer user_;
   Mutex mutex_;
   std::string query_ GUARDED_BY(mutex_);
   bool is_lost_ GUARDED_BY(mutex_) = false;
   int error_ GUARDED_BY(mutex_) = 0;  // of the query, until the next begins
   bool is_being_answered_ GUARDED_BY(mutex_) = false;
   bool answered_ GUARDED_BY(mutex_) = false;  // or about to be
-  std::string answer_ GUARDED_BY(mutex_);
-  QueryBudget::Part memory_ GUARDED_BY(mutex_);
-  uint64_t begin_ GUARDED_BY(mutex_) = 0;  // the offset of the answer
+  std::unique_ptr<AnswerText> answer_ GUARDED_BY(mutex_);
+  QueryBudget::Part memory_ GUARDED_BY(mutex_);  // of the query, until it is answered
+  uint64_t begin_ GUARDED_BY(mutex_) = 0;        // the offset of the answer
 };
 
 }  // namespace kvcachefs

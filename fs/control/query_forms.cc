@@ -63,10 +63,17 @@ Result<MatchQuery> names_query(std::string_view words, std::string_view lines) {
   NamesQuery query{lines};
   for (auto word = take_word(words); !word.empty(); word = take_word(words)) {
     const auto pin = pin_in(split_key_value(word));
-    if (!pin) return wrong_option(word, "names", "");
-    query.pin = *pin;
+    if (!pin && word != "all") return wrong_option(word, "names", "all, ");
+    if (pin)
+      query.pin = *pin;
+    else
+      query.all = true;
   }
   if (std::ranges::count(lines, '\n') > kMostNames) return fail(EMSGSIZE, "there are more than 65,536 lines");
+  const size_t line = lines.starts_with('/') ? 0 : lines.find("\n/") + 1;
+  if (lines.substr(line).starts_with('/'))
+    return fail(EINVAL, fmt::format("'{}' begins with a slash; a name is relative to the pool's directory",
+                                    lines.substr(line, std::min<size_t>(lines.find('\n', line) - line, 64))));
   return query;
 }
 
@@ -167,6 +174,19 @@ std::optional<std::string_view> take_name(std::string_view& lines) {
   while (!lines.empty())
     if (const auto line = take_part(lines, '\n'); !line.empty()) return line;
   return std::nullopt;
+}
+
+std::string name_in(std::string_view line) {
+  std::string name = line.contains('\\') ? unescaped(line) : std::string(line);
+  if (!name.contains("//") && !name.contains("./")) return name;
+  std::string result;
+  std::string_view left = name;
+  for (size_t slash = left.find('/'); slash != std::string_view::npos; slash = left.find('/')) {
+    if (const auto part = left.substr(0, slash); !part.empty() && part != ".")
+      result += left.substr(0, slash + 1);
+    left.remove_prefix(slash + 1);
+  }
+  return result += left;
 }
 
 Result<EntryIndex::SimilarQuery> parse_similar_query(std::string_view text) {

@@ -35,6 +35,7 @@ struct TokensQuery {
 struct NamesQuery {
   std::string_view lines;
   Pin pin = {};
+  bool all = false;  // whether each of them is there
 };
 // The entries with all of these attributes.
 struct WhereQuery {
@@ -43,10 +44,12 @@ struct WhereQuery {
 using MatchQuery = std::variant<TokensQuery, NamesQuery, WhereQuery>;
 
 inline constexpr ptrdiff_t kMostNames = 65'536;  // they take a tenth of a second
-// EMSGSIZE: more than kMostNames.
+// EMSGSIZE: more than kMostNames. EINVAL also for a name that begins with a slash.
 Result<MatchQuery> parse_match_query(std::string_view text);
 Result<EntryIndex::SimilarQuery> parse_similar_query(std::string_view text);
 // The next line that is not empty, which leaves the text; none: there is no more.
 std::optional<std::string_view> take_name(std::string_view& lines);
+// The name that such a line says, without `.` and double slashes on the way to its last part.
+std::string name_in(std::string_view line);
 
 }  // namespace kvcachefs

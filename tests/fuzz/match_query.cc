@@ -7,7 +7,6 @@
 #include <string_view>
 #include <variant>
 
-#include "base/escape.h"
 #include "fs/control/query_forms.h"
 
 using namespace kvcachefs;
@@ -24,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else if (const auto* names = std::get_if<NamesQuery>(&*query)) {
     std::string_view lines = names->lines;
     size_t bytes = 0;
-    while (const auto name = take_name(lines)) bytes += unescaped(*name).size();
+    while (const auto name = take_name(lines)) bytes += name_in(*name).size();
     if (bytes > size) std::abort();
   } else {
     const auto& filters = std::get<WhereQuery>(*query).filters;

@@ -132,9 +132,31 @@ TEST_F(MatchTest, TheRunOfNames) {
   EXPECT_EQ(query("names\nd\n").value("present"), "0") << "a directory is no entry";
   ASSERT_EQ(::symlink("a", path("link").c_str()), 0);
   ASSERT_EQ(::symlink("d", path("way").c_str()), 0);
-  for (const char* name : {"link", "way/b", "../p/a", "/a", "d/../a", "./a", ""})
+  for (const char* name : {"link", "way/b", "../p/a", "d/../a", "a/", "a/.", ".", ""})
     EXPECT_EQ(query(std::string("names\n") + name + "\n").value("present"), "0") << name;
+  for (const char* name : {"./a", "d//b", "d/./b", ".//./d/.//b"})
+    EXPECT_EQ(query(std::string("names\n") + name + "\n").value("present"), "1") << name;
   EXPECT_EQ(query("names\n").value("asked"), "0");
+}
+
+TEST_F(MatchTest, EachNameIsToldOfOnRequest) {
+  start();
+  for (const char* name : {"a", "b", "e"}) store_with(name, {});
+  const auto runs = [this](const std::string& text, const std::string& present) {
+    const Answer answer = query(text);
+    EXPECT_EQ(answer.value("present"), present);
+    std::vector<std::string> result;
+    for (const std::string& line : answer.lines)
+      result.push_back(line.substr(0, line.rfind('\t')) + (line.ends_with("\t-") ? " absent" : " present"));
+    return result;
+  };
+  using Runs = std::vector<std::string>;
+  EXPECT_TRUE(becomes("dirty_entries", 0));  // they are of one tier from now on
+  EXPECT_EQ(runs("names all\nx\na\nb\ny\nz\ne\n", "3"),
+            (Runs{"0\t1 absent", "1\t3 present", "3\t5 absent", "5\t6 present"}));
+  EXPECT_EQ(runs("names all pin=30s\nx\na\ny\n", "1"), (Runs{"0\t1 absent", "1\t2 present", "2\t3 absent"}));
+  EXPECT_EQ(runs("names all\n", "0"), Runs{});
+  EXPECT_EQ(runs("names\nx\na\n", "0"), Runs{}) << "those from the first on";
 }
 
 TEST_F(MatchTest, Attributes) {
@@ -176,8 +198,9 @@ TEST_F(MatchTest, WrongValuesAreRefused) {
 TEST_F(MatchTest, WrongQueriesAreRefused) {
   start();
   std::string text;
-  for (const char* wrong : {"what", "tokens\n1 x", "tokens\n-1", "tokens\n4294967296", "tokens what=1\n1",
-                            "names x\na", "where", "where agent", "where colour=red", "KVQ1", "KVQ1\1\0\0\0"})
+  for (const char* wrong :
+       {"what", "tokens\n1 x", "tokens\n-1", "tokens\n4294967296", "tokens what=1\n1", "names x\na",
+        "names\na\n/a", "where", "where agent", "where colour=red", "KVQ1", "KVQ1\1\0\0\0"})
     EXPECT_EQ(error_name(ask(mount().control("match"), wrong, &text)), "EINVAL") << wrong;
   EXPECT_EQ(error_name(ask(mount().control("match"), std::string((4 << 20) + 1, '1'), &text)), "EMSGSIZE");
   const auto names = [](size_t count) { return "names" + std::string(count + 1, '\n'); };

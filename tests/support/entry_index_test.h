@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,16 @@ class EntryIndexTest : public PoolPartsTest {
     std::vector<std::string> names;
     for (const auto& piece : index_->match(model, tokens, asker())) names.push_back(piece.entry.name);
     return names;
+  }
+
+  using Listed = std::vector<std::pair<EntryIndex::Found, Metadata>>;
+  Listed listed(std::span<const EntryIndex::Filter> filters, const EntryIndex::Asker& asker) {
+    Listed result;
+    index_->list(filters, asker, [&](const auto& found, const auto& metadata) {
+      result.emplace_back(found, metadata);
+      return true;
+    });
+    return result;
   }
 
   // One that may read all, for one query.

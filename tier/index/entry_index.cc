@@ -343,27 +343,26 @@ std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
   return result;
 }
 
-std::vector<std::pair<EntryIndex::Found, Metadata>> EntryIndex::list(std::span<const Filter> filters,
-                                                                     const Asker& asker) {
+void EntryIndex::list(std::span<const Filter> filters, const Asker& asker, const TellListed& tell) {
   constexpr size_t kTurn = 128;  // names that are copied at a time
-  std::vector<std::pair<Found, Metadata>> result;
+  size_t listed = 0;
   const std::vector<uint64_t> inodes = having(filters);
   for (std::span<const uint64_t> left(inodes); !left.empty();) {
     const auto turn = left.first(std::min(kTurn, left.size()));
     left = left.subspan(turn.size());
     for (const Candidate& each : candidates(turn, asker)) {
-      if (!asker.work.goes_on() || result.size() == kMostListed) return result;
+      if (!asker.work.goes_on() || listed == kMostListed) return;
       auto found = look_at(each, asker);
       const auto fd = found ? arena_.open(found->handle, O_PATH | O_NOFOLLOW) : fail(ENOENT);
       if (!fd) continue;
-      Metadata metadata = read_metadata(fd->get(), true);
+      const Metadata metadata = read_metadata(fd->get(), true);
       if (!std::ranges::all_of(filters,
                                [&](const auto& filter) { return metadata[filter.first] == filter.second; }))
         continue;
-      result.emplace_back(std::move(*found), std::move(metadata));
+      ++listed;
+      if (!tell(*found, metadata)) return;
     }
   }
-  return result;
 }
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {

@@ -128,11 +128,12 @@ class EntryIndex final : public EntryObserver {
   static constexpr size_t kMostSimilar = 4096;
   SimilarFound similar(const SimilarQuery& query, const Asker& asker) EXCLUDES(reading_mutex_, mutex_);
 
-  // The entries for which each attribute has this value; at least one is given. Of more than kMostListed any.
-  // The Metadata are the attributes alone.
+  // Tells of the entries for which each attribute has this value; at least one is given. Of more than
+  // kMostListed any. The Metadata are the attributes alone. The list ends where `tell` returns false.
   static constexpr size_t kMostListed = 65'536;
   using Filter = std::pair<Attribute, std::string>;
-  std::vector<std::pair<Found, Metadata>> list(std::span<const Filter> filters, const Asker& asker)
+  using TellListed = std::function<bool(const Found&, const Metadata&)>;
+  void list(std::span<const Filter> filters, const Asker& asker, const TellListed& tell)
       EXCLUDES(reading_mutex_, mutex_);
   // The inodes of all of them, looked at by nobody.
   std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(reading_mutex_, mutex_);

@@ -10,11 +10,12 @@
 
 namespace kvcachefs::open_query_test {
 
-Result<std::string> refuse(std::string_view) {
+Result<void> refuse(std::string_view, AnswerText&) {
   return fail(EINVAL);
 }
-Result<std::string> echo(std::string_view query) {
-  return std::string(query);
+Result<void> echo(std::string_view query, AnswerText& text) {
+  text.add(query);
+  return {};
 }
 
 template <class T>
@@ -36,10 +37,12 @@ TEST(OpenQuery, NoCallWaitsForAnAnswer) {
   QueryBudget budget;
   OpenQuery query(budget, 1);
   ASSERT_EQ(code_of(query.add("what")), 0);
-  const auto slow = [&](std::string_view) -> Result<std::string> {
+  const auto slow = [&](std::string_view, AnswerText& text) -> Result<void> {
     EXPECT_EQ(code_of(query.add("more")), EBUSY);
     EXPECT_EQ(code_of(query.read(0, 10, echo)), EBUSY);
-    return "answer";
+    text.add("wer");
+    text.begin_with("ans");
+    return {};
   };
   EXPECT_EQ(query.read(0, 10, slow).value_or(""), "answer");
   EXPECT_EQ(query.read(3, 10, refuse).value_or(""), "wer");
@@ -74,6 +77,46 @@ TEST(OpenQuery, TakesNothingOnceItHasFailedOrIsClosed) {
   open.pop_back();
   open.pop_back();
   EXPECT_EQ(code_of(OpenQuery(budget, 1).add(large)), 0);
+}
+
+TEST(OpenQuery, AnAnswerEndsWhereItsUserHasNoRoom) {
+  QueryBudget budget;
+  OpenQuery query(budget, 1);
+  ASSERT_EQ(code_of(query.add("what")), 0);
+  uint64_t bytes = 0;
+  const std::string line(10'000, 'x');
+  const auto endless = [&](std::string_view, AnswerText& text) -> Result<void> {
+    while (text.add(line) && bytes < 2 * QueryBudget::kMostOfUser) bytes += line.size();
+    return {};
+  };
+  EXPECT_EQ(code_of(query.read(0, 10, endless)), EDQUOT);
+  EXPECT_LE(bytes, QueryBudget::kMostOfUser);
+  EXPECT_TRUE(QueryBudget::Part(budget, 1).set(QueryBudget::kMostOfUser)) << "all of it is given back";
+}
+
+TEST(OpenQuery, ALongAnswerIsReadInParts) {
+  QueryBudget budget;
+  OpenQuery query(budget, 1);
+  std::string expected = "head\n";
+  const auto numbers = [&](std::string_view, AnswerText& text) -> Result<void> {
+    for (int i = 0; i < 30'000; ++i) {
+      const std::string line = std::to_string(i) + "\n";
+      expected += line;
+      text.add(line);
+    }
+    text.begin_with("head\n");
+    return {};
+  };
+  ASSERT_EQ(code_of(query.add("what")), 0);
+  std::string answer;
+  for (size_t size = 1;; size = size * 3 + 7) {
+    const std::string part = query.read(answer.size(), size, numbers).value_or("");
+    if (part.empty()) break;
+    answer += part;
+  }
+  EXPECT_EQ(answer, expected);
+  EXPECT_TRUE(QueryBudget::Part(budget, 1).set(QueryBudget::kMostOfUser - expected.size()));
+  EXPECT_FALSE(QueryBudget::Part(budget, 1).set(QueryBudget::kMostOfUser - expected.size() + 1));
 }
 
 TEST(QueryBudget, AFewUsersDoNotKeepTheOthersFromAsking) {

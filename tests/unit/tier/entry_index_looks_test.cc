@@ -28,7 +28,7 @@ TEST_F(EntryIndexTest, NoLockIsHeldDuringALook) {
   };
   EXPECT_TRUE(index_->match("", tokens, asker_with(look)).empty());
   EXPECT_EQ(looks, 200);
-  EXPECT_TRUE(index_->list({&filter, 1}, asker_with(look)).empty());
+  EXPECT_TRUE(listed({&filter, 1}, asker_with(look)).empty());
   EXPECT_EQ(looks, 400);
   const auto end_at_once = [&](const std::string& name) {
     ended_ = true;
@@ -36,7 +36,7 @@ TEST_F(EntryIndexTest, NoLockIsHeldDuringALook) {
   };
   looks = 0;
   EXPECT_TRUE(index_->match("", tokens, asker_with(end_at_once)).empty());
-  EXPECT_TRUE(index_->list({&filter, 1}, asker_with(end_at_once)).empty());
+  EXPECT_TRUE(listed({&filter, 1}, asker_with(end_at_once)).empty());
   EXPECT_LE(looks, 40);
 }
 
@@ -84,7 +84,7 @@ TEST_F(EntryIndexTest, WhatTheCallerMayNotReadIsNotLookedAt) {
   EXPECT_EQ(index_->match("", blocks({1, 2}), asker()).size(), 1u);
   EXPECT_EQ(looked_at, expected);
   const EntryIndex::Filter filter(Attribute::kAgent, "a");
-  EXPECT_EQ(index_->list({&filter, 1}, asker()).size(), 1u);
+  EXPECT_EQ(listed({&filter, 1}, asker()).size(), 1u);
   EXPECT_EQ(looked_at, expected);
   EXPECT_EQ(index_->similar({.model = "", .tokens = blocks({1, 2})}, asker()).blocks.size(), 2u);
   EXPECT_EQ(looked_at, expected);

@@ -244,16 +244,16 @@ TEST_F(EntryIndexTest, OthersHaveTheIndexWhileManyEntriesAreLookedAt) {
   const uint64_t first = ino("e0");
   std::thread other;
   const EntryIndex::Filter filter(Attribute::kAgent, "a");
-  (void)index_->list({&filter, 1}, asker_with([&](const std::string&) -> Result<struct stat> {
-                       if (looks++ == 0) {
-                         other = std::thread([&] {
-                           (void)index_->leaf_below(first);
-                           looks_then = looks;
-                         });
-                       }
-                       ::usleep(500);
-                       return fail(EACCES);
-                     }));
+  (void)listed({&filter, 1}, asker_with([&](const std::string&) -> Result<struct stat> {
+                 if (looks++ == 0) {
+                   other = std::thread([&] {
+                     (void)index_->leaf_below(first);
+                     looks_then = looks;
+                   });
+                 }
+                 ::usleep(500);
+                 return fail(EACCES);
+               }));
   other.join();
   EXPECT_EQ(looks, kEntries);
   EXPECT_LT(looks_then, kEntries / 2);
@@ -339,7 +339,7 @@ TEST_F(EntryIndexTest, AListIsWithoutTokens) {
   set("e", "tokens", bytes_of(blocks({1})));
   set("e", "agent", "a");
   const std::vector<EntryIndex::Filter> filters = {{Attribute::kAgent, "a"}};
-  const auto found = index_->list(filters, asker());
+  const auto found = listed(filters, asker());
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].second[Attribute::kAgent], "a");
   EXPECT_EQ(found[0].second.tokens.capacity(), 0u);
