@@ -125,7 +125,8 @@ TEST_F(EntryIndexModelTest, AgreesOverManyChanges) {
     const std::string agent = "a" + std::to_string(random() % 3);
     const EntryIndex::Filter filter(Attribute::kAgent, agent);
     std::set<std::string> listed, expected;
-    for (const auto& [found, metadata] : index_->list({&filter, 1}, asker())) listed.insert(found.name);
+    for (const auto& [found, metadata] : EntryIndexTest::listed({&filter, 1}, asker()))
+      listed.insert(found.name);
     for (const auto& [its, entry] : known)
       if (entry.agent == agent) expected.insert(its);
     ASSERT_EQ(listed, expected) << "step " << step;
