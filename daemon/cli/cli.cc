@@ -14,6 +14,7 @@
 #include "base/mountinfo.h"
 #include "base/sys.h"
 #include "base/sys_disk.h"
+#include "base/sys_process.h"
 #include "daemon/cli/arguments.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/mount_tree.h"
