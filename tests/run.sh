@@ -103,12 +103,12 @@ configure() {
   cmake --preset "$preset" ${unity:+"-DCMAKE_UNITY_BUILD=$unity"} >"$log" 2>&1 || { cat "$log" >&2; return 1; }
 }
 
-# Tests on mounts wait more than they compute, most of the time.
+# Tests on mounts wait more than they compute, half of the time and more.
 run_ctest() {
   local wrapper=()
   # ThreadSanitizer has its difficulties with the address layout of newer kernels.
   if [ "$preset" = tsan ]; then wrapper=(setarch -R); fi
-  "${wrapper[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j$((3 * $(nproc))) "$@"
+  "${wrapper[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j$((2 * $(nproc))) "$@"
 }
 
 if [ "$setup" = yes ]; then
