@@ -8,7 +8,7 @@
 namespace kvcachefs {
 namespace {
 
-// Of several mounts only the one that the process serves is looked at, because another's daemon may hang.
+// Among several mounts, only the one that the process serves is looked at, because another's daemon may hang.
 CliResult<std::string> mount_of_process(const std::vector<MountPoint>& mounts, pid_t process) {
   const std::string device = device_served_by(process);
   for (const std::string& root : find_kvcachefs_roots(mounts))

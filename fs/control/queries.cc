@@ -72,7 +72,7 @@ std::string_view told_if_cut(ReadableTree& tree) {
   return tree.work().is_cut() ? " more=maybe" : "";
 }
 
-// What is left of an answer when queries are to stop is none.
+// An answer that is cut off because queries are to stop is none.
 Result<void> unless_ended(const QueryWork& work) {
   if (work.is_cut() && work.has_ended()) return fail(ENOTCONN);
   return {};
@@ -134,7 +134,7 @@ void answer_names(ControlledPool& target, ReadableTree& tree, const NamesQuery& 
     if (here && query.pin.seconds > 0)
       if (const auto now = tree.readable(name); now && now->st_ino == here->first.ino)
         pinned += pin(target, query.pin, here->first);
-    // Of a name at which the work was cut off nothing is known.
+    // The name at which the work was cut off is not known.
     ended = !here && (!query.all || tree.work().is_cut());
     if (ended) continue;
     end_run(here ? tier_name(here->second) : "-");

@@ -42,7 +42,7 @@ class OpenQuery {
   // reads are ESTALE until the next write.
   void follows_another() EXCLUDES(mutex_);
   // All calls come with the rights of the open (fs/control_handles.h). EDQUOT: with this, and what is open,
-  // the user would take more than his share. EBUSY: a read is having the query answered; no call waits for
+  // the user would take more than a share. EBUSY: a read is having the query answered; no call waits for
   // that.
   Result<void> add(std::string_view text) EXCLUDES(mutex_);
   // The part of the answer at the offset. A client that reads on where it has written to gets the answer from

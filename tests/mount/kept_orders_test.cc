@@ -233,7 +233,7 @@ TEST_F(UnwrittenOrdersTest, AreSaidAfterTheirEffect) {
   EXPECT_EQ(pools(), (std::vector<std::string>{"p"}));
 }
 
-// What one value of a pool meets is not said of another.
+// Each value of a pool tells for itself.
 TEST_F(UnwrittenOrdersTest, AreToldFromThoseThatAreWritten) {
   change({"set", "p", "policy=lfu", "watermarks=50:60"});
   fail_writes("failing write a file 5");

@@ -152,7 +152,7 @@ TEST_F(AskerTest, ALookAtAnEntryIsInNobodysWay) {
   }
 }
 
-// Of entries that end at one place the newest 64 were considered.
+// No limit counts the unreadable entries at a place.
 TEST_F(AskerTest, EntriesThatACallerMayNotReadHideNone) {
   start();
   store_with("public", sequence(0, kBlock));

@@ -113,7 +113,7 @@ class Promoter {
   bool queue(uint64_t ino, int priority, Pending::Waiting waiting, bool ordered = false) REQUIRES(mutex_);
   PendingMap::iterator forget(PendingMap::iterator pending) REQUIRES(mutex_);
   void lacks_no_memory(Pending& pending) REQUIRES(mutex_);
-  // What an ordered request that was started may do about memory.
+  // The ways on for an ordered request that was started and lacks memory.
   enum class Turn : uint8_t { kTake, kWait, kDropped };
   Turn turn_of(uint64_t ino) const EXCLUDES(mutex_);
   void lacks_memory(uint64_t ino) EXCLUDES(mutex_);  // ordered requests behind it wait

@@ -230,7 +230,7 @@ class EntryIndex final : public EntryObserver {
   void drop(uint64_t ino) REQUIRES(mutex_);
   void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
   bool is_named(uint64_t ino, const std::string& name) const;  // whoever may see that
-  // What the index knows of an entry, for a look at it without the lock.
+  // The index knows this of an entry; a look without the lock needs it.
   struct Candidate {
     sys::Handle handle;
     uint32_t content_epoch = 0;
@@ -241,7 +241,7 @@ class EntryIndex final : public EntryObserver {
   std::vector<Candidate> candidates(std::span<const uint64_t> inodes, const Asker& asker) const
       EXCLUDES(mutex_);
   std::optional<Found> look_at(const Candidate& candidate, const Asker& asker) EXCLUDES(mutex_);
-  // What a match has looked at: an entry that may not be in the answer has no Found.
+  // The entries that a match has looked at: an entry that may not be in the answer has no Found.
   using LookedAt = std::unordered_map<uint64_t, std::optional<Found>>;
   // The longest prefix, as far as the looks say. Candidates that were not looked at count as usable or, not
   // `hopeful`, as unusable, and are added to `unknown`, as many as fit.

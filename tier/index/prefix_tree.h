@@ -54,7 +54,7 @@ class PrefixTree {
     size_t first_token, end_token;  // of the query
   };
   enum class Use : uint8_t { kUse, kSkip, kStop };
-  // What an entry is to the caller, as far as its access tells.
+  // The relation of an entry to the caller, as far as its access tells.
   enum class Whose : uint8_t { kUnreadable, kAnothers, kOwn };
   using WhoseIs = std::function<Whose(const Access&)>;
   // The entries that hold the query's tokens from its first on, without a gap, each as far as any there does.

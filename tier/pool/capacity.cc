@@ -153,7 +153,7 @@ uint64_t Capacity::pressure_bytes(bool even_over) {
   const uint64_t low = std::min(size / 100 * marks.low_percent, high - std::min(high / 8, expected));
   const uint64_t excess = even_over ? 0 : shares_.excess().data_bytes;
   const uint64_t taken = now.data_bytes() - std::min(now.data_bytes(), excess);
-  // What is reserved for a larger entry comes back when a small entry is closed: for that none leaves.
+  // No entry leaves for a reservation: its bytes come back when the writer closes the file.
   const uint64_t used = taken - std::min(taken, writers_.reserved_bytes());
   if (even_over && used > high) evicting_ = true;
   if (even_over && used <= low) evicting_ = false;

@@ -1,4 +1,4 @@
-// What a query of an EntryIndex looks at, and what it keeps from others meanwhile.
+// A query of an EntryIndex: the entries that it looks at, and what it keeps from others meanwhile.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 

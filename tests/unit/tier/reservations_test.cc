@@ -89,7 +89,7 @@ TEST_F(ReservationsTest, WithoutRoomThereIsNone) {
   EXPECT_EQ(counters_.reservation_failures, 1u);
 }
 
-// What is reserved may never be written: for that no other entry leaves.
+// No entry leaves for a reservation, which may never be written.
 TEST_F(ReservationsTest, WithLittleRoomThereIsLess) {
   const UniqueFd other = make("other");
   ASSERT_TRUE(sys::allocate(other.get(), 0, 0, 28 * kMiB));
