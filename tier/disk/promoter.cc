@@ -134,7 +134,13 @@ bool Promoter::give_up(uint64_t ino, uint64_t now_ms) {
 
 Promoter::PendingMap::iterator Promoter::forget(PendingMap::iterator pending) {
   lacks_no_memory(pending->second);
-  if (pending->second.ordered && --ordered_pending_ == 0) ordered_.clear();
+  if (pending->second.ordered) {
+    if (ordered_pending_ == 1) {
+      ++orders_ended_;
+      ordered_.clear();
+    }
+    --ordered_pending_;
+  }
   return pending_.erase(pending);
 }
 

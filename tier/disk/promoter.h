@@ -67,6 +67,9 @@ class Promoter {
   void order(std::vector<Order> orders, std::span<const uint64_t> found) EXCLUDES(mutex_);
   // True if an order that is under way names the entry: no order evicts it.
   bool is_ordered(uint64_t ino) const EXCLUDES(mutex_);
+  // How often the last order that was under way has ended. By then its lanes demand no memory for it: an
+  // evictor that saw their demands before asks the room again before it evicts what is not ordered any more.
+  uint64_t orders_ended() const { return orders_ended_; }
   using ReadWaiter = std::move_only_function<void(Result<std::span<const std::byte>>)>;
   // read() reads bytes of an entry that is cold and held (SpillStore::hold); fewer at the content's end.
   void read(CatalogContent content, uint64_t offset, size_t size, ReadWaiter waiter) EXCLUDES(mutex_);
@@ -147,6 +150,7 @@ class Promoter {
   PendingMap pending_ GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> ordered_ GUARDED_BY(mutex_);  // named by the orders that are under way
   std::atomic<size_t> ordered_pending_{0};                   // changes under mutex_
+  std::atomic<uint64_t> orders_ended_{0};                    // the same
   std::set<Place> lacking_ GUARDED_BY(mutex_);
   uint64_t starts_ GUARDED_BY(mutex_) = 0;
   std::map<int, std::deque<uint64_t>, std::greater<>> queue_ GUARDED_BY(mutex_);

@@ -86,7 +86,10 @@ bool PromoterLane::may_move() const {
 
 void PromoterLane::begin_moving(Jobs::iterator job) {
   drop_demand(*job);
-  if (job->ordered) promoter_.has_memory(job->task.ino);
+  if (job->ordered) {
+    kept_demand_.reset();  // poll_room() makes it anew where an order still lacks memory
+    promoter_.has_memory(job->task.ino);
+  }
   moving_bytes_ += job->data_bytes;
   job->end_bytes = rounded_up(job->task.content.size_bytes, promoter_.store_.device().alignment_bytes());
   jobs_.splice(jobs_.end(), waiting_, job);

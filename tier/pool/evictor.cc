@@ -83,6 +83,10 @@ bool Evictor::more_to_come() {
          surroundings_.listener->is_behind(number_);
 }
 
+uint64_t Evictor::orders_ended() const {
+  return disk_.tier() != nullptr ? disk_.tier()->promoter.orders_ended() : 0;
+}
+
 bool Evictor::awaits_over() {
   if (surroundings_.listener->is_behind(number_)) return true;
   const Owners over = entries_.shares().over();
@@ -111,6 +115,7 @@ Evictor::Next Evictor::after_nothing(Effort& effort, bool writer_waits, bool mor
 
 bool Evictor::make_room() {
   Room& room = capacity_.room();
+  uint64_t ended = orders_ended();
   uint64_t pressure = capacity_.pressure_bytes();
   if (pressure == 0) {
     awaits_over_since_ms_ = 0;
@@ -124,6 +129,11 @@ bool Evictor::make_room() {
   while (pressure > 0) {
     if (now_ns() - begun_ns > kRoundNs) return true;
     const bool even_over = effort.over_alone || !any_over;
+    if (const uint64_t before = std::exchange(ended, orders_ended()); before != ended) {
+      pressure = capacity_.pressure_bytes(even_over);
+      continue;
+    }
+    effort.orders_ended = ended;
     const bool outruns = capacity_.writer_outruns(even_over);
     const bool writer_waits = waits_in(room, effort.over_alone) || outruns;
     effort.disk_is_busy = disk_.is_busy(pressure);
@@ -209,7 +219,8 @@ Evictor::Attempt Evictor::evict_entry(EntryTable::Shard& shard, Entry& entry, Ef
   const bool clean = entry.tier == Entry::Tier::kClean;
   const auto age_ms = static_cast<uint32_t>(now_coarse_ms()) - entry.kernel.looked_up_ms;
   const bool is_spared =
-      effort.spares_ordered && disk_.tier() != nullptr && disk_.tier()->promoter.is_ordered(entry.policy.ino);
+      effort.spares_ordered && disk_.tier() != nullptr &&
+      (disk_.tier()->promoter.is_ordered(entry.policy.ino) || orders_ended() != effort.orders_ended);
   if (is_spared || (!effort.even_recent && age_ms < Parked::kRecentMs) || (effort.clean_alone && !clean)) {
     parked_.park(entry, true);
     return Attempt::kBusy;

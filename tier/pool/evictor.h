@@ -72,6 +72,7 @@ class Evictor : DiskPart {
     bool disk_is_busy = false;    // the disk is asked for nothing more
     bool clean_alone = false;     // evicts clean entries only: to make room on the disk
     bool spares_ordered = false;  // spares entries that a prefetch order has found in memory or brought
+    uint64_t orders_ended = 0;    // Promoter::orders_ended() when the memory that is lacking was looked up
     bool over_alone = false;      // evicts entries only of those who are over their shares
   };
 
@@ -85,6 +86,7 @@ class Evictor : DiskPart {
   Next after_nothing(Effort& effort, bool writer_waits, bool more);
   // Those who are over their shares have entries that can leave in a moment: until then no others do.
   bool awaits_over();
+  uint64_t orders_ended() const;  // of the pool's promoter
   static bool waits_in(const Room& room, bool over_alone);
   // Those who are over their shares leave first.
   Attempt evict_one(Effort effort, EvictResult& result);

@@ -48,6 +48,7 @@ class ColdFiles final : public test::IdleResidency {
     return arena_.usage().free_bytes + only_looks_free - (even_promised ? 0 : promised);
   }
   uint64_t memory_bytes() const override { return arena_.usage().size_bytes; }
+  uint64_t kept_from_orders_bytes() const override { return kept_from_orders; }
   void wake_evictor() override { ++evictor_woken; }
   static std::string name_of(uint64_t ino) { return std::to_string(ino); }
 
@@ -57,6 +58,7 @@ class ColdFiles final : public test::IdleResidency {
   int flags = O_RDWR;  // with which the files are opened
   uint64_t only_looks_free = 0;
   uint64_t promised = 0;
+  uint64_t kept_from_orders = 0;
   int evictor_woken = 0;
 
  private:
@@ -285,6 +287,27 @@ TEST_F(PromoterMemoryTest, AnOrderThatLacksMemoryEndsWhatIsBehindIt) {
   EXPECT_EQ(outcome_of(open), Kind::kPromoted);
   EXPECT_EQ(outcome_of(guess), Kind::kNoMemory);
   EXPECT_FALSE(promoter_->is_ordered(1)) << "the order has ended";
+}
+
+// What it found and brought is not spared any more then, and would be evicted for the sake of what is over.
+TEST_F(PromoterMemoryTest, AnOrderDemandsNoMemoryWhenItHasEnded) {
+  set_memory(4 * kUnitBytes);
+  pool_->kept_from_orders = kUnitBytes;
+  std::vector<uint64_t> demands;
+  std::vector<Promoter::Order> orders;
+  for (const uint64_t ino : {1, 2, 3}) {
+    pool_->contents[ino] = put(2);
+    orders.push_back({ino, -static_cast<int>(ino), [&](const PromoteOutcome&) {
+                        if (!promoter_->is_ordered(1)) demands.push_back(wanted(Whose::kPromotion));
+                      }});
+  }
+  promoter_->order(std::move(orders), {});
+  ASSERT_TRUE(step_until([&] { return wanted(Whose::kPromotion) == 5 * kUnitBytes; }));
+  EXPECT_EQ(promoter_->orders_ended(), 0u);
+  pool_->memory_room().nothing_to_evict(Whose::kPromotion);
+  ASSERT_TRUE(step_until([&] { return !demands.empty(); }));
+  EXPECT_EQ(demands, std::vector<uint64_t>{0}) << "of the last of them";
+  EXPECT_EQ(promoter_->orders_ended(), 1u);
 }
 
 }  // namespace kvcachefs::promoter_memory_test
