@@ -74,7 +74,7 @@ prepare_source() {
   sed -i "1s/.*/kvcachefs ($wanted+deb$number) $release; urgency=medium/" "$work/source/tree/debian/changelog"
 }
 
-# What runs in the root. What has to be fetched is fetched before the build, which has no network.
+# The commands that run in the root. They fetch all packages before the build, which has no network.
 in_root='
   set -eu
   umask 022
@@ -119,7 +119,7 @@ look='
   runuser -u looker -- lintian $suppressed --pedantic --info --show-overrides \
     --fail-on error,warning,info,pedantic /home/looker/result/*.changes'
 
-# Without -g, which would make a package of its own, and without -O2, which takes most of the time: what is built is thrown away.
+# Without -g, whose output would be a package of its own, and without -O2, which takes most of the time: these packages are thrown away.
 build_here() {
   local release=$1
   (cd "$work/source/tree" && DEB_BUILD_OPTIONS="noautodbgsym noopt parallel=$(nproc)" DEB_CXXFLAGS_APPEND=-g0 DEB_CFLAGS_APPEND=-g0 \

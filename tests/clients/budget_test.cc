@@ -126,8 +126,8 @@ TEST(BudgetOfAPool, NineteenTwentiethsOfItStay) {
                     {"marks", "size=128M,watermarks=40:60", {test::kMiB}}});
 }
 
-// The memory that is reserved for a large entry and given back at the close of a small one moves no other
-// out.
+// Memory that is reserved for a large entry, and given back when a small one is closed, evicts no other
+// entry.
 TEST(BudgetOfAPool, NineteenTwentiethsOfItStayInEntriesOfMixedSizes) {
   KVCACHEFS_NEED_DAEMON();
   if (test::every_pool_spills()) GTEST_SKIP() << "the disks of the harness are larger";

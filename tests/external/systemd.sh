@@ -1,7 +1,7 @@
 #!/bin/bash
 # packaging/systemd/kvcachefs.service under a systemd of its own (own_systemd.sh), hardened as it is: disks that come late, readiness,
 # what clients and administrators do, the metrics by their unit, reload, the death of the serving process, of the supervisor, a hang of
-# it, and the end. What is in memory and on the disk has to outlive all but the last. Then a wrong configuration, and last the same
+# it, and the end. The content of memory and disk has to outlive all but the last. Then a wrong configuration, and last the same
 # service over io_uring, if the kernel has it.
 #
 # usage: tests/external/systemd.sh [DIRECTORY-OF-PROGRAMS]; as root; needs systemd, whichever process is PID 1 outside.
@@ -148,7 +148,7 @@ for pool in p device; do
 done
 check 'the descriptors are kept' until_true 10 test "$(property NFileDescriptorStore)" = 3
 
-# What clients do.
+# The calls of clients.
 check 'a user stores an entry' as_user sh -c "echo bytes >$mount/p/users && chmod 4710 $mount/p/users"
 check 'with the bits that he gave it' equal "$(attributes p/users)" '4710 1234:1234'
 check 'an owner is changed' ns chown 1235:1236 "$mount/p/users"
@@ -167,7 +167,7 @@ check 'entries are pinned' tool pin "$mount/p/users"
 check 'a pipe is made' ns mkfifo "$mount/p/pipe"
 check 'no device is' ns sh -c "! mknod $mount/p/null c 1 3 2>/dev/null"
 
-# What administrators do.
+# The orders of administrators.
 check 'a pool is made' tool create made --size 64M --spill "$work/made.spill" --spill-size 128M
 check 'with its file' test -s "$work/made.spill"
 check 'one without a disk' tool create plain --size 32M
@@ -274,7 +274,7 @@ check 'nor is it tried again' equal "$(property ActiveState) $(property NRestart
 mv "$work/right" "$work/kvcachefs.toml"
 
 if [ "$(cat /sys/module/fuse/parameters/enable_uring 2>/dev/null)" = Y ]; then
-  # What was made before has disks, and lasts.
+  # The pools that were created before have disks and are kept, so this configuration keeps no state.
   printf 'io_uring = true\nstate_dir = "none"\n[pools.p]\nsize = "64M"\n' >"$work/kvcachefs.toml"
   check 'over io_uring it starts' control start kvcachefs
   check 'with it' equal "$(stat_value transport)" io_uring

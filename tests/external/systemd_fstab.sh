@@ -2,7 +2,7 @@
 # Pools of /etc/fstab under a systemd of its own (own_systemd.sh), by mount units: where their daemon lives, that it outlives
 # the mount unit that started it, that the mount table and those who look for what keeps a mount busy know it, and its end.
 #
-# What is installed beside the unit is looked at, too.
+# The files that are installed beside the unit are checked, too.
 #
 # usage: tests/external/systemd_fstab.sh [DIRECTORY-OF-PROGRAMS]; as root; needs systemd, whichever process is PID 1 outside.
 set -euo pipefail
@@ -82,7 +82,7 @@ check 'it is upgraded' ns "$work/bin/kvcachefs" --mount /run/kvcachefs/mount upg
 check 'and is the same process' equal "$(supervisor_pid)" "$supervisor"
 check 'in the same place' in_its_slice "$supervisor"
 
-# What keeps a mount busy has a name.
+# The process that keeps a mount busy is named.
 ns bash -c "exec -a holder sleep 600 <$work/b/entry" &
 started+=($!)
 holder_is_there() { holder=$(ns pgrep -f '^holder 600'); }

@@ -53,8 +53,8 @@ class ControlReadsTest : public ::testing::Test {
     for (int i = 0; i < 10; ++i)
       ASSERT_EQ(error_name(store(mount_->path() + "/entry" + std::to_string(i), "content")), "ok");
   }
-  // start_reader() starts a process that reads the file and exits with 0 if it could. As root it has no
-  // capability.
+  // start_reader() starts a process that reads the file and exits with 0 if it could. The process has no
+  // capability, even as root.
   void start_reader(const std::string& file, uid_t uid = kNobody) {
     const pid_t reader = ::fork();
     if (reader == 0) {
@@ -156,7 +156,7 @@ TEST_F(ControlReadsTest, OneUsersLongReadIsNotInAnothersWay) {
   EXPECT_TRUE(exists(paused_)) << "it is still under way";
 }
 
-// Root of a container has the same user number, and more users than there are gatherers may read.
+// Root of a container has the administrator's uid, and more users may read than there are worker threads.
 TEST_F(ControlReadsTest, NobodysLongReadsAreInTheAdministratorsWay) {
   start({"p:size=64M", "q:size=64M"}, "hang_after=30");
   std::string orders;
@@ -165,7 +165,7 @@ TEST_F(ControlReadsTest, NobodysLongReadsAreInTheAdministratorsWay) {
   for (int i = 0; i < 2; ++i) start_reader(mount_->control("numa"), 0);
   ASSERT_TRUE(eventually([&] { return exists(paused_); }));
   for (uid_t user = 1; user <= ControlReads::kWorkers; ++user) start_reader(mount_->control("numa"), user);
-  // Else the administrator's own read might come to the last of the orders.
+  // Otherwise the administrator's own read might meet the last `pause survey`.
   const std::string taken = fault_file_ + ".taken";
   ASSERT_TRUE(eventually([&] { return !exists(fault_file_) && !exists(taken) && !exists(fault_file_); }));
   const auto read = [&] { return load(mount_->control("size", "q")) + load(mount_->control("stats", "q")); };

@@ -164,7 +164,7 @@ class Sitter {
 };
 
 TEST_F(DirectoriesTest, WhatSomebodyHoldsStays) {
-  // With the sticky bit the first 64 of each owner's that could leave stay.
+  // With the sticky bit, the first 64 directories of each owner that could leave stay.
   start_pool(std::string(kSmallPool) + ",mode=0755");
   const std::vector<std::string> names = {"open",  "path",    "cwd",  "watched",
                                           "bound", "mounted", "free", "probed"};
@@ -282,7 +282,7 @@ class DirectoriesOnDiskTest : public DirectoriesTest {
  protected:
   // The pool has 4,505 inodes, and entries leave its disk, too.
   void start_with_disk() { start({.size = "1M", .spill_size = "16M"}); }
-  // Of a user's directories in the pool's root, which has the sticky bit, some stay: the first that the
+  // Some of a user's directories in the pool's root, which has the sticky bit, stay: the first that the
   // evictor comes to, in any order after a start.
   void expect_few_left(char first_letter) {
     const auto names = list(mount().path());
@@ -352,8 +352,8 @@ TEST_F(DirectoriesTest, NobodyTakesTheDirectoryOfAnother) {
   EXPECT_EQ(as_user(kTenant, kTenant, [&] { return store(key, "secret"); }), 0);
 }
 
-// Directories in which a name was looked for in vain, as a cache is asked for what it has not got, leave as
-// others do once nobody waits.
+// Directories in which a name was looked up in vain, as at a cache miss, leave as others do once no request
+// waits.
 TEST_F(DirectoriesTest, ProbedOnesLeaveToo) {
   start_pool(kSmallPool);
   for (int i = 0; i < kMoreThanFit; ++i) {
@@ -361,7 +361,7 @@ TEST_F(DirectoriesTest, ProbedOnesLeaveToo) {
     (void)::mkdir(name.c_str(), 0755);
     (void)exists(name + "/none");
   }
-  // They leave from less than an eighth of the inodes on until a quarter is free, perhaps several times.
+  // Directories leave when an eighth of the inodes is free, until a quarter is free, perhaps several times.
   EXPECT_TRUE(eventually([&] { return free_inodes() >= 5734 / 8; })) << free_inodes() << " inodes are free";
   EXPECT_GT(stat("directories_reclaimed"), kMoreThanFit - 5734);
   EXPECT_EQ(error_name(store(path("entry"), "content")), "ok");

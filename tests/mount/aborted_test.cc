@@ -78,7 +78,7 @@ TEST_F(AbortedTest, ADirectoryThatIsInUseIsBoundAgain) {
   EXPECT_EQ(mounts_below(a).size(), 1u);
 }
 
-// What lies below would take writes of clients, and the next mount would hide them.
+// The directory below would take the writes of clients, and the next mount would hide them.
 TEST_F(AbortedTest, NobodySeesTheDirectoryBelow) {
   start();
   const std::string a = bind("p", "a");
@@ -222,8 +222,8 @@ TEST_F(AbortedTest, WhatIsOpenGoesOnPastTheDaemon) {
   mapping->data()[5] = 'w';
   EXPECT_EQ(read_file(map).substr(0, 8), "mmmmmwmm");
   EXPECT_EQ(difference(3, read_file(written)), "") << "it is there while it is written";
-  // What is in use does not leave: neither what is written, nor what is read, nor what is mapped. The kernel
-  // tells of a file that is closed after close(2) has returned.
+  // An entry in use does not leave, whether it is written, read or mapped. The kernel reports the close of a
+  // file after close(2) has returned.
   const auto are_open = [&](int64_t number) {
     return mount().stat_value("open_entries", "p") == number &&
            mount().stat_value("open_entries", "q") == number;
@@ -245,7 +245,7 @@ TEST_F(AbortedTest, WhatIsOpenGoesOnPastTheDaemon) {
   expect_entry(entry());
   EXPECT_TRUE(eventually([&] { return are_open(1); }));
   ASSERT_EQ(::pwrite(writer.fd(), "still", 5, 0), 5);
-  // Closed, each is an entry like any other. The daemon hears nothing of it, and finds it out.
+  // Once closed, each is an entry like any other. No request reports the close, and the daemon finds it out.
   writer.close();
   nameless.close();
   mapping.reset();

@@ -321,7 +321,7 @@ TEST_F(CliMountTest, WritesTheMetricsForACollector) {
   EXPECT_FALSE(exists(file));
 }
 
-// The kernel has requests wait that the daemon has not taken.
+// Requests that a stopped daemon has not taken wait in the kernel.
 TEST_F(CliMountTest, NoMetricsWhileTheDaemonHangs) {
   mount().stop_killing();
   const Listener listener(mount().root());

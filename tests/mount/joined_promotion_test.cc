@@ -1,5 +1,5 @@
 // Promotions that begin for one purpose and are joined for another: a prefetch may do without memory, and a
-// truncation may not. Also which of the entries of an order get the memory.
+// truncation may not. Also the choice of the ordered entries that get memory.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,13 +35,14 @@ class JoinedPromotionTest : public FaultedTierTest {
     ASSERT_EQ(::write(order.fd(), (name + "\n").data(), name.size() + 1),
               static_cast<ssize_t>(name.size() + 1));
   }
-  // A value of .pool/prefetch.
+  // Returns a value of .pool/prefetch.
   int64_t progress(const std::string& what) {
     return std::stoll(parse_stats(read_file(mount().control("prefetch"))).at(what));
   }
 };
 
-// Three times the memory is ordered, and the higher half of the memory is there already.
+// The order names three times as many entries as fit in memory. The entries of the highest priorities, half
+// of those that fit, are in memory already.
 TEST_F(JoinedPromotionTest, AnOrderBringsTheHighestPrioritiesThatFit) {
   start({.more = "prefetch=off"});
   const int count = 96, found = 16;

@@ -111,7 +111,7 @@ class KeptOrdersTest : public KeptSettingsFixture,
 class UnwrittenOrdersTest : public KeptSettingsFixture {
  protected:
   void fail_writes(const std::string& line) { std::ofstream(fault_file()) << line << "\n"; }
-  // What the pools are, and what a start would make of them.
+  // The present settings of the pools, and the file from which a start would set them.
   std::string state() {
     std::string text = read_file(file());
     for (const std::string& pool : pools())
@@ -233,7 +233,7 @@ TEST_F(UnwrittenOrdersTest, AreSaidAfterTheirEffect) {
   EXPECT_EQ(pools(), (std::vector<std::string>{"p"}));
 }
 
-// Each value of a pool tells for itself.
+// Each value of a pool has an origin of its own.
 TEST_F(UnwrittenOrdersTest, AreToldFromThoseThatAreWritten) {
   change({"set", "p", "policy=lfu", "watermarks=50:60"});
   fail_writes("failing write a file 5");
@@ -246,13 +246,13 @@ TEST_F(UnwrittenOrdersTest, AreToldFromThoseThatAreWritten) {
   ::unlink(fault_file().c_str());
   change({"set", "q", "policy=lfu"});
   EXPECT_EQ(get("p", "mode"), "0750 set");
-  // A value that was written, and then another that was not.
+  // A value was written, and then another was not.
   fail_writes("fail write a file 5 1");
   EXPECT_NE(cli({"set", "p", "policy=fifo"}).exit_code, 0);
   EXPECT_EQ(get("p", "policy"), "fifo set_not_kept");
   EXPECT_EQ(get("p", "watermarks"), "50:60 set");
   EXPECT_EQ(get("q", "policy"), "lfu set");
-  // By a process that has taken over, too, until it has written it.
+  // A process that has taken over says the same until it has written the value.
   fail_writes("failing write a file 5");
   mount_->kill_server(false, std::chrono::milliseconds(0));
   EXPECT_EQ(get("p", "policy"), "fifo set_not_kept");

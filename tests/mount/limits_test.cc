@@ -25,7 +25,7 @@ constexpr int kThreads = 4;
 
 class LimitsTest : public FaultedTierTest {
  protected:
-  // A pool of which every empty directory that nobody uses may leave.
+  // A pool in which every empty directory that is not in use may leave.
   void start_limited(const std::string& limits) { start_pool("p:size=64M,mode=0755," + limits); }
   void a_minute_is(int milliseconds) { arm("failing directory rest " + std::to_string(milliseconds) + "\n"); }
 
@@ -102,7 +102,7 @@ TEST_F(LimitsTest, WhereNoEntryCanLeaveTheCreatorIsTold) {
   EXPECT_EQ(error_name(create("e1")), "ok") << "it is there";
   EXPECT_EQ(error_name(create("e1", O_EXCL)), "EEXIST");
   EXPECT_EQ(error_name(error_of(::mknod(path("e1").c_str(), S_IFREG | 0644, 0))), "EEXIST");
-  // What is no entry needs no place.
+  // A name that is no entry needs no place.
   EXPECT_EQ(error_name(error_of(::link(path("e1").c_str(), path("link").c_str()))), "ok");
   EXPECT_EQ(error_name(error_of(::symlink("e1", path("symlink").c_str()))), "ok");
   EXPECT_EQ(error_name(error_of(::mknod(path("pipe").c_str(), S_IFIFO | 0644, 0))), "ok");
@@ -227,7 +227,7 @@ class Crowd {
 TEST_F(LimitsTest, CountsAreTrueWhateverCrowdsDo) {
   start_limited("max_entries=60,max_directories=40");
   a_minute_is(1);
-  // Who makes what there is no place for may be told so: what leaves is taken by others, too.
+  // A create may fail for want of a place, because other clients take freed places, too.
   Crowd crowd(mount().path(), [](int error) { return error == ENOSPC || error == ENOENT; });
   for (int round = 0; round < 20; ++round) {
     const int seen = crowd.rounds();

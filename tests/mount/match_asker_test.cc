@@ -1,5 +1,5 @@
-// Who asks `.pool/match`, and what is beyond all reason: a query is answered to its author, with the author's
-// rights, and delays and kills nothing.
+// The callers of `.pool/match`, and queries beyond all reason: a query is answered to its author, with the
+// author's rights, and neither delays other calls nor kills the daemon.
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/capability.h>
@@ -49,7 +49,7 @@ class AskerTest : public MatchTest {
   }
 };
 
-// Where mapped ids are allowed the kernel does not tell who asks.
+// Where mapped ids are allowed, the kernel does not report the user of a query.
 TEST_F(AskerTest, AUserIsToldOfHisOwn) {
   start();
   for (const auto& [name, mode] : std::map<std::string, mode_t>{{"his", 0600}, {"not_his", 0044}}) {
@@ -89,7 +89,7 @@ TEST_F(AskerTest, ADescriptorIsNoAuthority) {
   EXPECT_EQ(as_user(kNobody, kNobody, [&] { return writes(open.fd()); }), EACCES) << "after a takeover, too";
 }
 
-// By the time at which such a request is answered its thread may have executed another program.
+// The thread of an asynchronous request may execute another program before the request is answered.
 TEST_F(AskerTest, NoRequestIsAsynchronous) {
   start();
   store_of("e");
@@ -115,7 +115,7 @@ TEST_F(AskerTest, NoRequestIsAsynchronous) {
   ASSERT_EQ(::syscall(SYS_io_destroy, context), 0);
 }
 
-// Root of a container has the same number.
+// Root of a container has the same uid as the administrator.
 TEST_F(AskerTest, TheAdministratorsQueriesHaveAShareOfTheirOwn) {
   start();
   store_of("e");
@@ -166,13 +166,13 @@ TEST_F(AskerTest, EntriesThatACallerMayNotReadHideNone) {
   EXPECT_EQ(matched_tokens(kNobody, sequence(0, kBlock)), 16);
   EXPECT_EQ(matched_tokens(kNobody, sequence(500, kBlock)), 16);
   EXPECT_EQ(matched_tokens(kNobody - 1, sequence(500, kBlock)), 0);
-  // Its mode says otherwise from now on.
+  // The change of the mode makes a private entry readable.
   ASSERT_EQ(::chmod(path("private3").c_str(), 0644), 0);
   ASSERT_EQ(::unlink(path("public").c_str()), 0);
   EXPECT_EQ(matched_tokens(kNobody, sequence(0, kBlock)), 16);
 }
 
-// Whoever could have an entry of his own found after another's private one could guess its tokens.
+// A user whose own entry was found after another user's private entry could guess the private tokens.
 TEST_F(AskerTest, AnEntryAfterAPrivateOneTellsNothingOfIt) {
   start();
   store_with("private", sequence(0, kBlock), {}, 0600);

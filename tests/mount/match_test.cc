@@ -267,7 +267,7 @@ TEST_F(MatchTest, ARunOfManyNamesIsThatOfAFew) {
     EXPECT_EQ(present_before("d/0"), "199") << "it is being written";
   }
   {
-    // What is replaced is always there.
+    // A name that is being replaced is always there.
     std::atomic<bool> ends = false;
     std::thread replacer([&] {
       const auto name = [&](size_t i) { return path("d/" + std::to_string(i % kEntries)); };

@@ -43,7 +43,7 @@ class RemovedDiskTest : public FaultedTierTest {
   int64_t xstat(const std::string& name) { return mount().stat_value(name, "extra"); }
 };
 
-// What is open and unlinked of a removed pool with a disk tier: fsync, O_SYNC writes, closes.
+// An open, unlinked file of a removed pool with a disk tier: fsync, O_SYNC writes, closes.
 TEST_F(RemovedDiskTest, FsyncOfWhatIsOpenGoesOn) {
   start_pool("p:size=32M");
   make_pool();
@@ -113,7 +113,7 @@ TEST_F(RemovedDiskTest, APoolStaysWhileAnEntryIsServedFromItsDisk) {
   EXPECT_EQ(list(extra()), std::vector<std::string>());
 }
 
-// What was removed with the pool does not come back with its disk.
+// The entries that were removed with the pool do not come back with its disk.
 TEST_F(RemovedDiskTest, WhatWasRemovedStaysAway) {
   start_pool("p:size=32M");
   make_pool();
@@ -231,7 +231,8 @@ TEST_F(RemovedDiskTest, AFullRemovedPoolWithADiskKeepsNobodyWaiting) {
   write_in_full_removed_pool(true);
 }
 
-// What is removed without the disk is still on it: the pool stays until the disk has heard.
+// An entry that is removed while the disk is away is still on the disk: the pool stays until the catalog has
+// recorded the removal.
 TEST_F(RemovedDiskTest, APoolStaysWhileItsDiskIsAway) {
   start_pool("p:size=32M");
   make_pool();

@@ -124,7 +124,7 @@ TEST_F(ServingTest, UnmountsNoOtherMountThatHasItsDeviceNumber) {
   };
   std::vector<std::unique_ptr<Mount>> others;
   for (int attempt = 0; attempt < 40; ++attempt) {
-    // The lowest free number is given first, and before the other's own there is that of its pool.
+    // The kernel assigns the lowest free number, and the other mount's pool takes a number before that mount.
     auto lower = std::make_unique<PlainTmpfs>("size=1M");
     Mount mount;
     mount.stop_squeezing();
@@ -132,7 +132,7 @@ TEST_F(ServingTest, UnmountsNoOtherMountThatHasItsDeviceNumber) {
     ASSERT_EQ(::kill(mount.server_pid(), SIGSTOP), 0);
     ASSERT_EQ(::umount2(mount.root().c_str(), 0), 0);
     lower.reset();
-    // A mount of another test may be given the number meanwhile.
+    // A mount of another test may get the number meanwhile.
     others.push_back(std::make_unique<Mount>());
     Mount& other = *others.back();
     ASSERT_EQ(::kill(mount.server_pid(), SIGCONT), 0);

@@ -227,7 +227,8 @@ TEST_F(UpgradeTest, WithoutOneThereIsNoUpgrade) {
   EXPECT_NE(outcome.error.find("no supervisor"), std::string::npos) << outcome.error;
 }
 
-// In any order: the upgrade is done, or refused, or not told of; the pools are served all the same.
+// Whichever comes first, the upgrade is done, or refused, or its outcome is unknown, and the pools are
+// served.
 TEST_F(UpgradeAbortedTest, OfAConnectionThatIsAbortedInTheSameMoment) {
   Programs programs;
   start();
@@ -238,7 +239,7 @@ TEST_F(UpgradeAbortedTest, OfAConnectionThatIsAbortedInTheSameMoment) {
   programs.install_program(programs.real());
   for (int round = 0; round < 10; ++round) {
     Program upgrade({"kvcachefs", "--mount", mount().root(), "upgrade"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(round * 23));  // so that they meet elsewhere
+    std::this_thread::sleep_for(std::chrono::milliseconds(round * 23));  // so that they meet at another point
     ASSERT_NO_FATAL_FAILURE(abort());
     const Outcome outcome = upgrade.wait();
     // 3: the abort came before the order, when no daemon answered.

@@ -56,7 +56,7 @@ class EntryIndexTest : public PoolPartsTest {
     return result;
   }
 
-  // One that may read all, for one query.
+  // An asker that may read every entry, for one query.
   EntryIndex::Asker asker() { return asker_with(look_); }
   EntryIndex::Asker asker_with(EntryIndex::Look look) {
     work_.emplace([] {}, ended_);

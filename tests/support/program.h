@@ -35,8 +35,8 @@ class Program {
 
 Outcome run(const std::vector<std::string>& command);
 
-// SIGSTOP reaches the threads one after the other, and one of them may serve another request meanwhile.
-// Returns 0 when all have stopped, or the errno; ETIMEDOUT after 10 s.
+// Stops a process, and waits until all its threads have stopped: SIGSTOP reaches them one after the other,
+// and one of them may serve another request meanwhile. Returns 0, or the errno; ETIMEDOUT after 10 s.
 int stop_process(pid_t pid);
 
 }  // namespace kvcachefs::test

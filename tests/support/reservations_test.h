@@ -1,5 +1,5 @@
-// ReservationsTest: a pool's reservations, with files that a client writes. Of one thread. A failure fails
-// the test.
+// ReservationsTest: a pool's reservations, with files that a client writes. One thread. A failure fails the
+// test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kPart = 64 * kKiB;  // the least that a large page is split for
 inline constexpr uint16_t kPool = 3;
 
-// It keeps the inodes whose attributes have changed.
+// Records the inodes whose attributes have changed.
 struct Listener final : DiscardListener {
   std::vector<uint64_t> changed_inodes;
   void changed(uint16_t, uint64_t ino) override { changed_inodes.push_back(ino); }
@@ -60,7 +60,7 @@ class ReservationsTest : public test::ArenaTest {
     EXPECT_TRUE(capacity_->writers().open(ino_, 0, 0, capacity_->size_bytes()));
     return entry;
   }
-  // Nobody else uses the entries, so no shard is locked.
+  // No other thread uses the entries, so no shard is locked.
   Entry& entry_of(sys::Handle handle) NO_THREAD_SAFETY_ANALYSIS {
     return entries_.shard(handle.ino).find_or_make(handle.ino, handle.generation);
   }
