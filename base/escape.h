@@ -12,10 +12,10 @@ inline bool is_control(char character) {
 
 // \n and \t for a newline and a tab, \xHH for another control character; each of `further` gets a backslash.
 std::string escaped(std::string_view text, std::string_view further = {});
-// The same, at the end of `to`.
+// Appends the escaped text to `to`.
 void append_escaped(std::string& to, std::string_view text, std::string_view further = {});
-// A text with what escaped() has put for control characters and backslashes. A backslash that begins no
-// escape stays as it is, because most names with a backslash were never escaped.
+// Reverses escaped(). A backslash that begins no escape stays as it is, because most names with a backslash
+// were never escaped.
 std::string unescaped(std::string_view text);
 // The next field of a line, which leaves it, unescaped. A blank within a field has a backslash before it.
 // Empty: there is none.

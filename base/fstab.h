@@ -15,7 +15,7 @@ namespace kvcachefs {
 // would be made on the disk below it, and be hidden later. An fstab that cannot be read has none; an empty
 // path lies nowhere.
 Result<void> check_is_mounted(const std::filesystem::path& path);
-// The same for what a pool keeps on disks; the sentence names the pool.
+// Checks the spill path and the catalog path of a pool. The sentence of the error names the pool.
 Result<void> check_disks_are_mounted(std::string_view pool, const std::filesystem::path& spill,
                                      const std::filesystem::path& catalog);
 // For a test: another fstab, and other mounts.

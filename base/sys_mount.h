@@ -21,13 +21,14 @@ Result<UniqueFd> new_mount(const char* type,
                            std::initializer_list<std::pair<const char*, std::string>> options);
 // Attaches a copy at the target, above what is mounted there.
 Result<void> attach_mount(int copy, const std::string& target);
-// The copy takes the place of the topmost mount at the target, which is detached. Between the two nobody sees
-// what lies below, except before Linux 6.5 and where mounts are propagated in a way that forbids it.
+// The copy takes the place of the topmost mount at the target, which is detached. The directory below the
+// mounts is never visible in between, except before Linux 6.5 and where mount propagation forbids the
+// exchange.
 Result<void> replace_mount(int copy, const std::string& target);
 // Changes the flags of an attached copy (MS_RDONLY and others of mount(2)), all of them.
 Result<void> set_mount_flags(int copy, unsigned long flags);
-// Whether an attached mount shares mounts and unmounts below it with its copies (mount_namespaces(7)). One
-// that comes to share does so with copies that are made from then on.
+// Makes an attached mount shared or private (mount_namespaces(7)). A mount that becomes shared exchanges
+// mounts and unmounts below it with copies that are made after the call.
 Result<void> set_mount_shared(const std::string& mountpoint, bool shared);
 Result<void> set_mount_shared(int copy, bool shared);
 

@@ -40,7 +40,7 @@ struct Config {
   std::optional<int> oom_score_adj;  // empty: as it was inherited
   // Its members may do with a pool's control files what the pool's owner may; empty: no group may.
   std::optional<gid_t> control_group;
-  std::optional<bool> seal;  // the directory below the mount; empty: as whoever starts the daemon has it
+  std::optional<bool> seal;  // the directory below the mount; empty: on only under a service manager
   bool daemonize = false;
   std::vector<PoolOptions> pools;
 };

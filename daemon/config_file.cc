@@ -226,7 +226,7 @@ class KeptReader {
 Result<void> read_file(const std::filesystem::path& file, uint64_t memory_bytes, bool pools_alone,
                        Config& config, PoolOrigins& origins) {
   std::error_code error;
-  // toml++ would read a directory as an empty file, and wait for whoever writes to a FIFO.
+  // toml++ would read a directory as an empty file, and would wait for a writer of a FIFO.
   if (!std::filesystem::is_regular_file(file, error)) {
     return fail(EINVAL, fmt::format("--config: {} cannot be read{}", file.native(),
                                     std::filesystem::exists(file, error) ? ": it is no regular file" : ""));

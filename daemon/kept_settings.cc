@@ -40,7 +40,8 @@ Result<UniqueFd> open_directory(const std::string& file) {
   return sys::open_at(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
 }
 
-// The whole text; none if there is no file. What it says is done as root, so that others may not write to it.
+// Returns the whole text, or nullopt if there is no file. The daemon obeys the text as root, so no other user
+// may be able to write to the file.
 Result<std::optional<std::string>> read_text(int directory, const std::string& name) {
   auto fd = sys::open_at(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd && fd.error().code == ENOENT) return std::nullopt;
@@ -238,7 +239,8 @@ SettingOrigins::Answer KeptSettings::origin(const PoolOptions& present, std::str
   return {is_default ? Origin::kDefault : Origin::kConfigured, true};
 }
 
-// A write that failed leaves the older version. Where no file is kept, write() counts as done all the same.
+// After a failed write the file contains the older version. Without a file write() succeeds and writes
+// nothing.
 bool KeptSettings::is_value_written(std::string_view pool, std::string_view key,
                                     const std::string& value) const {
   const auto its = written_.kept.find(pool);
@@ -267,7 +269,7 @@ void KeptSettings::take_back(const PoolOptions& present, std::string_view key) {
   if (its == kept_.end()) return;
   const auto known = present_.find(present.name);
   const PoolOptions configured = configured_now(present);
-  // What else has come back with it, as the size_max does with the size.
+  // Another setting may have come back with this one, as size_max does with size.
   for (const PoolSetting& setting : pool_settings()) {
     const std::string value = setting.get(present);
     const bool has_changed = known != present_.end() && value != setting.get(known->second);
@@ -328,8 +330,8 @@ Result<void> KeptSettings::write_change(const Version& version) {
   return written;
 }
 
-// What another daemon or an editor has written since stays. The lock keeps another daemon from writing
-// between the look and the replacement.
+// If another daemon or an editor has written the file since, it stays as it is. The lock keeps another daemon
+// from writing between the look and the replacement.
 Result<void> KeptSettings::replace_file(const KeptPools& pools) {
   fault_point("settings to be written");
   if (!directory_) directory_ = open_directory(file_);

@@ -1,12 +1,12 @@
-// KeptSettings keeps what was changed of the pools while they served for the next start, in a file of the
-// state directory, one for each mount point: values that were set, pools that were made, and configured pools
-// that were deleted. They go over the configuration. Any thread, but for read() and over(), which a start
-// calls. Failure: a file that cannot be read, is wrong or was cut short, or that another user may write to,
-// is EINVAL or the errno and one line that names it, and stays as it is. may_change() refuses an order while
-// the file cannot be written, or another process has written it since; a change that took effect without
-// being written down is logged, and stands in the `settings` of its pool. A key that is not known is no
-// failure, because an older program is to start with the file of a newer one: it stays in the file, and
-// tell() warns of it.
+// KeptSettings keeps the changes that were made to the pools while they served for the next start, in a file
+// of the state directory, one for each mount point: values that were set, pools that were created, and
+// configured pools that were deleted. The changes override the configuration. Any thread, but for read() and
+// over(), which a start calls. Failure: a file that cannot be read, is wrong or was cut short, or that
+// another user may write to, is EINVAL or the errno and one line that names it, and stays as it is.
+// may_change() refuses an order while the file cannot be written, or another process has written it since; a
+// change that took effect without being written down is logged, and stands in the `settings` of its pool. A
+// key that is not known is no failure, because an older program is to start with the file of a newer one: it
+// stays in the file, and tell() warns of it.
 #pragma once
 
 #include <cerrno>
@@ -29,7 +29,7 @@ struct KeptPool {
   bool is_created = false;                                 // the configuration does not have it
   bool is_deleted = false;                                 // the configuration has it
   std::map<std::string, std::string, std::less<>> values;  // by the setting's key
-  // What this version does not know, a newer one has written: each value in TOML, by its key.
+  // Values of keys that only a newer version knows, each in TOML, by its key.
   std::map<std::string, std::string, std::less<>> unknown = {};
 
   bool operator==(const KeptPool&) const = default;
@@ -53,16 +53,16 @@ class KeptSettings final : public SettingOrigins {
                                                uint64_t memory_bytes);
   // Tells the log.
   static void tell(const Config& config, const KeptPools& kept);
-  // What a start will serve, found to be good (check_pools).
+  // The pools that a start will serve, after check_pools has found them good.
   static Result<std::vector<PoolOptions>> served(const Config& config, const PoolOrigins& origins,
                                                  uint64_t memory_bytes);
 
-  // Of a file that could not be read nothing is known, and no order is taken.
+  // If the file could not be read, its content is unknown, and orders are refused.
   KeptSettings(std::string file, const Config& config, Result<KeptPools> kept, uint64_t memory_bytes);
 
-  // What a first start makes.
+  // The pools that a first start creates.
   Result<std::vector<PoolOptions>> served_pools() const EXCLUDES(mutex_);
-  // What the pools have now is the state from which changed() finds what a client has changed.
+  // Notes the present settings of the pools. changed() finds the changes of clients by comparing with them.
   void began(const Pools& pools) EXCLUDES(mutex_);
   // The same for adopted pools. A difference between them and the predecessor's notes is an order that took
   // effect and was not written down; the next may_change() or changed() writes it.
@@ -90,7 +90,7 @@ class KeptSettings final : public SettingOrigins {
   void note_changes(const PoolOptions& before, const PoolOptions& now) REQUIRES(mutex_);
   void take_back(const PoolOptions& present, std::string_view key) REQUIRES(mutex_);
   PoolOptions configured_now(const PoolOptions& present) const REQUIRES(mutex_);
-  // What the file is to contain, and the pools from which that was found.
+  // One version of the file's content, with the options of the pools that it was computed from.
   struct Version {
     uint64_t number = 0;
     KeptPools kept;

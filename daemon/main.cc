@@ -143,7 +143,7 @@ Result<int> serve_supervised(const Config& config, const Succession& succession,
                                     }});
 }
 
-// A disk that serves already is not looked for: what goes on with another's state does not ask.
+// Called at a first start only. The disks of a process that takes over serve already.
 Result<void> check_disks_of_pools(const Config& config) {
   for (const PoolOptions& pool : config.pools)
     if (auto mounted = check_disks_are_mounted(pool.name, pool.spill_path, pool.catalog_path); !mounted)
@@ -261,7 +261,7 @@ int run(int argc, char** argv) {
   Config& config = command->config;
 
   ServiceManager manager;
-  // What a person tries out is not to be left behind sealed.
+  // A daemon that a person tries out must not leave a sealed directory behind.
   if (!config.seal) config.seal = manager.is_there();
   auto start = find_start(config, manager);
   if (!start) return refuse(start.error().message, kExitFailure);

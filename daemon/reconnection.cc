@@ -39,7 +39,7 @@ constexpr uint64_t kBindPauseNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kKillPatience(100), kKillPause(1);
 constexpr int kBindTries = 10;
 
-// The flags that a mount may have beyond those of the base, and the base's.
+// The flags of mount(2) in the options of a mount.
 unsigned long flags_of(std::string_view options) {
   constexpr std::pair<std::string_view, unsigned long> kFlags[] = {{"ro", MS_RDONLY},
                                                                    {"nosuid", MS_NOSUID},
@@ -138,8 +138,8 @@ void Reconnection::stop_binding() const {
   if (binder_ > 0) (void)::kill(binder_, SIGKILL);
 }
 
-// It would forget what is noted after this call. A process that still waits for an answer does nothing after
-// that.
+// The process that binds mounts forgets all noted ones at its end, so it must end before further mounts are
+// noted. A killed process that still waits for an answer does nothing after it.
 void Reconnection::end_binding() {
   stop_binding();
   for (auto waited = kKillPause * 0; waited < kKillPatience; waited += kKillPause) {
@@ -159,7 +159,7 @@ pid_t Reconnection::start_binding() const {
   _exit(bind_all() ? 0 : 1);
 }
 
-// In the order of the mount table, so that a mount comes after those that it lies in.
+// Binds in the order of the mount table, so each mount comes after the mounts that it lies in.
 bool Reconnection::bind_all() const {
   const auto wanted = runtime_.stale_mounts();
   if (!wanted) return log_error("{}", wanted.error().message), true;
@@ -175,7 +175,8 @@ bool Reconnection::bind_all() const {
     if (!present) return false;
     const MountPoint* const there = find_mount(*present, mount.directory);
     const bool replaces = is_stale(there);
-    // What lay in a mount that was detached went with it. Else the administrator has unmounted it.
+    // A mount inside a mount that was detached went with it. Any other missing mount was unmounted by the
+    // administrator.
     const bool went_along = there == nullptr && std::ranges::any_of(renewed, [&](const std::string& above) {
                               return lies_below(mount.directory, above);
                             });

@@ -1,9 +1,10 @@
-// A new connection to the kernel in place of one that was aborted: by `umount -f` of any mount of it, which
-// aborts the connection of all, or by the connection's abort file. The supervisor mounts the new connection
-// at the base while no process serves. When a process serves again, another binds the pools' directories
-// again that are still mounted, and dead, where they were; to look a pool up needs an answer of the serving
-// process. What is to be bound is kept in the runtime directory, for a supervisor that goes on. Main thread.
-// Failure: errno and a sentence; what could not be bound again stays dead, and the log says so.
+// A new connection to the kernel in place of an aborted one. `umount -f` of any mount aborts the connection
+// of all mounts, and so does the connection's abort file. The supervisor mounts the new connection at the
+// base while no process serves. When a process serves again, a further process binds the pools' directories
+// again wherever a dead mount of one remains, because looking a pool up needs an answer of the serving
+// process. The list of these mounts is kept in the runtime directory, for a supervisor that takes over. Main
+// thread. Failure: errno and a sentence; a mount that could not be bound again stays dead, and the log says
+// so.
 #pragma once
 
 #include <sys/types.h>
@@ -28,13 +29,14 @@ class Reconnection {
   // True if no process can go on with the connection: it has ended, its INIT was lost with the process that
   // took it, or the kernel gives the requests of a process that died to no other.
   bool is_needed() const;
-  // Mounts a new connection and makes Survivors ready for it. False: the base is not mounted any more.
+  // Mounts a new connection and makes Survivors ready for it. Returns false if the base is not mounted any
+  // more.
   Result<bool> connect();
-  // Called again and again: true if the connection ended kEndPatience ago. A process that serves has ended by
-  // then, or hangs.
+  // Called several times a second. Returns true if the connection ended more than kEndPatience ago: a process
+  // that still serves then hangs.
   bool is_outlived();
-  // Called again and again while a process serves: while there are mounts to bind, it starts a process that
-  // binds them, once a second and ten times at most. The supervisor reaps a process that has ended, too.
+  // Called several times a second while a process serves. While there are mounts to bind, starts a process
+  // that binds them, at most once a second and ten times in all. The supervisor may reap that process, too.
   void bind_mounts();
   void stop_binding() const;
 

@@ -81,7 +81,7 @@ Result<RunningDaemon> find_daemon(const std::string& directory) {
   const auto its = sys::identity_of(directory);
   if (!its) return fail(ESRCH);
   for (const pid_t process : numbers_in("/proc")) {
-    // The store of a service's descriptors holds the same files (daemon/service_manager.h).
+    // systemd has the same files open in its store of a service's descriptors (daemon/service_manager.h).
     if (command_of(process) == "systemd") continue;
     if (auto daemon = daemon_in(process, directory, *its)) return *daemon;
   }

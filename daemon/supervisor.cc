@@ -280,7 +280,8 @@ void Supervisor::look_after_child() {
   supervision_.bind_mounts();
   const uint64_t request_ns = survivors_.requests().oldest_ns();
   const uint64_t beat_ns = survivors_.children().last_beat_ns();
-  // What it did while it still took over, which has bounds of its own, may have waited for a disk with that.
+  // Requests and beats from before the child served do not count: they may have waited for a disk, and the
+  // takeover has time limits of its own.
   const uint64_t since_ns =
       std::max(request_ns == 0 ? beat_ns : std::min(request_ns, beat_ns), serving_since_ns);
   const std::chrono::nanoseconds since(now_ns() - std::min(since_ns, now_ns()));

@@ -55,9 +55,10 @@ struct Supervision {
   // child has another; false: the mount is gone, and the next child only ends in order.
   std::function<bool()> needs_connection = [] { return false; };
   std::function<Result<bool>()> connect = [] { return false; };
-  // Called again and again while there is a child: true if it has outlived its connection by kEndPatience.
+  // Called several times a second while there is a child. Returns true if the child has outlived its
+  // connection by kEndPatience.
   std::function<bool()> outlives_connection = [] { return false; };
-  // Called again and again while a child serves: binds again what is dead since then.
+  // Called several times a second while a child serves. Binds dead mounts again.
   std::function<void()> bind_mounts = [] {};
   std::function<void()> stop_binding = [] {};
   // The supervisor calls this when it starts no further child after one has ended.

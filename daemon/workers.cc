@@ -200,7 +200,7 @@ void Workers::join_ended_helpers() {
   });
 }
 
-// No request is handed over any more. What is done now of those that wait is done without waiting.
+// No request is handed over any more. The requests that still wait are carried out without waiting for room.
 void Workers::end_helpers() {
   for (const auto& pool : pools_.all()) {
     pool->capacity().waiting().end();

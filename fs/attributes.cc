@@ -28,11 +28,11 @@ struct Space {
   uint64_t available_bytes;
 };
 
-// What is kept free in memory for writers is not counted. A pool with a disk tier holds what the larger of
-// its memory and its disk holds: entries that clients read come to memory and keep their place on the disk.
-// Clients take `bytes` for the most that they may keep in the pool, and `available_bytes` for what they may
-// still store: cached entries leave for new ones, and entries that are open or pinned are the clients' own to
-// let go of.
+// Memory that is kept free for writers is not counted. A pool with a disk tier holds as much as the larger of
+// its memory and its disk: entries that clients read come to memory and keep their place on the disk. Clients
+// take `bytes` for the most that they may keep in the pool, and `available_bytes` for what they may still
+// store: cached entries leave for new ones, and entries that are open or pinned are the clients' own to let
+// go of.
 Space space_of(Pool& pool, bool passes) {
   const PoolUsage memory = pool.insight().usage();
   const uint64_t holdable = holdable_bytes(pool.capacity().limit(), passes);
@@ -40,8 +40,8 @@ Space space_of(Pool& pool, bool passes) {
   const uint64_t disk_bytes = disk != nullptr ? disk->store->space().units() * disk->store->unit_bytes() : 0;
   const uint64_t bytes = std::max(holdable, disk_bytes);
   const uint64_t free_bytes = bytes - std::min(bytes, memory.used_bytes + pool.insight().cold_bytes());
-  // A pool without its disk cannot let go of what only its memory has. While the host is short of memory,
-  // what a pool without a larger disk cannot store is not available.
+  // A pool without its disk cannot evict entries that only its memory stores. While the host is short of
+  // memory, a pool without a larger disk can store less, and only that is available.
   const uint64_t storable_bytes = std::max(std::min(holdable, memory.limit_bytes), disk_bytes);
   const uint64_t available_bytes = pool.disk().away() != nullptr
                                        ? std::min(storable_bytes, free_bytes + memory.evictable_bytes)
@@ -115,8 +115,8 @@ void getattr(const Request& request, fuse_ino_t ino, fuse_file_info*) {
   reply_attributes_of(request, *node, [](Error error) { return error; });
 }
 
-// The attributes of a pool's root are settings of the pool. They are written down behind the call, which any
-// owner may make as often as he likes.
+// The attributes of a pool's root are settings of the pool. They are written down after the call is answered,
+// because an owner may make any number of such calls.
 void root_has_changed(Server& server, const std::shared_ptr<Pool>& pool) {
   WaitingLane::Job job = [&server] { (void)server.pools_changed(); };
   WaitingLane& lane = pool->settings().orders();
@@ -202,9 +202,9 @@ void statfs(const Request& request, fuse_ino_t ino) {
   (void)fuse_reply_statfs(request, &answer);
 }
 
-// Those that waited go on one after the other, until what they have changed fills the catalog's queue again.
-// A catalog that cannot be written now holds nobody up; while its disk hangs, what waits would be more and
-// more.
+// The requests that waited go on one after the other, until their changes fill the catalog's queue again. A
+// catalog that cannot be written now holds up no request. While its disk hangs, a request fails after a time,
+// because more and more would wait.
 void wait_for_catalog(const Request& request, const Node& node, std::move_only_function<void()> then,
                       unsigned full_times) {
   node.pool->disk_requests().when_catalog_takes_more(

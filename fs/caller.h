@@ -25,8 +25,8 @@ namespace kvcachefs {
 class Caller {
  public:
   static Result<Caller> of(pid_t thread);
-  // The user who makes a request: as the kernel tells him, `told`, or, because it does not tell him where
-  // mapped ids are allowed (fs/mapped_ids.h), as proc(5) has him; -1 if neither does.
+  // The user of a request: `told`, as the kernel reports it, or the user in proc(5) where mapped ids are
+  // allowed and the kernel reports none (fs/mapped_ids.h); -1 if neither is known.
   static uid_t user_of(pid_t thread, uid_t told);
 
   // True if the thread has the capability on the host, that is, in the daemon's own user namespace.

@@ -1,4 +1,5 @@
-// What ControlFiles know: of the daemon, which the files in .kvcachefs show, who writes them, and of opens.
+// The parts of ControlFiles that describe the daemon for the files in .kvcachefs, that check the
+// administrator who writes them, and that keep the table of opens.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ void ControlFiles::describe(const ServerInfo& info) {
     for (std::string_view pairs = spec.substr(std::min(spec.find(':') + 1, spec.size())); !pairs.empty();)
       is_sized |= take_part(pairs, ',').starts_with("size=");
     if (configured && !is_sized) configured->size_bytes = pools.default_size_bytes();
-    // What is configured of a pool that is there stays as it is.
+    // The configuration of an existing pool stays as it is.
     if (configured && pools.find(configured->name) != nullptr) return fail(EEXIST);
     auto wanted = configured && origins != nullptr ? origins->configure(*configured) : std::move(configured);
     if (!wanted) return pass(wanted);
@@ -55,7 +56,8 @@ Result<void> ControlFiles::check_administrator(const Request& request, std::stri
   if (!administrator) return pass(administrator);
   auto process = administrator->process();
   if (process && is_opened_by(*process, handle)) return {};
-  return fail(EPERM, fmt::format("{} of .kvcachefs is written by a process that has not opened it", name));
+  return fail(EPERM,
+              fmt::format("{} of .kvcachefs: only the process that opened the file may write to it", name));
 }
 
 void ControlFiles::give_back_open(uid_t user) {
@@ -65,7 +67,7 @@ void ControlFiles::give_back_open(uid_t user) {
 }
 
 void ControlFiles::forget_open(uint64_t handle) {
-  decltype(open_files_)::node_type closed;  // it goes without the lock: its leases end with it
+  decltype(open_files_)::node_type closed;  // destroyed without the lock, because its leases end with it
   {
     MutexLock lock(mutex_);
     closed = open_files_.extract(handle);

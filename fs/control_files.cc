@@ -19,7 +19,7 @@ namespace {
 constexpr off_t kStatedBytes = 4096;
 constexpr blkcnt_t kStatedBlocks = 8;  // with 0 blocks cp(1) would look for holes
 constexpr size_t kMostOrderBytes = 4096;
-// What an open file shows is kept until its close: 11 KiB for each pool in `metrics`.
+// The text of an open file is kept until its close: 11 KiB for each pool in `metrics`.
 constexpr uint32_t kMostOpensOfUser = 256;
 constexpr const char* kPoolsDirectoryName = "pools";
 
@@ -75,8 +75,8 @@ bool takes_records(NodeId id) {
   return file != nullptr && file->records != nullptr;
 }
 
-// The rights with which a request on a file is carried out that any user may use with his own; none for a
-// file of another kind.
+// Returns the caller's rights, if the file is one that any user may use with the user's own rights; otherwise
+// null. EACCES, EINVAL: as check_rights().
 Result<RightsOf> rights_for(const Request& request, NodeId id, const fuse_file_info* file) {
   if (!answers(id) && !takes_records(id)) return nullptr;
   auto rights = rights_of(request);
@@ -235,7 +235,7 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
     MutexLock lock(mutex_);
     has_its_share = ++opens_of_user_[user] > kMostOpensOfUser;
   }
-  // Root of a container has the host's root's number.
+  // Root of a container has the same uid as the host's root.
   const bool is_administrator = (has_its_share || user == 0) && need_administrator(request).has_value();
   if (has_its_share && !is_administrator) {
     give_back_open(user);
@@ -261,7 +261,7 @@ void ControlFiles::open_now(const Request& request, NodeId id, fuse_file_info* f
 
 std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const fuse_file_info* file) {
   if (auto known = known_open(file)) return known->id.value == id.value ? known : nullptr;
-  // A process that died had the file open. A client that reads on in it gets the text of now.
+  // A process that died had the file open. A client that reads on in it gets the present text.
   auto opened = open_file(id, file->fh, true);
   if (!opened) opened = open_file(id, file->fh, false);  // write-only
   if (!opened) return nullptr;
@@ -274,7 +274,7 @@ std::shared_ptr<ControlFiles::OpenFile> ControlFiles::find_open(NodeId id, const
 
 void ControlFiles::read(const Request& request, NodeId id, size_t size, off_t offset,
                         const fuse_file_info* file) {
-  // They are asked for now, however long the read waits for its turn.
+  // The rights are looked up now, however long the read waits for its turn.
   auto rights = answers(id) ? rights_for(request, id, file) : RightsOf();
   if (!rights) return reply_error(request, std::move(rights.error()));
   const auto known = known_open(file);

@@ -63,7 +63,7 @@ class ControlFiles {
 
   // The work of a worker: does the next read that looks at entries.
   void gather(std::chrono::milliseconds at_most) { gathering_.step(survivors_, at_most); }
-  void end_queries() { queries_end_ = true; }  // called first: those under way end with ENOTCONN
+  void end_queries() { queries_end_ = true; }  // called first: queries under way end with ENOTCONN
   void end_reads() { gathering_.end(); }       // called when no request comes any more
   // The work of another worker: answers reads of the access log, which wait for events.
   void answer_log_reads(std::chrono::milliseconds at_most) { logs_.step(survivors_, at_most); }
@@ -87,7 +87,7 @@ class ControlFiles {
     LineBuffer lines;
     OpenQuery query;
     OpenRecords records;
-    std::optional<uid_t> user;  // for whom it counts; none: it was opened by a process that died
+    std::optional<uid_t> user;  // that the open counts for; none: a process that died opened it
   };
 
   Result<struct stat> attributes_of(NodeId id) const;
@@ -101,13 +101,13 @@ class ControlFiles {
   std::shared_ptr<OpenFile> find_open(NodeId id, const fuse_file_info* file) EXCLUDES(mutex_);
   // The job runs at once or, `elsewhere`, on a worker, so that it keeps no other caller waiting.
   void run(bool elsewhere, const Request& request, ControlReads::Job job);
-  // `rights`: of the caller, where the file answers queries.
+  // `rights`: the caller's, if the file answers queries; otherwise null.
   static Result<std::string> read_some(const Rights* rights, OpenFile& open, uint64_t offset, size_t size);
   Result<void> order(const Request& request, NodeId id, std::string_view text, uint64_t handle,
                      OpenFile& open);
-  // How many of the bytes are taken.
+  // Returns how many of the bytes were taken.
   static Result<size_t> record(const Rights& rights, std::string_view text, OpenFile& open, bool is_first);
-  // The caller is the administrator, and opened the file himself.
+  // Checks that the caller is the administrator, and that the caller's process opened the file.
   Result<void> check_administrator(const Request& request, std::string_view name, uint64_t handle) const;
 
   Pools& pools_;

@@ -1,5 +1,5 @@
-// The handles of open control files, which the kernel keeps across a takeover, and what they say of who may
-// use them. Pure functions, any thread. Failure: EACCES and EINVAL, with a sentence.
+// The handles of open control files, which the kernel keeps across a takeover, and the check of a caller
+// against them. Pure functions, any thread. Failure: EACCES and EINVAL, with a sentence.
 #pragma once
 
 #include <fcntl.h>
@@ -21,9 +21,9 @@ namespace kvcachefs {
 
 inline constexpr int kGenerationShift = 32;  // where the daemon's generation stands in a handle
 
-// The handle of a file that is written with its opener's rights alone: bit 63, the opener (the process, or a
-// hash of its rights), and a number that tells it from the opener's other handles. A successor can thus tell
-// the opener from the handle.
+// The handle of a file that only its opener may use: bit 63, the opener (the process, or a hash of its
+// rights), and a number that tells the handle from the opener's other handles. A process that takes over thus
+// knows the opener from the handle.
 inline constexpr uint64_t kOpenersHandle = uint64_t{1} << 63;
 inline constexpr int kNumberBits = 63 - Caller::kProcessBits;
 inline constexpr int kGenerationBits = 5;
@@ -39,18 +39,19 @@ inline bool is_opened_by(uint64_t opener, uint64_t handle) {
   return handle >> kNumberBits == (kOpenersHandle >> kNumberBits | opener);
 }
 
-// Who asks and who writes records: a program with more rights that was started with another's descriptor is
-// not that caller.
+// Identifies the caller of a query or a record by its rights: a program that was started with another
+// caller's descriptor, and has more rights, is another caller.
 inline uint64_t opener_with(const Rights& rights) {
   const std::string text = rights.text();
   return checksum_of(std::as_bytes(std::span(text))).low >> (64 - Caller::kProcessBits);
 }
 
-// The thread that makes an asynchronous request may execute another program before the daemon asks for the
-// thread's rights. O_DIRECT may be cleared while such a request is under way; it still has no other rights
-// than those of the open, which is never asynchronous.
+// Refuses O_DIRECT, without which no request is asynchronous: the thread of such a request may execute
+// another program before the daemon looks up the thread's rights. A caller may clear O_DIRECT while such a
+// request is under way, and gains nothing: the rights must still be those of the open, which is never
+// asynchronous.
 inline Result<void> check_rights(const Rights& rights, const fuse_file_info& file, std::string_view name) {
-  if ((file.flags & O_DIRECT) != 0) return fail(EINVAL, fmt::format("{} takes no O_DIRECT", name));
+  if ((file.flags & O_DIRECT) != 0) return fail(EINVAL, fmt::format("{} does not support O_DIRECT", name));
   if (is_opened_by(opener_with(rights), file.fh)) return {};
   return fail(EACCES, fmt::format("{} is used with other rights than it was opened with", name));
 }

@@ -1,10 +1,10 @@
 // ControlReads are reads of control files that look at every entry of a pool, which may take seconds. A few
 // threads of their own do them, so that no server thread waits. The supervisor watches those threads as ones
-// that have a request in hand; during its look a thread says that it gets on (Requests::still_at_it()).
-// Users take turns, and one read of a user is under way at a time, so that one with many or long reads does
-// not keep the others waiting. The host's administrator counts as a user of his own, because root of a
-// container has the same number, and one thread is for him alone. run() is for server threads, step() for
-// workers. Failure: EAGAIN for a user with too many waiting reads.
+// that have a request in hand; during its look a thread reports progress (Requests::still_at_it()). Users
+// take turns, and one read of a user is under way at a time, so a user with many or long reads keeps no other
+// user waiting. The host's administrator counts as a separate user, because root of a container has the same
+// uid, and one thread is reserved for the administrator. run() is for server threads, step() for workers.
+// Failure: EAGAIN for a user with too many waiting reads.
 #pragma once
 
 #include <chrono>
@@ -46,13 +46,13 @@ class ControlReads {
     bool is_administrator = false;
     auto operator<=>(const User&) const = default;
   };
-  std::optional<User> next_user() const REQUIRES(mutex_);  // after the last, of those who have their turn
+  std::optional<User> next_user() const REQUIRES(mutex_);  // the next in turn with no read under way
 
   Mutex mutex_;
   Condition condition_;
   bool ended_ GUARDED_BY(mutex_) = false;
-  std::map<User, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users that have any
-  std::set<User> under_way_ GUARDED_BY(mutex_);                     // of these users
+  std::map<User, std::deque<Waiting>> waiting_ GUARDED_BY(mutex_);  // of users with waiting reads
+  std::set<User> under_way_ GUARDED_BY(mutex_);                     // users with a read under way
   User last_user_ GUARDED_BY(mutex_) = {0, true};
 };
 

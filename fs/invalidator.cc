@@ -129,7 +129,7 @@ void Invalidator::step(fuse_session* session, std::chrono::milliseconds at_most)
       ready_.push_back(lane);
     }
   }
-  condition_.notify_one();  // this thread may go on with another
+  condition_.notify_one();  // this thread may go on with another queue
   told_condition_.notify_all();
 }
 

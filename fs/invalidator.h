@@ -2,13 +2,13 @@
 // blocks it changed. Any thread may call the listener's functions, which only queue a notice, and
 // wait_until_told(), which waits. step() is for several worker threads and holds no lock while it writes to
 // the kernel: a notification waits for the parent directory's lock, and a request that a handler works on may
-// hold that lock. Because a user can make such a request wait, one thread at a time tells of one pool, in the
-// order of that pool's notices, and the other pools have the other threads. The inodes that the kernel is to
-// let go of have a queue of their own, because they wait for no directory, and a mkdir that waits for an
-// inode of theirs holds the directory that a notice before them may wait for. A name that the kernel does not
-// know is no failure. A thread that queues must not wait for the kernel (a create that waits for room holds
-// its directory's lock), so the queue of a pool is bounded by its evictor, which stops while is_behind(); a
-// notice takes about 100 bytes, and a name of more than 15.
+// hold that lock. Because a user can make such a request wait, one thread at a time handles a queue, in
+// order, and the other threads handle the other queues. Each pool has two queues: one for inodes that the
+// kernel is to let go of, and one for all other notices. The first waits for no directory: a mkdir that waits
+// for such an inode may hold the directory that a notice in the second waits for. A name that the kernel does
+// not know is no failure. A thread that queues must not wait for the kernel (a create that waits for room
+// holds its directory's lock), so the evictor of a pool bounds the second queue: it stops while is_behind();
+// a notice takes about 100 bytes, and a name of more than 15.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ class Invalidator : public DiscardListener {
   static constexpr size_t kMostNotices = 1 << 18;  // 26 MB, with the longest names 90 MB
   bool is_behind(uint16_t pool) override EXCLUDES(mutex_);
   void wait_until_told(std::chrono::milliseconds at_most) override EXCLUDES(mutex_);
-  // The call handles the queued notices of one pool, and waits for one for `at_most`.
+  // The call handles the notices of one queue, and waits for one for `at_most`.
   void step(fuse_session* session, std::chrono::milliseconds at_most) EXCLUDES(mutex_);
   void wake() EXCLUDES(mutex_);
 
@@ -69,8 +69,8 @@ class Invalidator : public DiscardListener {
   std::atomic<bool> can_let_go_{true};  // false once the kernel has refused
   Mutex mutex_;
   Condition condition_;
-  std::map<Lane, Notices> lanes_ GUARDED_BY(mutex_);  // those with notices that are not told yet
-  std::deque<Lane> ready_ GUARDED_BY(mutex_);         // those of them that no thread has in hand
+  std::map<Lane, Notices> lanes_ GUARDED_BY(mutex_);  // queues with notices that the kernel has not got yet
+  std::deque<Lane> ready_ GUARDED_BY(mutex_);         // those of them that no thread handles
   Condition told_condition_;
   uint64_t queued_ GUARDED_BY(mutex_) = 0;
 };

@@ -1,6 +1,7 @@
-// What the kernel's FUSE gives, tried with a connection that is mounted for it and serves nobody. The process
-// should have mounts of its own (sys::take_own_mounts), with which the connection ends. One thread; blocks
-// for some seconds at most. Failure: the trials say what failed, and what comes after it was not tried.
+// The abilities of the kernel's FUSE, tried with a connection that is mounted for the trial and serves no
+// client. The process should have mounts of its own (sys::take_own_mounts), with which the connection ends.
+// One thread; blocks for some seconds at most. Failure: the trials say what failed, and what comes after it
+// was not tried.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace kvcachefs {
 namespace {
 
-// An event waits so long for a reader that waits: events wake nobody.
+// Events wake no thread: for a waiting reader they are looked for this often.
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 constexpr unsigned kLooksForASignal = 5;  // a look at proc(5) takes 20 us
 constexpr int kLooksAtTheEnd = 50;

@@ -26,8 +26,8 @@ bool is_connected(int device_fd);
 // The call mounts the file system of a connection (a descriptor of /dev/fuse), either a new one or, since
 // Linux 5.14, one that is mounted elsewhere already.
 Result<void> mount_connection(int device_fd, const std::string& mountpoint);
-// The call mounts a new connection where another is mounted, which is detached. From Linux 6.5 on nobody sees
-// what lies below in between.
+// The call mounts a new connection where another is mounted, which is detached. From Linux 6.5 on the
+// directory below is never visible in between.
 Result<void> replace_connection(int device_fd, const std::string& mountpoint);
 
 // The result is `MAJOR:MINOR` of the kvcachefs that is mounted there; empty if there is none.

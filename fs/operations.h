@@ -88,12 +88,12 @@ void on_node_for_a_name(fuse_req_t handle, fuse_ino_t ino, Arguments... argument
 }
 
 // create.cc
-// What a request is about to make, and its place within the pool's limit of such names, until it counts
-// itself.
+// The name that a request is about to make, with its place within the pool's limit of such names until the
+// name itself counts.
 struct NewName {
   int directory;
   const char* name;            // empty: the file has none
-  uid_t uid;                   // whose it will be
+  uid_t uid;                   // its owner
   NameLimit* limit = nullptr;  // none: it is neither an entry nor a directory
   std::optional<NameLimit::Claim> place = {};
 
@@ -122,8 +122,8 @@ Result<Tried> with_inode(Pool& pool, Patience patience, NewName& wanted, Make ma
 }
 
 // open.cc
-// What a client is told of an entry that is not here. At ESTALE the kernel looks the name up again, and may
-// find the entry; it then opens a cold one with an OPEN, which can promote it.
+// The error that a client gets for an entry that is not Presence::kHere. At ESTALE the kernel looks the name
+// up again, and may find the entry; it then opens a cold one with an OPEN, which can promote it.
 Error error_of(Presence presence);
 Error error_of(const PromoteOutcome& outcome);  // of an entry that was not promoted
 // The call fills in `file` and does not reply. After it, close_handle() must end the open. Failure: ENFILE.
@@ -154,7 +154,7 @@ inline constexpr int kHandleShift = 2;
 // happens more often, it is no chance, and the entry cannot be opened.
 inline constexpr int kPromotions = 4;
 // Because the disk cannot serve an open for writing, it waits for memory as long as a write does in a pool
-// that loses nothing. What is not on the disk yet leaves no sooner.
+// that loses nothing. Entries that are not on the disk yet leave no sooner.
 inline constexpr uint64_t kWriterPatienceMs = 30'000;
 // During a SETATTR the kernel holds the file's lock, and a removal of the file holds the directory's while it
 // waits for that.

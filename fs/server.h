@@ -133,7 +133,7 @@ void reply_no_entry(const Request& request,
 // The result is the process that makes the request, from which a pool with a disk tier learns which entries
 // follow each other; 0 for a pool without one.
 uint64_t client_of(const Request& request, const Pool& pool);
-uid_t user_of(const Request& request);  // for whom what it takes counts (fs/thread_groups.h)
+uid_t user_of(const Request& request);  // the user that its memory counts for (fs/thread_groups.h)
 void reply_attributes(const Request& request, uint64_t nodeid, struct stat attributes,
                       double timeout_s = kLongTimeoutS);
 

@@ -1,6 +1,6 @@
 // The xattrs of users as the pool stores them: which values and how much an inode may have, for SETXATTR and
-// for what is written to `.pool/index`. Any thread. Failure: EINVAL with the expected form, ENOSPC beyond a
-// limit; nothing has been changed then.
+// for the records that are written to `.pool/index`. Any thread. Failure: EINVAL with the expected form,
+// ENOSPC beyond a limit; nothing has been changed then.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,13 @@ struct XattrChange {
 };
 
 Result<void> check_xattr(std::string_view name, std::string_view value);
-// Called when a change of this inode's attributes has met ENOSPC. A tmpfs takes the inodes of a pool for
-// attributes, one for each KiB (mm/shmem.c, BOGO_INODE_SIZE): entries leave for them as for names. The
-// attributes of who is over the share get none of the last ones. kRoom says to try again; kNoRoom is counted.
+// Called when a change of this inode's attributes has failed with ENOSPC. A tmpfs uses a pool's inodes for
+// attributes, one for each KiB (mm/shmem.c, BOGO_INODE_SIZE), so entries leave for them as for names. An
+// owner over the share gets none of the last inodes. kRoom: the caller may try again. kNoRoom: the failure
+// has been counted.
 Waited wait_for_attributes(Pool& pool, uint64_t ino, std::span<const XattrChange> changes, Patience patience);
-// Whether the inode may have what the changes, one after the other, leave it. What takes no more than before
-// may be set also beyond a limit that was lowered.
+// Checks the limits for the attributes that the inode has after each of the changes, in their order. A change
+// that takes no more than before is allowed even beyond a limit that was lowered.
 Result<void> check_room(const NameLimits& limits, int fd, std::span<const XattrChange> changes);
 
 }  // namespace kvcachefs

@@ -25,8 +25,8 @@ struct PoolCounters {
   std::atomic<uint64_t> reservation_wait_ns{0};
   std::atomic<uint64_t> reservation_failures{0};
   // Calls that returned ENOSPC to a client for want of memory, inodes, places within a limit of names, or
-  // space on the disk. Because passthrough does not report its errors to the daemon, there the counter counts
-  // writers that have met the end of the memory.
+  // space on the disk. With passthrough, which reports no errors to the daemon, the counter counts writers
+  // that have met the end of the memory.
   std::atomic<uint64_t> no_space_errors{0};
   std::atomic<uint64_t> evict_orders{0};    // writes to .pool/evict
   std::atomic<uint64_t> gave_way_bytes{0};  // what the pool was to evict because the host was short of memory

@@ -55,7 +55,7 @@ struct PoolOptions {
   unsigned pinned_max_percent = 50;
   uint64_t max_entries = 0;  // 0: no limit but the pool's inodes
   uint64_t max_directories = 0;
-  unsigned user_share_percent = 0;             // 0: nobody's entries leave for being his
+  unsigned user_share_percent = 0;             // 0: no user's entries leave before others
   uint64_t max_xattr_bytes = kMostXattrBytes;  // of names and values of one inode
   uint64_t max_xattrs = kMostXattrs;           // of one inode
   bool leaf_first = false;  // what is of use only with another entry leaves before that one

@@ -64,7 +64,7 @@ class Wakeup {
 class Room {
  public:
   // Because a promotion can do without room (its reader is then served from the disk), no entry is discarded
-  // for it. kOver: of a user who has more than his share, for whom only entries of such users leave.
+  // for it. kOver: the demand of a user over the share, for whom only entries of such users leave.
   enum class Whose : uint8_t { kWriter, kPromotion, kOver };
 
   // A Demand is registered with the Room for as long as it lives.

@@ -35,7 +35,7 @@ void write_all(int pipe, std::string_view bytes) {
   }
 }
 
-// This process may outlive the tool. It keeps neither the tool's output nor its port open.
+// This process may outlive the tool, so it closes the tool's output and port.
 [[noreturn]] void answer(int pipe, const Asker::Question& question) {
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (pipe > 0) (void)::close_range(0, static_cast<unsigned>(pipe) - 1, 0);
@@ -90,7 +90,7 @@ Result<std::string> Asker::answer_of(UniqueFd pipe, const std::string& mount) {
   }
   (void)::waitpid(std::exchange(waiting_, -1), nullptr, 0);
   int code = 0;
-  if (bytes.size() < sizeof code) return fail(EIO, "the process that asks has been killed");
+  if (bytes.size() < sizeof code) return fail(EIO, "the process that asked the daemon was killed");
   std::memcpy(&code, bytes.data(), sizeof code);
   bytes.erase(0, sizeof code);
   return code == 0 ? Result<std::string>(std::move(bytes)) : fail(code, std::move(bytes));

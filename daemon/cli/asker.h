@@ -1,7 +1,7 @@
-// An Asker puts a question to a daemon that may hang. A process of its own waits for the answer, because no
-// signal ends a call whose request the daemon has taken. While that process waits, no other is started: each
-// further question fails at once. One thread, of a process that has no other. Failure: ETIMEDOUT and a
-// sentence if the daemon does not answer in time; else what the question fails with.
+// An Asker puts a question to a daemon that may hang. A child process waits for the answer, because no signal
+// ends a call whose request the daemon has taken. While the child waits, no other is started, and each
+// further question fails at once. One thread, in a process that has no other. Failure: ETIMEDOUT and a
+// sentence if the daemon does not answer in time; otherwise the error of the question.
 #pragma once
 
 #include <sys/types.h>
@@ -20,13 +20,13 @@ class Asker {
   using Question = std::function<Result<std::string>()>;
 
   explicit Asker(std::chrono::milliseconds patience) : patience_(patience) {}
-  // A process that still waits is killed. It ends at once, or when its call returns.
+  // Kills a child that still waits. The child ends at once, or when its call returns.
   ~Asker();
   Asker(const Asker&) = delete;
   Asker& operator=(const Asker&) = delete;
 
-  // The question is asked in a copy of this process, which keeps no other descriptor open. `mount` is for the
-  // sentence.
+  // Asks the question in a forked copy of this process, which closes all descriptors but its pipe. The
+  // sentence names `mount`.
   Result<std::string> ask(const std::string& mount, const Question& question);
 
  private:

@@ -167,7 +167,8 @@ CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnv
   if (!daemon) return pass(daemon);
   const auto supervisor = static_cast<pid_t>(daemon->number("supervisor_pid"));
   constexpr std::string_view kNoSupervisor =
-      "it has no supervisor (no_supervisor, io_uring, or the supervisor has died): stop and start it instead";
+      "the daemon has no supervisor (no_supervisor, io_uring, or the supervisor has died): stop and start it "
+      "instead";
   if (supervisor == 0) return stop(kFailure, std::string(kNoSupervisor));
   // The supervisor's number is valid in the daemon's PID namespace only, and the supervisor may have died
   // since it was read.
@@ -184,13 +185,13 @@ CliResult<void> upgrade(const MountTree& tree, const CliArguments&, const CliEnv
   for (double waited_s = 0; waited_s < kUpgradePatienceS; waited_s += kUpgradeLookS) {
     if (!environment.wait(kUpgradeLookS)) break;
     Result<StatsReading> after = tree.daemon_stats("upgrades");
-    // A connection that was aborted is replaced as long as there is a supervisor.
+    // As long as there is a supervisor, it replaces an aborted connection.
     const bool is_gone = !after && is_daemon_gone(after.error().code);
     if (is_gone && sys::has_ended(process->get())) return pass(after);
     if (!after) continue;
     if (after->number("refused") != before->number("refused")) return stop(kFailure, after->text("reason"));
     if (after->number("done") != before->number("done")) return print_version(tree, environment);
-    // Where the new program ends before it serves, the program from before goes on as another process.
+    // If the new program ends before it serves, the previous program goes on as another process.
     if (!sys::has_ended(process->get())) continue;
     daemon = tree.daemon_stats();
     if (daemon && daemon->number("supervisor_pid") == 0) return stop(kFailure, std::string(kNoSupervisor));

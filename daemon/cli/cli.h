@@ -19,13 +19,13 @@ struct CliEnvironment {
   std::ostream& out;
   std::ostream& error;
   std::string mountinfo = "/proc/self/mountinfo";
-  // A daemon that does not answer for so long makes a command fail: longer than it takes to replace one that
-  // hangs (hang_after).
+  // A command fails if the daemon does not answer for this long. The supervisor replaces a hanging process
+  // sooner (hang_after).
   std::chrono::milliseconds patience = std::chrono::seconds(40);
   bool terminal = false;  // the output is a terminal: a view or a line is redrawn in place
   // The function waits between two views or looks; it returns false to end them.
   std::function<bool(double seconds)> wait;
-  // The same for what only its reader ends: false also when nobody reads the output any more.
+  // The same for a command that only its reader ends: also returns false once the output has no reader.
   std::function<bool(double seconds)> pause = wait;
   // serve_metrics() of daemon/cli/metrics_server.h, given from outside so that only kvcachefs(1) has the HTTP
   // library.

@@ -38,20 +38,21 @@ inline std::unexpected<CliError> stop(int exit_code, std::string message) {
   return std::unexpected<CliError>(CliError{exit_code, std::move(message)});
 }
 
-// The root of the only kvcachefs that is mounted; `none` is said if there is none.
+// The root of the only kvcachefs that is mounted. `none` is the message if there is none.
 CliResult<std::string> only_root(const std::vector<MountPoint>& mounts, std::string none);
 
-// The mount point that is named, whether or not something is mounted there, or the only one. A mount that
-// exists is not asked for anything, because its daemon may hang.
+// The mount point that the arguments name, whether or not a kvcachefs is mounted there, or the only one. No
+// request goes to an existing mount, because its daemon may hang.
 CliResult<std::string> mount_point_of(const CliArguments& arguments, const CliEnvironment& environment,
                                       std::string none);
 
-// The mount that is named, or the only one. Fails if its daemon is gone, or does not answer in time.
+// The mount that the arguments name, or the only one. Fails if its daemon is gone, or does not answer in
+// time.
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment);
 CliResult<MountTree> find_tree(const CliArguments& arguments, const CliEnvironment& environment,
                                Asker& asker);
-// The same for a mount that was found before. What reads it after that may wait for a daemon that hangs
-// since.
+// Checks again that the daemon of a mount answers in time. If the daemon hangs after this check, a later read
+// of the mount waits.
 CliResult<void> await_answer(const MountTree& tree, Asker& asker);
 CliResult<void> await_answer(const MountTree& tree, const CliEnvironment& environment);
 std::string daemon_is_gone(const std::filesystem::path& root);

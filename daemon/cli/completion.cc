@@ -12,8 +12,8 @@ namespace {
 
 using Argument = CompletedCommand::Argument;
 
-// The pools of the only mount, which is root's (find_kvcachefs_roots()). Names of pools need no quotes. A
-// daemon that hangs does not hold up the shell.
+// The pools of the only mount, which is root's (find_kvcachefs_roots()). Names of pools need no quotes.
+// timeout(1) keeps a hanging daemon from holding up the shell.
 constexpr std::string_view kPools =
     "timeout -s KILL 2 ls \"$(findmnt -n -f -o TARGET -t fuse.kvcachefs -O user_id=0 2>/dev/null)\" "
     "2>/dev/null";

@@ -70,7 +70,8 @@ std::string config_named_in(std::string_view words) {
 
 namespace {
 
-// As a process with that root reads it. Whoever made the file is not trusted: it may be anything.
+// Reads the file as a process with that root does. The creator of the file is not trusted: it may be no
+// regular file.
 Result<std::string> text_in(const UniqueFd& root, const std::string& file) {
   auto opened = sys::open_in_root(root.get(), file.c_str(), O_PATH);
   const auto status = opened ? sys::stat_of(opened->get()) : Result<struct stat>(pass(opened));

@@ -1,6 +1,6 @@
-// What a report has from the process that serves: how it was started, the configuration that it reads, and
-// its log. One thread. Failure: errno and a sentence; a process that the caller may not look at (ptrace(2))
-// has no configuration and no log for him.
+// The parts of a report that come from the serving process: how it was started, the configuration that it
+// reads, and its log. One thread. Failure: errno and a sentence; a caller that may not look at the process
+// (ptrace(2)) gets neither its configuration nor its log.
 #pragma once
 
 #include <sys/types.h>

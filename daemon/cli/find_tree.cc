@@ -1,4 +1,4 @@
-// The mount that a command is for, and whether its daemon answers.
+// Finds the mount that a command is for, and checks that its daemon answers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -12,8 +12,9 @@
 
 namespace {
 
-// Whoever reads the output may be gone, which a write would find out, but only at the end of the wait: the
-// process ends as at a write, by SIGPIPE or, where that is ignored, because the output could not be written.
+// The reader of the output may be gone, which a write would notice only at the end of the wait. The process
+// therefore ends as it would at a write: by SIGPIPE or, if that is ignored, because the output cannot be
+// written.
 bool pause_for_reader(double seconds) {
   pollfd output{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
   (void)::poll(&output, 1, static_cast<int>(seconds * 1000));

@@ -14,8 +14,8 @@
 namespace kvcachefs {
 namespace {
 
-// Less than the 10 s that a collector waits for its answer by default, and shorter than the patience of other
-// commands: the next collection is soon.
+// Shorter than the 10 s that a collector waits by default, and than the patience of other commands, because
+// the next collection is soon.
 constexpr std::chrono::seconds kMostPatience(5);
 
 CliResult<std::string> metrics_of(const CliArguments& arguments, const CliEnvironment& environment,
@@ -32,7 +32,7 @@ CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironme
                                Asker& asker) {
   CliResult<std::string> text = metrics_of(arguments, environment, asker);
   if (!text) {
-    // Old numbers would pass for those of now.
+    // Old numbers would pass for current ones.
     (void)sys::unlink_at(AT_FDCWD, arguments.textfile.c_str(), 0);
     return std::unexpected(text.error());
   }
@@ -42,7 +42,7 @@ CliResult<void> write_textfile(const CliArguments& arguments, const CliEnvironme
   return {};
 }
 
-// What lasts is said once.
+// A message that stays the same from one interval to the next is printed once.
 CliResult<void> keep_textfile(const CliArguments& arguments, const CliEnvironment& environment,
                               Asker& asker) {
   std::string said;

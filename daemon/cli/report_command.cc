@@ -1,4 +1,4 @@
-// `report`: all that a ticket asks for, as one text. What cannot be had is said in its place.
+// `report`: all that a ticket asks for, as one text. A part that cannot be read is replaced by the reason.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
@@ -32,7 +32,7 @@ std::string or_why(Result<std::string> text) {
   return text->empty() || text->ends_with('\n') ? *text : *text + '\n';
 }
 
-// What is read as lines may have anything else in it that others wrote, and a terminal would obey that.
+// The lines may contain control characters that other users wrote, and a terminal would obey those.
 std::string without_effect(std::string_view text) {
   std::string out;
   for (const char character : text) {
@@ -95,7 +95,7 @@ std::string mount_lines(const CliEnvironment& environment, const std::string& ru
   return out;
 }
 
-// Of the daemon, or of this process where there is none.
+// The host's memory, and the limits of the daemon's cgroups, or of this process's if there is no daemon.
 std::string memory(pid_t process) {
   std::string out =
       lines_with(sys::read_text("/proc/meminfo"), {"MemTotal", "MemFree", "MemAvailable", "Cached", "Shmem",
@@ -157,8 +157,8 @@ std::string disks(const MountTree& tree, const CliEnvironment& environment,
   return out;
 }
 
-// Without a process that can be asked, the log has its mount's name. The service's may be another mount's, so
-// that it is taken for a daemon that is gone alone.
+// Without a running daemon, the log is found by the mount's name. The service's journal may be of another
+// mount, so it is taken only if the daemon is gone.
 std::vector<DaemonLog> logs(pid_t process, const std::string& file, bool is_gone) {
   if (process > 0) return {log_of(process, file)};
   std::vector<DaemonLog> all;

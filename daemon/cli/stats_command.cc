@@ -40,7 +40,7 @@ CliResult<std::string> lines_of(const MountTree& tree, const CliArguments& argum
   }
   for (const std::string& pool : pools) {
     Result<std::string> text = tree.read_control(pool, "stats");
-    // Of several, one may be deleted meanwhile.
+    // The pool may have been deleted since the pools were listed.
     if (!text && text.error().code == ENOENT && arguments.pool.empty()) continue;
     if (!text) return pass(text);
     if (arguments.pool.empty()) out += fmt::format("\npool {}\n", pool);

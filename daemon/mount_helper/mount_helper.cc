@@ -95,7 +95,7 @@ Result<pid_t> start_process(const std::vector<std::string>& command, const Daemo
   return pid;
 }
 
-// The result is whether the command exited with 0.
+// Returns true if the command exited with 0.
 Result<bool> run(const std::vector<std::string>& command, const DaemonLog& log) {
   Result<pid_t> pid = start_process(command, log);
   if (!pid) return pass(pid);
@@ -145,9 +145,9 @@ Result<bool> is_served(const MountArguments& arguments, const MountTree& tree) {
   return false;
 }
 
-// The unit that has systemd end the daemon before the disks of this pool are unmounted, as the scope has it
-// for the disks of the pool that the daemon was started for; empty if there is none. Fails if the disks
-// cannot be mounted.
+// Starts a unit that has systemd end the daemon before it unmounts the disks of this pool. For the pool that
+// the daemon was started for, the daemon's scope does that. Returns the unit's name, which is empty if the
+// pool needs no unit or the unit cannot be started. Fails if the disks cannot be mounted.
 Result<std::string> bind_disks(const MountArguments& arguments) {
   const auto daemon =
       find_daemon(RuntimeDir::directory_of(arguments.runtime_dir.native(), arguments.base.native()));
@@ -159,8 +159,9 @@ Result<std::string> bind_disks(const MountArguments& arguments) {
   const DaemonLog log(arguments);
   if (!run(command, log).value_or(false)) {
     log.show();
-    say(fmt::format("warning: pool {}: systemd may unmount its disk while {} uses it: {} cannot be started",
-                    arguments.pool, daemon_unit, disk_unit));
+    say(fmt::format(
+        "warning: pool {}: systemd may unmount the pool's disk while {} uses it: {} cannot be started",
+        arguments.pool, daemon_unit, disk_unit));
     return "";
   }
   if (run({"systemctl", "--quiet", "--no-ask-password", "start", disk_unit}, log).value_or(false))
@@ -169,7 +170,8 @@ Result<std::string> bind_disks(const MountArguments& arguments) {
   return fail(EIO, fmt::format("pool {}: the file system of its disk cannot be mounted", arguments.pool));
 }
 
-// So it counts as configured, and not as made while others serve. A daemon of before has no such file.
+// A pool that is written to `configure` counts as configured, not as created while the daemon serves. An
+// older daemon has no such file.
 Result<void> configure_pool(const MountTree& tree, const MountArguments& arguments) {
   if (arguments.verbose) say(fmt::format("creating pool {}", arguments.pool));
   auto configured = tree.write_daemon_file("configure", pool_spec(arguments));
@@ -181,7 +183,7 @@ Result<void> add_pool(const MountTree& tree, const MountArguments& arguments) {
   Result<std::string> disk_unit = bind_disks(arguments);
   if (!disk_unit) return pass(disk_unit);
   Result<void> configured = configure_pool(tree, arguments);
-  // The daemon goes on without the pool, so that the end of this unit must not stop it.
+  // The daemon goes on without the pool, so the end of this unit must not stop it.
   if (!configured && !disk_unit->empty())
     (void)run({"systemctl", "--quiet", "--job-mode=ignore-dependencies", "stop", *disk_unit},
               DaemonLog(arguments));
@@ -249,7 +251,7 @@ Result<void> bind_pool(const MountArguments& arguments) {
   return changed;
 }
 
-// What mount(8) would do without this helper makes the file system read-only, and so all pools of the daemon.
+// Without this helper mount(8) would make the whole file system read-only, and so all pools of the daemon.
 Result<void> remount(MountArguments arguments, uint64_t memory_bytes) {
   Result<std::vector<MountPoint>> mounts = read_mounts();
   if (!mounts) return pass(mounts);

@@ -13,7 +13,7 @@
 namespace kvcachefs {
 namespace {
 
-// systemd takes several paths here: each is a word, in quotes if it has blanks.
+// systemd takes a list of paths here, so a path with blanks is quoted.
 void add_disks(std::vector<std::string>& words, const MountArguments& arguments) {
   for (const auto& [key, value] : arguments.settings) {
     if ((key != "spill" && key != "catalog") || !value.starts_with('/')) continue;
@@ -60,8 +60,9 @@ std::vector<std::string> disk_unit_command(const MountArguments& arguments, cons
   std::vector<std::string> disks;
   add_disks(disks, arguments);
   if (disks.empty()) return {};
-  // A unit is stopped before those that it comes after. Without the default dependencies, because a pool of
-  // /etc/fstab may be mounted before basic.target.
+  // systemd stops units in the reverse of the order in which it starts them: first the daemon, then this
+  // unit, then the disks' mounts. The unit has no default dependencies, because a pool of /etc/fstab may be
+  // mounted before basic.target.
   std::vector<std::string> words{"systemd-run",
                                  "--no-block",
                                  "--quiet",
@@ -79,8 +80,8 @@ std::vector<std::string> disk_unit_command(const MountArguments& arguments, cons
                                  "--property=IgnoreOnIsolate=yes",
                                  "--property=Before=" + daemon_unit,
                                  "--property=PropagatesStopTo=" + daemon_unit};
-  // A scope ends with its daemon. A service whose daemon has died is started again, with the same pools, and
-  // stops for good if the end of this unit stops it.
+  // A scope ends with its daemon, and this unit with the scope. A service whose daemon has died is started
+  // again with the same pools, so this unit must not end then: its end would stop the service for good.
   const bool is_scope = daemon_unit.ends_with(".scope");
   words.push_back(fmt::format("--property={}={}", is_scope ? "BindsTo" : "PartOf", daemon_unit));
   words.insert(words.end(), disks.begin(), disks.end());

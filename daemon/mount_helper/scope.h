@@ -1,8 +1,8 @@
-// The scope of its own in which systemd keeps the daemon that the mount helper starts (systemd.scope(5)). In
-// the mount unit of an fstab line, whose control group the helper is in, the daemon would count as that one
-// mount's, be left over when that is unmounted, and be ended by nothing before its disk is to be unmounted.
-// The disks of a pool that is added to a daemon that serves are bound to the daemon's unit by another unit.
-// One thread. Failure: where systemd does not run there is no scope, and no unit of a daemon.
+// The systemd units of the daemon that the mount helper starts. The daemon runs in a scope of its own
+// (systemd.scope(5)). In the helper's control group, that of an fstab line's mount unit, the daemon would
+// count as part of that one mount: the unmount would leave it over, and nothing would end it before its disk
+// is unmounted. The disks of a pool that is added to a serving daemon are bound to the daemon's unit by
+// another unit. One thread. Failure: without systemd there are no units.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,16 @@ namespace kvcachefs {
 
 inline constexpr std::string_view kSlice = "kvcachefs.slice";
 
-// The words that begin a command that is to run in a scope, those that start the daemon excluded. The disks
-// of the pool's tier are mounted before the scope begins, and unmounted after its end.
+// Returns the words that run a command in a scope; the words of the command follow them. systemd mounts the
+// disks of the pool's tier before the scope begins, and unmounts them after its end.
 std::vector<std::string> scope_words(const MountArguments& arguments);
-// The unit of a daemon, which systemd stops in order to end that daemon alone: a scope as above, or
-// kvcachefs.service. Empty: none. What a shell, a container or another service has started is not to be
-// stopped for a disk.
+// Returns the unit whose stop ends this daemon alone: a unit of kvcachefs.slice, such as the scope above, or
+// kvcachefs.service. The name is empty for a daemon that a shell, a container or another service has started:
+// such a daemon must not be stopped for a disk.
 std::string unit_of(pid_t daemon);
-// The command that starts `disk_unit`, which has systemd mount the disks of the pool's tier, and end
-// `daemon_unit` before it unmounts them. The command does not wait for the disks. Empty: the pool has no
-// disk.
+// Returns the command that starts `disk_unit`; it is empty if the pool has no disk. The unit has systemd
+// mount the disks of the pool's tier, and end `daemon_unit` before it unmounts them. The command does not
+// wait for the disks.
 std::vector<std::string> disk_unit_command(const MountArguments& arguments, const std::string& daemon_unit,
                                            const std::string& disk_unit);
 bool has_scopes();  // systemd runs, and answers root without a message bus

@@ -30,7 +30,7 @@ constexpr uint64_t kTrialBytes = 16 << 20;
 constexpr uint64_t kHugePageBytes = 2 << 20;
 static_assert(std::is_trivially_copyable_v<MountTrials>);
 
-// Any directory that there is will do: what is mounted on it here is seen by nobody else.
+// Any existing directory will do, because no other process sees the mounts of this one.
 const char* some_directory() {
   for (const char* path : {"/run", "/tmp", "/mnt", "/var"})
     if (sys::open_at(AT_FDCWD, path, O_PATH | O_DIRECTORY)) return path;

@@ -63,16 +63,16 @@ struct ControlFile {
   // Without this flag each write is one order. With it each line is one order; a line that a write leaves
   // unfinished goes on with the next write or ends with the close.
   bool takes_lines = false;
-  // What was written in an open is a query, which a read in the same open answers. Any user may ask; the
-  // other members that show or write are not there.
+  // The text that is written to an open is a query, which a read of the same open answers. Any user may ask.
+  // The other members that show or write are null.
   Result<void> (*answer)(Target&, const Rights&, std::string_view query, AnswerText& text) = nullptr;
-  // What is written are records, which may be cut anywhere. Any user may write, with his own rights.
+  // Writes carry records, which may be cut anywhere. Any user may write, with the user's own rights.
   Result<void> (*records)(Target&, const Rights&, std::span<const IndexRecord>) = nullptr;
   // The file of a pool is also in .kvcachefs/pools/NAME; a write there acts for the administrator.
   bool of_administrator = false;
   bool owner_only_reads = false;  // only the administrator writes it, in .kvcachefs
   bool only_owner_reads = false;  // only the owner may read it
-  bool gathers = false;           // to show it takes a look at entries
+  bool gathers = false;           // showing the file takes a look at every entry
 
   mode_t mode(Authority authority = Authority::kOwner) const {
     if (answer != nullptr || records != nullptr) return 0666;

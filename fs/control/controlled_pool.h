@@ -1,4 +1,4 @@
-// A ControlledPool is a pool as its control files have it. Any thread. It shares the pool, so a removed pool
+// A ControlledPool is a pool as its control files see it. Any thread. It shares the pool, so a removed pool
 // lives until its last control file is closed. Fails as tier/pool/pool.h and tier/pool/pools.h do.
 #pragma once
 
@@ -20,11 +20,10 @@ struct ControlledPool {
   const Authority authority = Authority::kOwner;  // on whose behalf writes act
   const std::string io_mode = {};
   const bool over_io_uring = false;
-  // The open through which it is spoken to, which holds the leases that are asked for through it.
+  // The open of the control file, which holds the leases that are requested through it.
   const Lifetimes::Holder holder = Lifetimes::kNobody;
-  SettingOrigins* const origins = nullptr;  // none: of settings nothing but their values is known
-  const std::atomic<bool>* const queries_end =
-      nullptr;  // true once queries are to stop; none: they never are
+  SettingOrigins* const origins = nullptr;               // null: only the values of settings are known
+  const std::atomic<bool>* const queries_end = nullptr;  // true once queries must stop; null: they need not
 
   PoolReport report() const;
   // Puts one setting (tier/pool_options.h) of `wanted` into effect. EPERM: it is beyond what its authority

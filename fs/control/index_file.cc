@@ -65,7 +65,7 @@ Result<void> carry_out(Pool& pool, uint64_t ino, const XattrChange& change) {
               fmt::format("{} cannot be set", change.name));
 }
 
-// What an inode had before its changes, so that a record is carried out whole or not at all.
+// The attributes of an inode before its changes, so that a record is carried out whole or not at all.
 class Before {
  public:
   Before(int fd, std::span<const XattrChange> changes) {
@@ -76,8 +76,8 @@ class Before {
                           bytes ? std::optional(std::string(value.data(), *bytes)) : std::nullopt);
     }
   }
-  // The tokens go first and come last here too. If there is no room for what was there before either, the
-  // entry has none afterwards.
+  // Tokens are removed first and set last here too. If there is no room for the former attributes either, the
+  // entry has no tokens afterwards.
   void restore(Pool& pool, uint64_t ino, int fd) const {
     bool is_whole = true;
     const auto put = [&](const std::string& name, const std::optional<std::string>& value) {

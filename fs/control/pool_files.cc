@@ -45,14 +45,14 @@ Result<std::string> show(ControlledPool& target) {
 }
 
 Result<std::string> show_forget_agent(ControlledPool&) {
-  return "An agent's name is written: his entries stay, and are nobody's from then on.\n";
+  return "Write the name of an agent: the agent's entries stay, and belong to no agent from then on.\n";
 }
 
 Result<std::string> show_index(ControlledPool&) {
-  return "Records are written, which say what entries hold: index NAME tokens=1,2,3 model=NAME\n";
+  return "Write records that say what entries hold: index NAME tokens=1,2,3 model=NAME\n";
 }
 
-// The attribute goes from each of his entries, so that it lasts over a restart.
+// Removes the attribute from each entry of the agent, so that the order lasts over a restart.
 Result<void> write_forget_agent(ControlledPool& target, std::string_view text) {
   const std::string_view agent = text.substr(0, text.size() - (text.ends_with('\n') ? 1 : 0));
   if (agent.empty()) return wrong_text(target, "forget_agent: there is no name");
@@ -226,7 +226,8 @@ Result<std::string> show_settings(ControlledPool& target) {
   return text;
 }
 
-// What the pool cannot get back while it serves, as another disk tier, it has at the next start.
+// A setting that cannot change while the pool serves, such as the place of the disk tier, comes back at the
+// next start.
 Result<void> write_reset(ControlledPool& target, std::string_view text) {
   const std::string_view key = trimmed(text);
   const PoolSetting* const setting = find_pool_setting(key);

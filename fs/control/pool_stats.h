@@ -67,7 +67,7 @@ inline constexpr PoolStat kPoolStats[] = {
     {&PoolUsage::index_refused, "index_refused",
      "How often since the daemon's start the index had no room for an entry."},
     {&PoolUsage::index_missing, "index_missing",
-     "Entries that the index has no room for now; 16,385: or more."},
+     "Entries that the index has no room for now; 16,385 means that many or more."},
     {&PoolReading::policy, "policy", {}},
     {&PoolCounters::opens_hit, "opens_hit", "Opens of an entry that was there."},
     {&PoolCounters::lookups_missed, "lookups_missed",

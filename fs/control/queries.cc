@@ -26,8 +26,8 @@ EntryIndex& index_of(ControlledPool& target) {
   return target.pool->insight().index();
 }
 
-// Whether an answer rests on all entries: asked before the answer is made, and completed after it. What it
-// was made without may have been read by then.
+// Says whether an answer covers all entries. The state is noted before the answer is made, and completed
+// after it: an entry that the answer missed may have been read by then.
 class IndexState {
  public:
   explicit IndexState(ControlledPool& target)
@@ -72,7 +72,7 @@ std::string_view told_if_cut(ReadableTree& tree) {
   return tree.work().is_cut() ? " more=maybe" : "";
 }
 
-// An answer that is cut off because queries are to stop is none.
+// An answer that is cut off because queries must stop fails.
 Result<void> unless_ended(const QueryWork& work) {
   if (work.is_cut() && work.has_ended()) return fail(ENOTCONN);
   return {};
@@ -108,8 +108,8 @@ void match_tokens(ControlledPool& target, ReadableTree& tree, const TokensQuery&
       return;
 }
 
-// How many of the names, from the first on, are entries that are stored, or which of all are; they are told
-// in runs of one tier.
+// Answers how many of the names, from the first on, are stored entries, or, with `all`, which of the names
+// are. Each line is a run of one tier.
 void answer_names(ControlledPool& target, ReadableTree& tree, const NamesQuery& query, AnswerText& text) {
   const IndexState state(target);
   size_t asked = 0, looked_at = 0, present = 0, run_begin = 0, pinned = 0;
@@ -124,17 +124,17 @@ void answer_names(ControlledPool& target, ReadableTree& tree, const NamesQuery& 
     ++asked;
     if (ended) continue;
     const std::string name = name_in(*line);
-    // No call can name what is longer, and its directories are opened one below the other.
+    // No call can use a longer name, and each of its directories would be opened below the one before.
     const bool is_name = name.size() < PATH_MAX && !name.contains('\0');
     const auto file = is_name ? tree.file_at(name) : std::nullopt;
     auto here = file ? index_of(target).stored(*file) : std::nullopt;
-    // It may have been replaced since the directory was listed.
+    // The entry may have been replaced since the directory was listed.
     if (const auto now = is_name && !here ? tree.look_up(name) : fail(ENOENT); now && S_ISREG(now->st_mode))
       here = index_of(target).stored(now->st_ino);
     if (here && query.pin.seconds > 0)
       if (const auto now = tree.readable(name); now && now->st_ino == here->first.ino)
         pinned += pin(target, query.pin, here->first);
-    // The name at which the work was cut off is not known.
+    // If the query was cut off at this name, it is not known whether the name is there.
     ended = !here && (!query.all || tree.work().is_cut());
     if (ended) continue;
     end_run(here ? tier_name(here->second) : "-");
@@ -177,7 +177,7 @@ void answer_where(ControlledPool& target, ReadableTree& tree, std::span<const En
 Result<void> answer_match(ControlledPool& target, const Rights& rights, std::string_view query_text,
                           AnswerText& text) {
   if (query_text.empty()) {
-    text.begin_with(fmt::format("A query is written first: {}.\n", kMatchForms));
+    text.begin_with(fmt::format("Write a query first: {}.\n", kMatchForms));
     return {};
   }
   const auto query = parse_match_query(query_text);
@@ -198,7 +198,7 @@ Result<void> answer_match(ControlledPool& target, const Rights& rights, std::str
 Result<void> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query_text,
                             AnswerText& text) {
   if (query_text.empty()) {
-    text.begin_with("A query is written first: `tokens [model=NAME]` and token ids.\n");
+    text.begin_with("Write a query first: `tokens [model=NAME]` and token ids.\n");
     return {};
   }
   const auto parsed = parse_similar_query(query_text);

@@ -30,23 +30,23 @@ Result<void> answer_match(ControlledPool& target, const Rights& rights, std::str
 Result<void> answer_similar(ControlledPool& target, const Rights& rights, std::string_view query,
                             AnswerText& text);
 
-// An OpenQuery is one open of such a file: the writes make up the query, and the first read after them has it
-// answered. A write after that begins the next query. Because it is one transaction, another call while the
-// answer is being made is EBUSY.
+// An OpenQuery is one open of such a file: the writes make up the query, and the first read after them makes
+// the answer. A write after that begins the next query. While the answer is made, any other call fails with
+// EBUSY.
 class OpenQuery {
  public:
   OpenQuery(QueryBudget& budget, QueryBudget::Payer user)
       : budget_(budget), user_(user), memory_(budget, user) {}
 
-  // A process that died had the file open: what was written to it and read of the answer is not known, and
-  // reads are ESTALE until the next write.
+  // Called if a process that died had the file open. Its query is lost, and so is the offset of its answer:
+  // reads fail with ESTALE until the next write.
   void follows_another() EXCLUDES(mutex_);
-  // All calls come with the rights of the open (fs/control_handles.h). EDQUOT: with this, and what is open,
-  // the user would take more than a share. EBUSY: a read is having the query answered; no call waits for
+  // The caller's rights are those of the open (fs/control_handles.h). EDQUOT: with this text the user's open
+  // queries would take more than the user's share. EBUSY: a read is making the answer; no call waits for
   // that.
   Result<void> add(std::string_view text) EXCLUDES(mutex_);
-  // The part of the answer at the offset. A client that reads on where it has written to gets the answer from
-  // its beginning too.
+  // Returns the part of the answer at the offset. A client may also read on at the offset where its write
+  // ended: it gets the answer from the beginning.
   using Answer = std::function<Result<void>(std::string_view query, AnswerText& text)>;
   Result<std::string> read(uint64_t offset, size_t size, const Answer& answer) EXCLUDES(mutex_);
 

@@ -1,7 +1,7 @@
-// The memory that open queries and their answers take (fs/control/queries.h): each user has a share, and all
-// together a limit, so that opens with large queries do not add up. Up to twice that limit each still has a
-// little, so that a few users cannot keep the others from asking at all. Any thread; the lock is a leaf.
-// Failure: nothing is given beyond a bound.
+// A QueryBudget limits the memory of open queries and their answers (fs/control/queries.h): for each user,
+// and for all users together. Between that second limit and twice as much each user may still take a little,
+// so that a few users cannot keep the others from asking at all. Any thread; the lock is a leaf. Failure: a
+// request beyond a limit is refused.
 #pragma once
 
 #include <sys/types.h>
@@ -21,11 +21,12 @@ class QueryBudget {
   static constexpr uint64_t kAlwaysOfUser = 1 << 20;
   static constexpr uint64_t kMostWithLittle = 2 * kMostOfAll;
 
-  // A user's number, or the host's administrator, whose number root of a container has too.
+  // A user's uid, or kAdministrator for the host's administrator, because root of a container has the uid 0
+  // too.
   using Payer = uint64_t;
   static constexpr Payer kAdministrator = uint64_t{1} << 32;
 
-  // What was given goes back with it.
+  // A Part is the memory of one query or answer. Its destructor gives the memory back.
   class Part {
    public:
     Part(QueryBudget& budget, Payer user) : budget_(&budget), user_(user) {}
@@ -33,7 +34,8 @@ class QueryBudget {
     Part& operator=(const Part&) = delete;
     ~Part() { set(0); }
 
-    // It takes so many bytes from now on; false: it takes what it took before.
+    // The part takes this many bytes from now on. Returns false if that is refused: the part then keeps its
+    // former size.
     bool set(uint64_t bytes) {
       if (!budget_->change(user_, bytes_, bytes)) return false;
       bytes_ = bytes;

@@ -136,7 +136,7 @@ Result<MatchQuery> where_query(std::string_view words, std::string_view lines) {
     if (text.empty()) continue;
     auto filter = filter_in(text);
     if (!filter) return pass(filter);
-    // With two values for one attribute there is no entry to be found.
+    // No entry has two values of one attribute.
     if (query.filters.size() == kAttributes) return fail(EINVAL, "`where` has more filters than attributes");
     query.filters.push_back(std::move(*filter));
   }

@@ -1,4 +1,4 @@
-// What a query says that is written to `.pool/match` or `.pool/similar`; the forms are in kvcachefs(7),
+// Parses the queries that are written to `.pool/match` and `.pool/similar`. Their forms are in kvcachefs(7),
 // "Finding entries". Pure functions, any thread. Failure: EINVAL with a sentence that says what is wrong with
 // the query.
 #pragma once
@@ -18,7 +18,7 @@ namespace kvcachefs {
 inline constexpr std::string_view kMatchForms =
     "`tokens [model=NAME]` and token ids, `names` and a name on each line, or `where KEY=VALUE...`";
 
-// What `pin=30s` or `pin=30s,close` asks for: a lease on each entry of the answer.
+// The request `pin=30s` or `pin=30s,close`: a lease on each entry of the answer.
 struct Pin {
   uint32_t seconds = 0;  // 0: none; kMostPinS at most
   bool until_close = false;
@@ -31,11 +31,12 @@ struct TokensQuery {
   std::vector<uint32_t> tokens;
   Pin pin = {};
 };
-// How many of these names, from the first on, are there: a part of the query's text, for take_name().
+// How many of these names, from the first on, are there. `lines` is a part of the query's text, for
+// take_name().
 struct NamesQuery {
   std::string_view lines;
   Pin pin = {};
-  bool all = false;  // whether each of them is there
+  bool all = false;  // the answer goes on after the first absent name
 };
 // The entries with all of these attributes.
 struct WhereQuery {
@@ -47,9 +48,9 @@ inline constexpr ptrdiff_t kMostNames = 65'536;  // they take a tenth of a secon
 // EMSGSIZE: more than kMostNames. EINVAL also for a name that begins with a slash.
 Result<MatchQuery> parse_match_query(std::string_view text);
 Result<EntryIndex::SimilarQuery> parse_similar_query(std::string_view text);
-// The next line that is not empty, which leaves the text; none: there is no more.
+// Removes and returns the next line that is not empty; nullopt at the end.
 std::optional<std::string_view> take_name(std::string_view& lines);
-// The name that such a line says, without `.` and double slashes on the way to its last part.
+// Returns the name in such a line, unescaped, without `.` and double slashes before its last part.
 std::string name_in(std::string_view line);
 
 }  // namespace kvcachefs

@@ -27,7 +27,7 @@ constexpr uint64_t kTmpfsNameBytes = 20;
 constexpr uint64_t kNamesListedForStat = 16;
 constexpr uint64_t kAskedBeforeListing = 64;
 constexpr uint64_t kMostListed = 65'536;  // in all: 10 MiB
-// Where mapped ids are allowed (fs/mapped_ids.h) the kernel tells the user and the group of creates alone.
+// Where mapped ids are allowed (fs/mapped_ids.h), the kernel reports the user and the group of creates alone.
 // caller_ has both.
 constexpr uid_t kNotTold = static_cast<uid_t>(-1);
 

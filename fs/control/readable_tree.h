@@ -1,7 +1,8 @@
 // A ReadableTree is a pool's names as one caller may see them: the kernel checks file modes at each call on a
-// name, and an answer that names many entries has to keep to the same. Each system call counts against the
-// query's work, so a look costs as much as its name has directories that are not known yet. One thread.
-// Failure: what cannot be looked at, may not be; ETIME once the work is done.
+// name, and an answer that names many entries must respect the same modes. Each system call counts against
+// the query's work: one for the name, and one for each directory above it that is not known yet. One thread.
+// Failure: a name that cannot be looked up counts as one that the caller may not look up; ETIME once the
+// query's work is used up.
 #pragma once
 
 #include <sys/stat.h>
@@ -18,7 +19,8 @@
 
 namespace kvcachefs {
 
-// Who asks. Of a thread that cannot be seen its user and group are known, and no rights beyond theirs.
+// The rights of a caller. If the caller's thread cannot be seen, only its user and group are known, and it
+// has no rights beyond theirs.
 class Rights {
  public:
   Rights(uid_t uid, gid_t gid, pid_t thread);
@@ -27,7 +29,8 @@ class Rights {
   bool may_write(const struct stat& file) const { return may(file, S_IWOTH); }
   bool may_search(const struct stat& directory) const { return may(directory, S_IXOTH); }
   bool is(uid_t user) const { return user == uid_; }
-  // Whether it is his to say what moves or removes the file (belongs_to_owner(), tier/index/metadata.h).
+  // True if the caller may set the attributes that only a file's owner may set (belongs_to_owner(),
+  // tier/index/metadata.h).
   bool owns(const struct stat& file) const { return owns_all_ || file.st_uid == uid_; }
   // Two callers with the same text may do the same.
   std::string text() const;
@@ -49,13 +52,13 @@ class ReadableTree {
   ReadableTree(UniqueFd root, const Rights& rights, QueryWork& work)
       : root_(std::move(root)), rights_(rights), work_(work) {}
 
-  // What the caller's stat(2) of the name would tell: ENOENT, or EACCES where a directory above it keeps him
-  // out. EINVAL: no call of his can name it so.
+  // Returns what the caller's stat(2) of the name would return. ENOENT: the name is missing. EACCES: the
+  // caller may not search a directory above it. EINVAL: no call can use this name.
   Result<struct stat> look_up(std::string_view name);
-  // The same of a file that he may read; else EACCES.
+  // The same, and EACCES if the caller may not read the file.
   Result<struct stat> readable(std::string_view name);
-  // The inode of a file that the caller may look up; none: there is none. For queries of many names: of a
-  // directory that is asked for a good part of its names it is not more than they were at one moment.
+  // Returns the inode of a file that the caller may look up, or nullopt. For queries of many names: a
+  // directory that is asked for many of its names is listed once, and answers as it was at that moment.
   std::optional<uint64_t> file_at(std::string_view name);
   const Rights& rights() const { return rights_; }
   QueryWork& work() { return work_; }
@@ -66,7 +69,7 @@ class ReadableTree {
   };
   struct Directory {
     Result<UniqueFd> fd;
-    uint64_t names = 0;  // so many it had when it was opened
+    uint64_t names = 0;  // in it when it was opened
     uint64_t asked = 0;  // of files that were sought in it
     bool is_listed = false;
     std::unordered_map<std::string, uint64_t, NameHash, std::equal_to<>> files =
@@ -81,7 +84,7 @@ class ReadableTree {
   const Rights& rights_;
   QueryWork& work_;
   std::unordered_map<std::string, Directory> directories_;
-  uint64_t listed_ = 0;  // names of all that are listed
+  uint64_t listed_ = 0;  // names in all listed directories
 };
 
 // The directory of a name, without the slash, and the rest of it.

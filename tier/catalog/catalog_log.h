@@ -49,8 +49,8 @@ class CatalogLog {
   // when_committed() calls the waiter when the changes appended before are durable, or when they cannot be
   // made durable now.
   void when_committed(Waiter waiter) EXCLUDES(mutex_) { wait({.waiter = std::move(waiter)}); }
-  // The same for a caller that rather fails than waits for a disk that hangs: ETIMEDOUT, from whoever calls
-  // tell_of_hang() from time to time, when a transaction has taken kHangMs.
+  // The same for a caller that must not wait for a hanging disk: the waiter gets ETIMEDOUT when a transaction
+  // has taken kHangMs, from tell_of_hang(), which is called from time to time.
   void when_it_takes_more(Waiter waiter) EXCLUDES(mutex_) {
     wait({.waiter = std::move(waiter), .gives_up = true});
   }

@@ -1,5 +1,5 @@
 // The promoter copies cold entries of a pool back to memory, many at a time, and reads from cold entries for
-// which no memory can be had.
+// which there is no memory.
 //
 // Threads: any thread may call Promoter's methods, which only queue. A caller that passes a waiter holds no
 // lock, because after close() the waiter is told at once. Each PromoterLane belongs to one thread, which
@@ -65,10 +65,10 @@ class Promoter {
   // they are listed. If one of them lacks memory and the evictor finds none, its waiter and those of all
   // ordered requests behind it get kNoMemory. `found`: ordered entries that are in memory.
   void order(std::vector<Order> orders, std::span<const uint64_t> found) EXCLUDES(mutex_);
-  // True if an order that is under way names the entry: no order evicts it.
+  // True if an order under way names the entry. No order evicts such an entry.
   bool is_ordered(uint64_t ino) const EXCLUDES(mutex_);
-  // How often the last order that was under way has ended. By then its lanes demand no memory for it: an
-  // evictor that saw their demands before asks the room again before it evicts what is not ordered any more.
+  // How often the last order under way has ended. The lanes then demand no memory for it any more. An evictor
+  // that saw their demands asks the room again before it evicts entries that are not ordered any more.
   uint64_t orders_ended() const { return orders_ended_; }
   using ReadWaiter = std::move_only_function<void(Result<std::span<const std::byte>>)>;
   // read() reads bytes of an entry that is cold and held (SpillStore::hold); fewer at the content's end.
@@ -92,7 +92,7 @@ class Promoter {
     size_t size = 0;
     ReadWaiter waiter;
   };
-  // The lower of the negated priority comes first, then what was started first.
+  // The negated priority, and the number of the start: the lowest comes first.
   using Place = std::pair<int64_t, uint64_t>;
   struct Pending {
     int priority = 0;
@@ -116,16 +116,16 @@ class Promoter {
   bool queue(uint64_t ino, int priority, Pending::Waiting waiting, bool ordered = false) REQUIRES(mutex_);
   PendingMap::iterator forget(PendingMap::iterator pending) REQUIRES(mutex_);
   void lacks_no_memory(Pending& pending) REQUIRES(mutex_);
-  // The ways on for an ordered request that was started and lacks memory.
+  // The next step of an ordered request that was started and lacks memory.
   enum class Turn : uint8_t { kTake, kWait, kDropped };
   Turn turn_of(uint64_t ino) const EXCLUDES(mutex_);
   void lacks_memory(uint64_t ino) EXCLUDES(mutex_);  // ordered requests behind it wait
   void has_memory(uint64_t ino) EXCLUDES(mutex_);
-  // There is no memory for this ordered request, nor for those behind it.
+  // Called if there is no memory for this ordered request: drops those behind it.
   void drop_behind(uint64_t ino) EXCLUDES(mutex_);
   std::optional<Next> next(int lowest_priority) EXCLUDES(mutex_);
   std::optional<Read> next_read() EXCLUDES(mutex_);
-  int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of those who wait for the entry
+  int priority_of(uint64_t ino) const EXCLUDES(mutex_);  // the highest of its waiters
   // This changes when a caller joins a request that a lane has begun.
   uint64_t joins() const { return joins_.load(std::memory_order_acquire); }
   // Until when the least and the most patient writers wait for the entry.
@@ -136,8 +136,8 @@ class Promoter {
   Patience patience_of(uint64_t ino) const EXCLUDES(mutex_);
   // Writers whose patience is over are told that there is no memory. False: no waiter is left.
   bool give_up(uint64_t ino, uint64_t now_ms) EXCLUDES(mutex_);
-  // done() answers the waiters. Where the outcome is that there was no memory for a copy of this priority,
-  // and a caller of a higher one has joined meanwhile, the request is queued again instead.
+  // done() answers the waiters. If there was no memory for a copy of this priority, and a caller of a higher
+  // one has joined since, the request is queued again instead.
   void done(uint64_t ino, const PromoteOutcome& outcome, int priority) EXCLUDES(mutex_);
   void wake_one() REQUIRES(mutex_);
 
@@ -206,7 +206,7 @@ class PromoterLane {
 
     bool failed() const { return outcome.kind != PromoteOutcome::Kind::kPromoted; }
     bool piecewise() const { return verifying || filling; }
-    // Where there is no memory, the copy on the disk is verified for those who wait.
+    // If there is no memory, the copy on the disk is verified for the waiters.
     bool verified_instead() const { return asked_for() && !abandoned; }
     bool asked_for() const { return priority >= Promoter::kOpenPriority; }
     bool is_order() const { return ordered && !asked_for(); }
@@ -232,7 +232,7 @@ class PromoterLane {
   bool holds(const Job& job) const;  // the free memory, when it was last looked at
   bool is_of_one_over(const Job& job) const { return promoter_.residency_.is_of_one_over(job.task.ino); }
   void look_at_free_memory();
-  // These two are for jobs in waiting_. What they begin or end leaves it.
+  // These two take a job of waiting_. A job that they begin or end leaves the list.
   void wait_in_order(Jobs::iterator job);
   bool claim_memory(Jobs::iterator job);
   void begin_moving(Jobs::iterator job);
@@ -265,8 +265,8 @@ class PromoterLane {
   uint64_t free_bytes_ = 0;
   uint64_t unpromised_bytes_ = 0;
   uint64_t kept_from_orders_bytes_ = 0;
-  bool order_lacks_ = false;                   // the order that gets memory first is one of waiting_
-  std::unique_ptr<Room::Demand> kept_demand_;  // for what that order leaves free
+  bool order_lacks_ = false;                   // the first ordered request that lacks memory is in waiting_
+  std::unique_ptr<Room::Demand> kept_demand_;  // for the memory that orders leave free
   std::vector<Mapping> buffers_;               // not in use
   std::vector<Job*> slots_;
   std::vector<size_t> free_slots_;

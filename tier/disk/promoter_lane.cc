@@ -87,7 +87,7 @@ bool PromoterLane::may_move() const {
 void PromoterLane::begin_moving(Jobs::iterator job) {
   drop_demand(*job);
   if (job->ordered) {
-    kept_demand_.reset();  // poll_room() makes it anew where an order still lacks memory
+    kept_demand_.reset();  // poll_room() makes it again if an order still lacks memory
     promoter_.has_memory(job->task.ino);
   }
   moving_bytes_ += job->data_bytes;

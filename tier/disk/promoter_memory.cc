@@ -16,9 +16,9 @@ namespace {
 
 constexpr size_t kJobsAPause = 512;  // waiting jobs for which the next look at the memory comes 1 ms later
 // An open waits this long for the evictor; after that its bytes come from the disk. An ordered entry waits
-// this long since the evictor last made room.
+// until the evictor has made no room for this long.
 constexpr uint64_t kReaderPatienceMs = 500;
-// An open for reading that has joined writers waits no longer than this, and an ordered entry neither.
+// Neither an open for reading that has joined writers nor an ordered entry waits longer than this.
 constexpr uint64_t kMostPatienceMs = 30'000;
 
 }  // namespace
@@ -128,11 +128,11 @@ bool PromoterLane::claim_memory(Jobs::iterator waiting) {
   return true;
 }
 
-// What all jobs demand is limited, because the evictor makes room for the whole of it at once.
+// The demands of all jobs together are limited, because the evictor makes room for all of them at once.
 void PromoterLane::demand(Job& job) {
   if (job.is_order()) {
     promoter_.lacks_memory(job.task.ino);
-    if (is_of_one_over(job)) return;  // the entries of its owner that leave may be those of the order
+    if (is_of_one_over(job)) return;  // the evictor might evict entries of the same order for it
   }
   if (job.demand || demanded_bytes_ >= kMovingBytes) return;
   job.demand =
@@ -226,7 +226,7 @@ void PromoterLane::poll_room() {
   const Room::Ticket now = promoter_.residency_.memory_room().ticket();
   look_at_free_memory();
   for (auto job = waiting_.begin(); job != waiting_.end();) poll_waiting(job++, now, joined);
-  // So that the evictor makes room beyond what orders leave free.
+  // This demand has the evictor make room beyond the memory that orders leave free.
   kept_demand_.reset();
   if (std::exchange(order_lacks_, false))
     kept_demand_ = std::make_unique<Room::Demand>(promoter_.residency_.memory_room(), Room::Whose::kPromotion,

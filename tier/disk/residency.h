@@ -1,6 +1,6 @@
-// What the movers of bytes (Spiller, Promoter, Scrubber) ask of the pool whose entries they move: to hand an
-// entry out for the time of a copy, and to take the outcome. Any thread. Its implementation
-// (tier/pool/pool_residency.h) decides under the entry's shard; no call waits for a disk.
+// Residency is the pool as the movers of bytes (Spiller, Promoter, Scrubber) see it: it hands out an entry
+// for the time of a copy, and takes the outcome. Any thread. Its implementation (tier/pool/pool_residency.h)
+// decides under the entry's shard; no call waits for a disk.
 #pragma once
 
 #include <cstdint>
@@ -103,7 +103,7 @@ class Residency {
   virtual void waiters_told(uint64_t ino) = 0;
   // The inodes of the entries that are clean or cold now.
   virtual std::vector<uint64_t> copied_entries() = 0;
-  // The content that the disk has of a clean or cold entry, which stays on the disk unchanged until
+  // Returns the content that the disk stores of a clean or cold entry. It stays there unchanged until
   // end_verify().
   virtual std::optional<CatalogContent> begin_verify(uint64_t ino) = 0;
   // end_verify() is true if the copy is damaged and is still the entry's. Then a cold entry is discarded and
@@ -112,12 +112,13 @@ class Residency {
   virtual bool end_verify(uint64_t ino, const CatalogContent& content, Finding finding) = 0;
 
   virtual Room& memory_room() = 0;
-  // The entry's owner has more than his share of the memory or the disk.
+  // True if the entry's owner is over the share of the memory or the disk.
   virtual bool is_of_one_over(uint64_t /*ino*/) { return false; }
   // Free memory: what no writer has been promised, or all of it.
   virtual uint64_t free_bytes(bool even_promised) const = 0;
   virtual uint64_t memory_bytes() const = 0;  // of the whole pool
-  // Memory that prefetch orders leave free. With less of it free the evictor would evict what they brought.
+  // Memory that prefetch orders leave free. If less were free, the evictor would evict entries that the
+  // orders brought.
   virtual uint64_t kept_from_orders_bytes() const { return 0; }
   virtual void wake_evictor() = 0;
 };

@@ -1,7 +1,7 @@
-// The AccessLog: what happens to the entries of all pools, for those who read it at present. While nobody
-// does, an event costs one relaxed load: whoever has an event asks is_read() first. All readers share one
-// list of the latest events, of which each has its own place, so a slow reader loses the oldest and keeps
-// nobody waiting. Any thread; add() may be called with an entry's shard held. Failure: EMFILE for one reader
+// The AccessLog: the events of the entries of all pools, for its present readers. Without a reader an event
+// costs one relaxed load, because a thread with an event asks is_read() first. All readers share one list of
+// the latest events, and each has its own place in it, so a slow reader loses the oldest events and keeps no
+// thread waiting. Any thread; add() may be called with an entry's shard held. Failure: EMFILE for one reader
 // too many.
 #pragma once
 
@@ -84,7 +84,8 @@ class AccessLog {
   size_t name_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
-// What is logged when it is done, with the time since its begin. Nothing without a log: nobody reads one.
+// Work that is logged when it is done, with the time since its begin. Without a log, which no process reads
+// then, nothing is logged.
 class LoggedWork {
  public:
   explicit LoggedWork(AccessLog* log) : log_(log), begun_ns_(log != nullptr ? now_ns() : 0) {}

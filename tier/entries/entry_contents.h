@@ -26,7 +26,7 @@ class EntryContents {
   void shrunk(const Entry& entry) const;    // by the daemon itself
   void dirtied(Entry& entry);               // a process may write it from now on: no copy is true any more
   void cut(Entry& entry, bool to_nothing);  // and dirtied; the epoch of its content changes with that
-  // One that the spiller is not asked for any more may be a victim again.
+  // An entry that the spiller is not asked for any more may be a victim again.
   void spill_asked(Entry& entry, DiskFacts::Spill asked);
   void moves(Entry& entry, DiskFacts::Move move);
   void spilled(Entry& entry);  // the disk has what the memory has
@@ -44,7 +44,7 @@ class EntryContents {
 
   // --- of a file that Entries::found() told of ---
   void found_version(Entry& entry, uint32_t version, uint32_t first_version);  // before found_copy()
-  // What the disk has of it: it is clean, or cold with these bytes.
+  // The disk stores a copy of the file: the entry is clean, or cold with these bytes.
   void found_copy(Entry& entry, std::optional<uint64_t> cold_bytes);
 
  private:

@@ -130,7 +130,7 @@ std::vector<Shares::User> Shares::users() const {
 void Shares::changed(uint64_t ino, uint8_t owner, const Taken& before, const Taken& after) {
   MutexLock lock(mutex_);
   check(ino, before, after);
-  // What is added comes first: a user of whom nothing is left loses his number.
+  // The addition comes first, because a user with nothing left loses the number.
   add(owner, after);
   subtract(owner, before);
 }

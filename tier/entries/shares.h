@@ -1,9 +1,9 @@
-// Shares: what each user's inodes take of a pool, and who takes more than his share of it. What is taken
-// counts for the owner of the inode; an entry has the owner's number in the pool. An entry without a name
-// that only other users have open counts for one of those, because the owner cannot give its memory back. The
-// shares are soft: they say only whose entries leave first, and whom others' entries need not leave for. Sums
-// are kept from each change of what an inode takes, and nothing walks. Any thread; the lock is a leaf. Never
-// fails; a build with KVCACHEFS_CHECK_STATES stops where a sum would drift.
+// Shares: what each user's inodes take of a pool, and which users are over their shares of it. An inode
+// counts for its owner; an entry stores the owner's number in the pool. An entry without a name that only
+// other users have open counts for one of those, because the owner cannot give its memory back. The shares
+// are soft: they decide only whose entries leave first, and which users' requests evict no other user's
+// entries. The sums follow each change of what an inode takes, and nothing walks the inodes. Any thread; the
+// lock is a leaf. Never fails; a build with KVCACHEFS_CHECK_STATES stops where a sum would drift.
 #pragma once
 
 #include <sys/types.h>
@@ -58,9 +58,9 @@ class Shares {
     uint64_t inodes = 0;
   };
 
-  void set_share(unsigned percent) { percent_ = percent; }  // 0: nobody is ever over
+  void set_share(unsigned percent) { percent_ = percent; }  // 0: no user is ever over
   bool has_shares() const { return percent_ != 0; }
-  uint64_t share_of(uint64_t whole) const;  // UINT64_MAX if nobody is ever over
+  uint64_t share_of(uint64_t whole) const;  // UINT64_MAX if no user is ever over
   uint64_t share_bytes() const { return has_shares() ? share_of(memory_bytes_) : 0; }
   void set_memory(const ArenaUsage& whole);
   void set_disk(uint64_t units, uint64_t unit_bytes);
@@ -98,8 +98,8 @@ class Shares {
 
   // --- of regular files: TakenChange, and Entries ---
   void changed(uint64_t ino, uint8_t owner, const Taken& before, const Taken& after) EXCLUDES(mutex_);
-  // The inode's owner is this user; answers his number. An inode that takes something keeps its owner's
-  // number from being another's.
+  // Makes this user the inode's owner, and returns the user's number. No other user gets that number while
+  // the inode takes something.
   uint8_t given(const PolicyFacts& facts, uid_t uid, const Taken& before, const Taken& after)
       EXCLUDES(mutex_);
   void erase(EntryTable::Shard& shard, uint64_t ino) REQUIRES(shard.mutex) EXCLUDES(mutex_);

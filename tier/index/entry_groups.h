@@ -1,6 +1,6 @@
-// EntryGroups: which entries belong together (user.kv.group). A group is of one user, so that nobody's
-// entries leave with another's. Any thread; the lock is a leaf. Never fails; the index counts
-// what members and groups take.
+// EntryGroups: which entries belong together (user.kv.group). A group is of one user, so that no user's
+// entries leave with another user's. Any thread; the lock is a leaf. Never fails; the index counts what
+// members and groups take.
 #pragma once
 
 #include <sys/types.h>

@@ -24,8 +24,8 @@ constexpr auto kOthersPatience = std::chrono::milliseconds(20);
 // may be wrong, it is kUnknownBytes, which last for at least 50 ms.
 constexpr uint64_t kUnknownBytes = uint64_t{512} << 20;
 
-// Wrong guesses must cost little. What is learned stays below an eighth of the pool, and below
-// kLearnedMaxBytes. Larger entries grow into what is kept free.
+// Wrong guesses must cost little. The learned size stays below an eighth of the pool, and below
+// kLearnedMaxBytes. Larger entries grow into the memory that is kept free.
 constexpr uint64_t kLearnedShare = 8;
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
@@ -33,7 +33,8 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 // more is counted as it is once it waits.
 constexpr uint64_t kQueuedBytes = uint64_t{1} << 20;
 
-// What those who are over their shares leave free: else they would take what has just left for another.
+// Users over their shares leave this part of a pool free; otherwise they would take memory that was just
+// freed for another user.
 constexpr uint64_t kOthersShare = 32;
 
 uint64_t Capacity::expected_entry_bytes() const {
@@ -144,7 +145,7 @@ uint64_t Capacity::pressure_bytes(bool even_over) {
   // Because free space must be there before writers need it, room for a few entries is kept beyond the
   // watermarks.
   const uint64_t expected = expected_entry_bytes();
-  // Names do not leave with data: the marks are of what is beside them and the index.
+  // Names do not leave with data, so the watermarks apply to the memory beside the names and the index.
   const uint64_t size = now.size_bytes - now.overhead_bytes();
   const bool passes = !surroundings_.backing_store->needs_write_access();
   const WritersNeed writing = {expected, growth_bytes(even_over), passes};
@@ -162,7 +163,8 @@ uint64_t Capacity::pressure_bytes(bool even_over) {
   if (even_over) lacks_outgrowth_ = beyond > 0;
   uint64_t pressure =
       std::max({evicting_ ? used - std::min(used, low) : 0, beyond, pressure_of_host(now.used_bytes())});
-  // Room for one waiting writer is not taken from what another writer was promised, within his user's share.
+  // Room for a waiting writer is not taken from memory that was promised to another writer within the share
+  // of its user.
   if (uint64_t wanted = room_.wanted_bytes() - (even_over ? 0 : room_.wanted_bytes(Room::Whose::kOver));
       wanted > 0) {
     wanted += shares_.has_shares() ? shares_.within(writers_.promised_by_owner()) : writers_.promised_bytes();

@@ -58,9 +58,9 @@ class Capacity {
   }
   uint64_t expected_entry_bytes() const;
   uint64_t learned_entry_bytes() const;  // limited to what a wrong guess may cost; 0: nothing learned
-  // What is reserved for an entry before its first write, from one offset to the other: the size that was
-  // set, or was learned of names of its class or of all, or the most that may be learned. A small entry would
-  // pay for the clearing of a huge page: where such names have small entries too, the first one is left out.
+  // The range that is reserved for an entry before its first write. Its size was set, or was learned of names
+  // of the entry's class or of all names, or is the most that may be learned. If entries of such names may be
+  // small, the first huge page is left out, because a small entry would pay for clearing it.
   struct Reservation {
     uint64_t begin = 0;
     uint64_t end = 0;
@@ -89,16 +89,16 @@ class Capacity {
   bool has_room(uint64_t bytes, uint64_t own_promise_bytes = 0) const;
   uint64_t free_bytes(bool even_promised) const;
   // Waits for the evictor or for other writers. Without patience it says that it would wait, as it would
-  // behind the requests in waiting(). The room is for this user. If he is over his share, only entries of
-  // those who are leave for it, and he leaves some room to others.
+  // behind the requests in waiting(). The room is for this user. For a user over the share only entries of
+  // such users leave, and the user leaves some room to others.
   Waited wait_for_room(uint64_t bytes, Patience patience, uint64_t own_promise_bytes = 0, uid_t user = 0);
   WaitingLane& waiting() { return waiting_; }
-  // Bytes that must leave now; 0: none. Without `even_over`: bytes that would have to if those who are over
-  // their shares took no more than that, and asked for nothing. So much of the others' entries may leave.
+  // Bytes that must leave now; 0: none. Without `even_over`: bytes that would have to leave if users over
+  // their shares took just their shares and asked for nothing. So much of the other users' entries may leave.
   uint64_t pressure_bytes(bool even_over = true);
-  // The pool gives way to the host: so much more leaves than it was asked for before.
+  // The pool gives way to the host: this many bytes more leave than were asked for before.
   void give_way(uint64_t bytes);
-  uint64_t leaving_bytes() const;  // what has not left yet of that
+  uint64_t leaving_bytes() const;  // the part of it that has not left yet
   bool wants_eviction() const {
     return evicting_ || lacks_outgrowth_ || giving_way_ || room_.wanted_bytes() > 0;
   }

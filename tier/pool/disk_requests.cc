@@ -96,7 +96,7 @@ void DiskRequests::when_committed(Waiter waiter) {
   if (DiskTier* const tier = durable_tier(waiter)) tier->store->log().when_committed(std::move(waiter));
 }
 
-// What a removed pool's catalog has to write may be as much as before, so its waiters do not ask again.
+// The catalog of a removed pool may stay full, so its waiters get ESHUTDOWN and do not ask again.
 void DiskRequests::when_catalog_takes_more(Waiter waiter) {
   if (capacity_.closed()) return waiter(fail(ESHUTDOWN));
   if (DiskTier* const tier = durable_tier(waiter)) tier->store->log().when_it_takes_more(std::move(waiter));

@@ -24,7 +24,7 @@ constexpr auto kSpillPause = std::chrono::milliseconds(2);
 
 }  // namespace
 
-// Whether a writer waits for whom an effort of that kind may find a victim.
+// True if an effort of this kind may find a victim for a waiting writer.
 bool Evictor::waits_in(const Room& room, bool over_alone) {
   return room.wanted_bytes(Room::Whose::kWriter) > 0 ||
          (over_alone && room.wanted_bytes(Room::Whose::kOver) > 0);
@@ -137,7 +137,7 @@ bool Evictor::make_room() {
     const bool outruns = capacity_.writer_outruns(even_over);
     const bool writer_waits = waits_in(room, effort.over_alone) || outruns;
     effort.disk_is_busy = disk_.is_busy(pressure);
-    // Neither an order nor an open evicts those: both can do without memory.
+    // Ordered entries are not evicted for an order or an open, because both can do without memory.
     effort.spares_ordered = !writer_waits && capacity_.leaving_bytes() == 0;
     // A waiting writer, or a host that is short of memory, is worth more than entries that the disk cannot
     // take, if those may be lost.

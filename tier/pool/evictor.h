@@ -59,11 +59,11 @@ class Evictor : DiskPart {
   // True for a caller that would take the inode that a request before it waits for.
   bool would_overtake(Patience patience) const;
   std::optional<NameLimit::Claim> claim(NameLimit& limit, Patience patience, uid_t uid = 0) const;
-  // Whether an entry stays as long as another is of use with it alone (leaf_first=).
+  // True: an entry stays as long as another entry is of no use without it (leaf_first=).
   void set_leaf_first(bool leaf_first) { leaf_first_ = leaf_first; }
 
  private:
-  // kNeeded: it would have to leave altogether, and another is of no use without it.
+  // kNeeded: the entry would have to leave the pool, and another entry is of no use without it.
   enum class Attempt { kFreed, kSpilling, kBusy, kNothing, kNeeded };
   struct Effort {
     bool even_fresh = false;
@@ -72,7 +72,7 @@ class Evictor : DiskPart {
     bool disk_is_busy = false;    // the disk is asked for nothing more
     bool clean_alone = false;     // evicts clean entries only: to make room on the disk
     bool spares_ordered = false;  // spares entries that a prefetch order has found in memory or brought
-    uint64_t orders_ended = 0;    // Promoter::orders_ended() when the memory that is lacking was looked up
+    uint64_t orders_ended = 0;    // Promoter::orders_ended() when the lacking memory was last computed
     bool over_alone = false;      // evicts entries only of those who are over their shares
   };
 
@@ -81,14 +81,16 @@ class Evictor : DiskPart {
   void see_charged(Entry& entry, int fd);
   bool more_to_come();
   bool make_room();  // true: there is more to do
-  // What make_room() does when an effort finds no victim: it tries harder, or comes back later, or ends.
+  // The next step of make_room() after an effort that found no victim: it tries harder, or comes back later,
+  // or ends.
   enum class Next { kHarder, kLater, kEnd };
   Next after_nothing(Effort& effort, bool writer_waits, bool more);
-  // Those who are over their shares have entries that can leave in a moment: until then no others do.
+  // True while users over their shares have entries that can leave in a moment. Until then no other user's
+  // entries leave.
   bool awaits_over();
   uint64_t orders_ended() const;  // of the pool's promoter
   static bool waits_in(const Room& room, bool over_alone);
-  // Those who are over their shares leave first.
+  // Entries of users over their shares leave first.
   Attempt evict_one(Effort effort, EvictResult& result);
   Attempt evict_entry(EntryTable::Shard& shard, Entry& entry, Effort effort, bool is_needed,
                       EvictResult& result) REQUIRES(shard.mutex);
@@ -100,12 +102,12 @@ class Evictor : DiskPart {
   void make_disk_room();
   bool discard_coldest(bool over_alone);  // discards a cold entry; false: there is none
 
-  // What leaves with another, or at a time (evictor_together.cc).
+  // Entries that leave with another entry, or at a time (evictor_together.cc).
   uint64_t first_to_leave(uint64_t victim);
   Attempt evict_leaf(uint64_t leaf, Effort effort, EvictResult& result);
   void give_back(uint64_t victim, Attempt leaf);
-  // An entry of the group has left the memory, or the pool: the others do as well.
-  // `last`: and then this one, if it has expired. False: they do so already.
+  // Called when an entry of the group has left the memory, or the pool: has the other entries do the same,
+  // and then `last`, if that has expired. Returns false if they do so already.
   bool others_follow(std::shared_ptr<const EntryGroups::Group> group, bool removes,
                      std::optional<sys::Handle> last = {}) EXCLUDES(followers_mutex_);
   std::optional<Attempt> evict_follower(Effort effort, EvictResult& result) EXCLUDES(followers_mutex_);
@@ -115,7 +117,7 @@ class Evictor : DiskPart {
       EXCLUDES(followers_mutex_);
   Attempt has_expired(const Entry& entry, uint64_t& again_ms) const;
   bool may_go_now(const Entry& entry) const;
-  // Of a group only one that has not left it.
+  // With `group`, only an entry that is still in that group.
   Attempt remove_with_another(uint64_t ino, RemovalReason reason, EvictResult& result,
                               const EntryGroups::Group* group = nullptr);
   Attempt remove_now(EntryTable::Shard& shard, Entry& entry, RemovalReason reason, EvictResult& result)
@@ -124,12 +126,12 @@ class Evictor : DiskPart {
   // Reclaiming inodes, and keeping the limits of names (evictor_inodes.cc). True: there is more to do.
   bool make_inode_room();
   bool keep_entry_limit();
-  // So many places are left to those who are within their shares: otherwise he who holds all of them open
-  // keeps all others from making any.
+  // This many places are left to users within their shares: otherwise a user who holds the entries of all
+  // places open keeps all other users from creating any.
   uint64_t places_kept(const NameLimit& limit) const;
   bool empty_directories_hold(uint64_t inodes) const;  // a quarter of these
   uint64_t wanted_inodes(bool even_over) const;        // that are to be free; as Capacity::pressure_bytes()
-  // Who waits in `room` needs one; the evictor goes on until there are enough.
+  // Requests wait in `room` for an inode or a place. The evictor goes on until there are enough.
   struct Goal {
     const Room& room;
     std::function<bool()> has_one;
@@ -157,8 +159,8 @@ class Evictor : DiskPart {
   std::deque<Followers> followers_ GUARDED_BY(followers_mutex_);
   std::set<std::pair<const EntryGroups::Group*, bool>> groups_ GUARDED_BY(followers_mutex_);  // in followers_
   Room inode_room_;  // counts inodes, not bytes
-  // Of the evictor's thread alone:
-  bool has_read_all_ = false;            // the index, of what came back at a start
+  // Used by the evictor's thread alone:
+  bool has_read_all_ = false;            // the index has read all entries that came back at a start
   bool reclaiming_ = false;              // true between the two marks of free inodes
   bool reclaiming_directories_ = false;  // the same for the limit of directories
   uint64_t reclaimed_ms_ = 0;            // when a directory left, or no request waited for one to

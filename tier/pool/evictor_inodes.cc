@@ -121,8 +121,8 @@ bool Evictor::keep_entry_limit() {
   const auto has_one = [&] { return limit.free() > (of_others > 0 ? 0 : kept); };
   const Discarded discarded =
       discard_entries({.room = limit.room(), .has_one = has_one, .has_enough = [&](bool even_over) {
-                         // An entry counts before its claim goes, so that both may count. Where nobody of
-                         // those who count waits, what is there counts alone: no entry leaves for a claim.
+                         // An entry counts before its claim ends, so both may count. If no request of this
+                         // kind waits, only the entries count, so that none leaves for a claim.
                          const uint64_t wanted = even_over ? of_all : of_others;
                          return wanted > 0 ? limit.lack(wanted) == 0 : limit.excess() == 0;
                        }});
@@ -194,7 +194,7 @@ Waited Evictor::wait_to_make(Patience patience, uid_t uid, NameLimit* of, bool l
   NameLimit* const limit = lacks_place ? of : nullptr;
   const bool gives = limit == nullptr && gives_way(uid, of);
   const bool lacks_inode = limit == nullptr && (gives || arena_.usage().free_inodes < inodes);
-  // Of the places of directories nobody has a share.
+  // The places of directories have no shares.
   const bool is_over = limit != &limits_.directories && entries_.shares().is_user_over(uid);
   const auto whose = is_over || gives ? Room::Whose::kOver : Room::Whose::kWriter;
   Room& room = limit != nullptr ? limit->room() : lacks_inode ? inode_room_ : capacity_.room();

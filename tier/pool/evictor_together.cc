@@ -20,8 +20,8 @@ uint64_t Evictor::first_to_leave(uint64_t victim) {
   return leaf_first_ ? index_.leaf_below(victim) : victim;
 }
 
-// kNothing: it is not in memory, or in use. Then it keeps nothing else: who only reads an entry could
-// otherwise keep another's in the pool for as long as he likes.
+// Returns kNothing if the leaf is not in memory or is in use. A leaf in use does not protect its parent;
+// otherwise a reader could keep another user's entry in the pool for ever.
 Evictor::Attempt Evictor::evict_leaf(uint64_t leaf, Effort effort, EvictResult& result) {
   EntryTable::Shard& shard = entries_.shard(leaf);
   const LockedEntry entry(shard, leaf);

@@ -20,7 +20,7 @@ struct WritersNeed {
   bool passes;              // some write past the daemon
 };
 
-// Memory that no reservation may hold either: writers that outgrow their reservations cannot wait.
+// Memory that not even reservations may hold, because writers that outgrow their reservations cannot wait.
 inline uint64_t outgrowth_bytes(uint64_t size_bytes, const WritersNeed& writing) {
   constexpr uint64_t kGrowthShare = 4;  // while a writer is known to need more than was reserved
   // A writer with passthrough that needs more than it was promised takes what is free until the evictor sees
@@ -43,8 +43,8 @@ inline uint64_t headroom_bytes(uint64_t size_bytes, const WritersNeed& writing) 
                   outgrowth_bytes(size_bytes, writing));
 }
 
-// What entries may take of a pool's memory before eviction begins, whatever size is learned of them: what
-// statvfs(2) reports. Entries larger than an eighth of the pool may leave sooner.
+// The part of a pool's memory that entries may take before eviction begins, whatever size is learned of them.
+// statvfs(2) reports it. Entries larger than an eighth of the pool may leave sooner.
 inline uint64_t holdable_bytes(const PoolLimit& limit, bool passes) {
   const uint64_t size_bytes = limit.size_bytes();
   return std::min(size_bytes / 100 * limit.watermarks().high_percent,

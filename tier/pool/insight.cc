@@ -256,8 +256,9 @@ bool Insight::step_index() {
   const bool is_more = index_.step();
   const uint64_t missing = index_.usage().missing;
   if (missing > 0 && !index_is_part_ && index_log_limit_.due()) {
-    log_warning("pool {}: its index is full: entries are missing from answers of match, similar and where",
-                name_);
+    log_warning(
+        "pool {}: its index is full: entries are missing from answers of .pool/match and .pool/similar",
+        name_);
     index_is_part_ = true;
   } else if (missing == 0 && !is_more && index_is_part_) {
     log_info("pool {}: its index has all entries again", name_);

@@ -1,4 +1,4 @@
-// What a pool tells of itself and of its entries. Any thread; no lock is held over a system call on a file.
+// Insight reports on a pool and its entries. Any thread; no lock is held over a system call on a file.
 // Failure: ESTALE for an inode that is gone.
 #pragma once
 
@@ -30,7 +30,7 @@ class Insight : DiskPart {
   uint64_t cold_bytes() const { return entries_.sums().stored_bytes(Entry::Tier::kCold); }
   NumaSurvey& numa_survey() { return numa_survey_; }
   EntryIndex& index() { return index_; }
-  // EntryIndex::step(), after which the log is told when the index becomes full, and when it has all again.
+  // Calls EntryIndex::step(), and logs when the index becomes full and when it contains all entries again.
   // One thread.
   bool step_index();
   Lifetimes& lifetimes() { return lifetimes_; }
@@ -57,7 +57,7 @@ class Insight : DiskPart {
                     [this](const sys::Handle& entry, uint64_t kept_until_ms, uint64_t expires_ms) {
                       lifetimes_.describe(entry, kept_until_ms, expires_ms);
                     }};
-  bool index_is_part_ = false;  // as the log has it
+  bool index_is_part_ = false;  // as the log said last
   LogLimit index_log_limit_;
   std::atomic<uint64_t> samples_{0};  // each takes other entries
   NumaSurvey numa_survey_{[this](uint64_t entries) { return numa_usage(entries); }};

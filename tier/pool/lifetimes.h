@@ -1,8 +1,8 @@
-// Lifetimes knows what ends by itself in a pool: leases, which keep an entry in the pool as a pin does, and
-// the entries that expire. A lease is a client's (`pin=` in `.pool/match`), for a time, or until the holder
-// closes what he asked through if that is sooner; or it is the entry's own (user.kv.ttl). Each counts against
-// pinned_max, where an entry counts once. What the entries say of themselves is told anew after a takeover or
-// a restart (tier/index/entry_index.h); a client's lease ends with the process.
+// Lifetimes knows the leases of a pool, which keep an entry in the pool as a pin does, and the entries that
+// expire. A client's lease (`pin=` in `.pool/match`) lasts for a time, or until the open that holds it is
+// closed, if that is sooner. An entry's own lease comes from user.kv.ttl. Leases count against pinned_max,
+// where an entry counts once. After a takeover or a restart the index reports the entries' own times again
+// (tier/index/entry_index.h); a client's lease ends with the serving process.
 //
 // Any thread, without a shard: the lock here is held over shards. Failure: where pinned_max has no room there
 // is no lease. 200 bytes for each entry that it knows.
@@ -23,10 +23,10 @@ namespace kvcachefs {
 
 class Lifetimes : DiskPart {
  public:
-  // Who holds a lease: the open of a control file. His leases end with it.
+  // The holder of a lease: an open of a control file. Its leases end with it.
   using Holder = uint64_t;
   static constexpr Holder kNobody = 0;  // it ends with its time alone
-  // That one holder may have: 70 bytes each.
+  // The leases that one holder may have, of 70 bytes each.
   static constexpr size_t kMostLeases = 4096;
 
   explicit Lifetimes(const DiskPart& part) : DiskPart(part) {}
@@ -35,7 +35,7 @@ class Lifetimes : DiskPart {
   // disk alone is read into memory. Of several leases each has its time.
   bool lease(const sys::Handle& entry, uint64_t until_ms, Holder holder = kNobody) EXCLUDES(mutex_);
   void end_leases(Holder holder) EXCLUDES(mutex_);
-  // What the entry says now, instead of what it said before; 0: nothing.
+  // The times that the entry's attributes give now replace the former ones; 0: none.
   void describe(const sys::Handle& entry, uint64_t kept_until_ms, uint64_t expires_ms) EXCLUDES(mutex_);
 
   // Ends the leases whose time has come; the work of the evictor.

@@ -58,7 +58,8 @@ class NameLimit {
     const uint64_t wanted = taken() + std::min(places, most);
     return most == 0 ? 0 : wanted - std::min(wanted, most);
   }
-  // How many have to leave because there are more than there may be, whoever wants a place.
+  // How many must leave because there are more than the limit allows, whether or not a request waits for a
+  // place.
   uint64_t excess() const {
     const uint64_t most = most_, count = count_();
     return most == 0 ? 0 : count - std::min(count, most);

@@ -1,4 +1,5 @@
-// What comes to the daemon of the content of a pool's files: reads, writes, copies, cuts and allocations.
+// The requests for the content of a pool's files that come to the daemon: reads, writes, copies, cuts and
+// allocations.
 #include <linux/falloc.h>
 
 #include <algorithm>
@@ -89,8 +90,8 @@ Result<OpenFiles::Written> OpenFiles::write(uint64_t ino, std::span<const char> 
       io_done(ino);
       return Written{total, Tried::kWouldWait};
     }
-    // While the host is short of memory, a writer gets no more than can be evicted for it. One over his share
-    // gets nothing that was evicted for another.
+    // While the host is short of memory, a writer gets no more than can be evicted for it. A user over the
+    // share gets no memory that was freed for another user.
     const bool ends = capacity_.closed() || capacity_.waiting().waits_ended();
     const bool refused = room == Waited::kNoRoom && !ends &&
                          (capacity_.limit().is_lowered() || entries_.shares().is_user_over(user));
@@ -122,7 +123,7 @@ Result<OpenFiles::Written> OpenFiles::copy_range(Range from, Range to, size_t by
       return fail(ENOSPC);
     }
   }
-  // With shares a part at a time, so that not more is copied than there was room for.
+  // With shares, the bytes are copied a part at a time, so that no more is copied than there was room for.
   const size_t at_once = has_shares ? std::min<uint64_t>(bytes, kCopyDemandBytes) : bytes;
   for (int attempt = 0;; ++attempt) {
     auto copied = sys::copy_range(from.file, from.offset, to.file, to.offset, at_once);

@@ -57,7 +57,7 @@ struct EntryListing {
   bool pinned = false;
 };
 
-// What xattrs show of an entry.
+// The facts of an entry that its xattrs show.
 struct EntryFacts {
   bool is_file = false;
   std::string tier;

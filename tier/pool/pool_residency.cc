@@ -163,8 +163,8 @@ Result<std::optional<PromoteTask>> PoolResidency::begin_promote(uint64_t ino) {
   return PromoteTask{.ino = ino, .fd = std::move(*fd), .content = copy, .begun_ns = now_ns()};
 }
 
-// Of an entry that was not reconciled yet its mark says what the disk has. What changes the file, so that the
-// walk would see it, is left alone.
+// If the entry was not reconciled yet, its mark says what the disk stores. The file is not changed, because
+// the walk would see the change.
 Result<std::optional<PromoteTask>> PoolResidency::begin_verification(Entry& entry) {
   const uint64_t ino = entry.policy.ino;
   auto fd = arena_.open(handle_of(entry), kReadForFacts);

@@ -58,8 +58,8 @@ Result<void> Prefetcher::prefetch(std::span<const PrefetchOrder> orders) {
     // O_NOFOLLOW: a link on the way could lead to a place where a server thread waits for itself.
     auto named = sys::open_beneath(arena_.tree_fd(), order.name.c_str(), O_PATH | O_NOFOLLOW);
     auto handle = named ? sys::handle_of(named->get()) : pass(named);
-    // A user who gives orders may list the entries (.pool/entries), also in directories that are closed to
-    // him. He is told nothing of anything else there.
+    // A user who gives orders may list the entries (.pool/entries), even in directories that the user may not
+    // search. An order tells nothing of other files there.
     const Place place = handle ? find(handle->ino) : Place::kNone;
     if (place != Place::kDisk) {
       ++(place == Place::kMemory ? ordered_->done : ordered_->failed);

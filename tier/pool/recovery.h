@@ -48,7 +48,7 @@ class Recovery : DiskPart {
   bool find(uint64_t directory_ino, const char* name);
   bool has_found(uint64_t ino);
   bool is_open(uint64_t ino);            // what has not been found yet
-  bool has_found_to_read(uint64_t ino);  // a file that nobody writes, in memory or on a disk that can be read
+  bool has_found_to_read(uint64_t ino);  // a file that no process writes, in memory or on a readable disk
   bool is_read_from_disk(uint64_t ino);  // what is open of it
   // What the catalog has comes back, cold. The pool may be served already: its entries then get the disk too,
   // and until all is back directories and what has come back cannot be renamed or removed (EBUSY).

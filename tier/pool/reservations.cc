@@ -21,8 +21,8 @@ constexpr uint64_t kGrowthShare = 8;      // a small pool lets a writer grow by 
 // that state.
 constexpr uint64_t kReservedShare = 4;
 
-// Reservations leave this much free, so that the writes and creates of other clients need not wait for room.
-// Users who are over their shares leave the whole share of the pool.
+// Reservations leave this share of a pool free, so that the writes and creates of other clients need not wait
+// for room. Reservations of users within their shares leave kUnreservedBytes at most.
 constexpr uint64_t kUnreservedShare = 32;
 constexpr uint64_t kUnreservedBytes = uint64_t{16} << 20;
 
@@ -54,8 +54,8 @@ Waited Reservations::claim(uint64_t ino, int fd, Capacity::Reservation its, Pati
     const uint64_t unclaimed = unclaimed_bytes(promised, user, patience);
     const uint64_t bytes = std::min(its.end - its.begin, std::max(unclaimed, promised));
     if (bytes == 0) return Waited::kRoom;
-    // A writer with passthrough gets what it was promised. Beyond that nothing is evicted for memory that may
-    // not be written.
+    // A writer with passthrough gets what it was promised. Beyond that no entry is evicted for memory that
+    // may never be written.
     const Waited room =
         bytes > unclaimed ? capacity_.wait_for_room(bytes, patience, promised, user) : Waited::kRoom;
     if (room != Waited::kRoom) return room;
@@ -78,8 +78,8 @@ Waited Reservations::claim(uint64_t ino, int fd, Capacity::Reservation its, Pati
 }
 
 Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
-  // What a client writes beyond its reservation is charged to the client's memory cgroup, which may have a
-  // low limit (docs/facts.md). So of a pool that has learned nothing yet a writer gets much, if that is free.
+  // Writes beyond the reservation are charged to the client's memory cgroup, which may have a low limit
+  // (docs/facts.md). So a writer gets much in a pool that has learned nothing yet, if so much is free.
   Capacity::Reservation its;
   const bool is_known = capacity_.expected_entry_bytes() > 0;
   UniqueFd fd;
@@ -116,7 +116,8 @@ Tried Reservations::begin_writing(uint64_t ino, Patience patience) {
 }
 
 bool Reservations::follow_writers() {
-  // A writer that goes on after a pause takes memory. What it writes into memory that it has needs no look.
+  // A writer that goes on after a pause takes memory, unless it writes into memory that it has, which needs
+  // no look.
   const uint64_t activity = capacity_.activity();
   const size_t idle = std::exchange(last_activity_, activity) == activity ? 0 : kIdleALook;
   uint64_t growth_bytes = 0, within_shares = 0;

@@ -16,8 +16,8 @@ class Reservations : PoolPart {
   // Called before a file's first write: allocates memory for an entry of the expected size, if the file has
   // none. Waits without a lock; if it would wait, it is called once more, with patience.
   Tried begin_writing(uint64_t ino, Patience patience = {});
-  // Looks at what the writers have written, and promises more to those that outgrow what they have. True
-  // while there are writers. Of the evictor's thread.
+  // Looks at the files that are being written, and promises more memory to writers that outgrow theirs.
+  // Returns true while there are writers. For the evictor's thread.
   bool follow_writers();
   // Gives back what is reserved beyond the end; answers the size. Only while no process can write: a write
   // after the look at the size would be lost. (The kernel sends none while it asks for an fallocate.)
@@ -31,7 +31,7 @@ class Reservations : PoolPart {
   // Returns how much a writer of this user may reserve without making another writer wait.
   uint64_t unclaimed_bytes(uint64_t own_promise_bytes, uid_t user, Patience patience) const;
   Waited claim(uint64_t ino, int fd, Capacity::Reservation its, Patience patience);
-  // What its file may grow by before the next round.
+  // The bytes by which a file may grow before the next round.
   struct Growth {
     uint64_t bytes = 0;
     uint8_t owner = 0;

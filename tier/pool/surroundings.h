@@ -28,7 +28,7 @@ struct PoolSurroundings {
   // Called when the pool's options have changed, to write them down for a successor.
   std::function<Result<void>()> options_changed = [] { return Result<void>(); };
 
-  AccessLog* access_log = nullptr;  // none: nobody can read one
+  AccessLog* access_log = nullptr;  // null: no process can read one
 
   // The log if anybody reads it at present.
   AccessLog* read_log() const {

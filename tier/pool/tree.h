@@ -102,7 +102,7 @@ class Tree : DiskPart {
   const std::shared_ptr<EmptyDirectories>& empty_directories() { return empty_directories_; }
 
  private:
-  // EDQUOT: the target takes memory, and the user has more than his share.
+  // EDQUOT: the target takes memory, and the user is over the share.
   Result<Tried> make_symlink(const char* target, uid_t uid, int directory, const char* name,
                              Patience patience);
   // EAGAIN: the name, which the restore has just brought back, was not there a moment before.

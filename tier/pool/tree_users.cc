@@ -1,4 +1,4 @@
-// What users make in a pool, and what they change of it besides names and content.
+// The inodes that users make in a pool, and the changes that they make besides those of names and content.
 #include <cerrno>
 #include <cstring>
 
@@ -44,7 +44,7 @@ Result<Tried> Tree::make(int directory, const char* name, const NewInode& inode,
 
 Result<Tried> Tree::make_symlink(const char* target, uid_t uid, int directory, const char* name,
                                  Patience patience) {
-  // What cannot be evicted gets no more than a share.
+  // A long target takes memory and cannot be evicted, so a user over the share may make none.
   if (std::strlen(target) >= kLongTarget && entries_.shares().is_user_over(uid)) return fail(EDQUOT);
   for (int attempt = 0;; ++attempt) {
     auto made = sys::symlink_at(target, directory, name);
@@ -103,7 +103,8 @@ Result<void> Tree::change(uint64_t ino, const AttributeChange& wanted, bool& beg
   }();
   if (wanted.uid != kSameId) count_again(ino);
   if (wanted.mode || wanted.uid != kSameId || wanted.gid != kSameId) {
-    // A group is of one user's entries, and the index knows who may read an entry.
+    // The index reads the entry again: a group is of one user's entries, and the index stores who may read an
+    // entry.
     if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->described)
       entries_.described(*entry);
   }

@@ -105,7 +105,7 @@ class Recovery::Adopter : DiskPart {
     if (auto found = whole(); !found) return found;
     publish();
     for (const int32_t backing : opens_.end()) surroundings_.backing_store->give_back(backing);
-    // A file without a name that a client of an ended connection has open is nobody's but that client's.
+    // Only the client of an ended connection that has a file without a name open can use that file.
     std::erase_if(opens_.lost_writers(), [this](const OpenHandle& handle) {
       if (knows(handle.inode.ino)) return false;
       survivors_.handles().closed(handle.lost);

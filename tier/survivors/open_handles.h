@@ -1,9 +1,9 @@
 // The open handles, each with the request that opened it, for a successor of the serving process. A handle is
 // written down before the kernel is told of it, and taken out before the open it stands for is given up; so
-// open files are counted from the handles alone. A user has a share of the table, so that one who opens files
-// without end leaves the others theirs; what a predecessor's clients have open counts for nobody. Any thread.
-// Failure: EMFILE when the user's share is used up, ENFILE when the table is full. Without a supervisor
-// nothing is kept and nothing fails.
+// open files are counted from the handles alone. Each user has a share of the table, so that a user who opens
+// files without end leaves the other users theirs; handles from before a takeover count for no user. Any
+// thread. Failure: EMFILE when the user's share is used up, ENFILE when the table is full. Without a
+// supervisor nothing is kept and nothing fails.
 #pragma once
 
 #include <sys/types.h>
