@@ -57,7 +57,7 @@ Stats make_server_stats(const ServerInfo& info, size_t pools, uint64_t now_ns) {
       {"memory_reserve_bytes", info.memory_reserve_bytes, "Memory that pools leave to the host."},
       {"uptime_s", (now_ns - info.started_ns) / 1'000'000'000, "Time since the daemon started."},
       {"pid", static_cast<uint64_t>(info.pid)},
-      // The kernel gives the children of a process that has ended another parent.
+      // A process whose supervisor has ended has another parent.
       {"supervisor_pid", static_cast<uint64_t>(info.supervisor_pid == getppid() ? info.supervisor_pid : 0)},
       {"generation", uint64_t{info.generation}},
   };

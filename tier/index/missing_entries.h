@@ -1,6 +1,6 @@
-// The entries that an index has no room for now. Of more than kMost it is known only that there are some,
-// until all entries have been sought again. Who owns the index calls it under its lock, but for count().
-// Never fails.
+// The entries that an index has no room for now. Of entries beyond kMost only the existence is known, until
+// all entries have been sought again. The owner of the index calls all functions but count() under the
+// index's lock. Never fails.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ class MissingEntries {
   void remove(uint64_t ino) {
     if (inodes_.erase(ino) > 0) recount();
   }
-  // All entries that the index has not are added again, if they have no room, by the time that the seeking
-  // has ended and what it found was read.
+  // Once the seek has ended and the entries that it found were read, each entry without room has been added
+  // again.
   void seeking_begins() {
     sought_ |= more_;
     more_ = false;
@@ -34,14 +34,14 @@ class MissingEntries {
     sought_ = false;
     recount();
   }
-  uint64_t count() const { return count_; }  // any thread; kMost + 1: or more
+  uint64_t count() const { return count_; }  // any thread; kMost + 1 means that many or more
 
  private:
   void recount() { count_ = inodes_.size() + (more_ || sought_ ? 1 : 0); }
 
   std::unordered_set<uint64_t> inodes_;
-  bool more_ = false;    // and more
-  bool sought_ = false;  // there were more when the seeking began
+  bool more_ = false;    // there are entries beyond kMost
+  bool sought_ = false;  // there were entries beyond kMost when the seek began
   std::atomic<uint64_t> count_{0};
 };
 
