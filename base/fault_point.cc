@@ -43,9 +43,10 @@ bool take_line(const std::string& text, size_t end) {
   return std::rename(taken.c_str(), fault_file().c_str()) == 0;
 }
 
-// mknod(2) needs no descriptor, which a test that looks at the process's would meet.
+// mknod(2) opens no descriptor. A test may be counting the descriptors of this process.
 void make_empty_file(const std::string& path) {
   (void)::mknod(path.c_str(), S_IFREG | 0644, 0);
+  (void)::truncate(path.c_str(), 0);
 }
 
 void wait_for_the_test() {
@@ -57,7 +58,7 @@ void wait_for_the_test() {
   }
 }
 
-// What follows `KIND PLACE ` in a line; none in a line of another kind or place.
+// The rest of a line that begins with `KIND PLACE `; nullopt for a line of another kind or place.
 struct Failure {
   int error = 0;
   int passes = 0;

@@ -241,9 +241,10 @@ TEST(EntrySizeGuess, IsLearned) {
   mount.stop();
 }
 
-// Writes this much to a new file that has a name for the time, as store() does. Answers by how much the pool
-// is fuller while it is open, but for what is given back meanwhile of files that were closed before.
+// Writes this much to a new file that has a name for the time, as store() does. Returns by how many bytes the
+// pool is fuller while the file is open, less the memory that files closed before give back meanwhile.
 int64_t taken_by_writer(const Mount& mount, const std::string& name, size_t bytes) {
+  EXPECT_TRUE(all_closed(mount)) << "a size is learned at the end of a close";
   const int64_t before = mount.stat_value("used_bytes");
   const File file(mount.path() + "/" + name + ".tmp", O_WRONLY | O_CREAT);
   const std::string content = pattern(1, bytes);
