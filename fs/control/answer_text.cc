@@ -18,6 +18,11 @@ bool AnswerText::add(std::string_view text) {
   return !is_refused_;
 }
 
+bool AnswerText::take(uint64_t bytes) {
+  is_refused_ = is_refused_ || !memory_.set(memory_.bytes() + bytes);
+  return !is_refused_;
+}
+
 bool AnswerText::finish() {
   if (!pieces_.empty()) pieces_.back().shrink_to_fit();
   uint64_t bytes = 0;

@@ -20,6 +20,9 @@ class AnswerText {
 
   // Returns false once the text is refused: the rest of the answer need not be made.
   bool add(std::string_view text);
+  // What is made of so many bytes for the text counts too, until finish(). Returns false once the text is
+  // refused.
+  bool take(uint64_t bytes);
   // Called once, when what the first line says of the rest is known.
   void begin_with(std::string head) { pieces_.insert(pieces_.begin(), std::move(head)); }
   // The text is whole, and takes its size alone. Returns false if it is refused.

@@ -50,9 +50,10 @@ Result<UniqueFd> root_of(ControlledPool& target) {
   return target.pool->inodes().open_inode(target.pool->root_ino(), O_PATH | O_DIRECTORY);
 }
 
-QueryWork work_for(ControlledPool& target) {
+QueryWork work_for(ControlledPool& target, AnswerText& text) {
   static const std::atomic<bool> never = false;
-  return index_of(target).work_until(target.queries_end != nullptr ? *target.queries_end : never);
+  return index_of(target).work_until(target.queries_end != nullptr ? *target.queries_end : never,
+                                     [&text](uint64_t bytes) { return text.take(bytes); });
 }
 
 EntryIndex::Asker asker_in(ReadableTree& tree) {
@@ -184,7 +185,7 @@ Result<void> answer_match(ControlledPool& target, const Rights& rights, std::str
   if (!query) return wrong_query(target, query.error());
   auto root = root_of(target);
   if (!root) return pass(root);
-  QueryWork work = work_for(target);
+  QueryWork work = work_for(target, text);
   ReadableTree tree(std::move(*root), rights, work);
   if (const auto* tokens = std::get_if<TokensQuery>(&*query))
     match_tokens(target, tree, *tokens, text);
@@ -206,12 +207,13 @@ Result<void> answer_similar(ControlledPool& target, const Rights& rights, std::s
   const EntryIndex::SimilarQuery& query = *parsed;
   auto root = root_of(target);
   if (!root) return pass(root);
-  QueryWork work = work_for(target);
+  QueryWork work = work_for(target, text);
   ReadableTree tree(std::move(*root), rights, work);
   const IndexState state(target);
   const auto found = index_of(target).similar(query, asker_in(tree));
-  text.begin_with(fmt::format("blocks={} found={} truncated={} index={}{}\n",
+  text.begin_with(fmt::format("blocks={} found={} truncated={}{} index={}{}\n",
                               query.tokens.size() / kSimilarBlockTokens, found.blocks.size(), found.truncated,
+                              found.blocks.empty() ? fmt::format(" not_pre_rope={}", found.not_pre_rope) : "",
                               state.text(), told_if_cut(tree)));
   for (const auto& [entry, block, owner] : found.blocks)
     if (!text.add(fmt::format("{}\t{}\t{}\t{:.4f}\t{}\t{}\t{}\t{}\n", block.query_token, block.token,

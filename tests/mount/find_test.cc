@@ -1,12 +1,17 @@
 // What is found of entries beside the longest prefix: blocks that are nearly a prompt's (`.pool/similar`), by
 // the tool, and by connectors.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/match_test.h"
@@ -14,6 +19,13 @@
 
 namespace kvcachefs::test {
 namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+// A sanitizer keeps several times the memory that the daemon allocates.
+constexpr int kMostGrowthMib = 253;
+#else
+constexpr int kMostGrowthMib = 20;  // the user has 8 MiB left
+#endif
 
 TEST_F(MatchTest, BlocksThatAreNearlyThoseOfAQuery) {
   start();
@@ -52,6 +64,22 @@ TEST_F(MatchTest, BlocksThatAreNearlyThoseOfAQuery) {
   EXPECT_EQ(similar("distance=0", changed).names(), Names{});
   EXPECT_EQ(sorted_names(similar("distance=16", changed)), (Names{"coders", "planners"}));
   EXPECT_EQ(match(after(9000)).names(), Names{"bound"}) << "an exact prefix";
+  EXPECT_EQ(both.value("not_pre_rope"), "") << "it explains an empty answer";
+  const Tokens unmarked = sequence(9000, kBlock);
+  EXPECT_EQ(similar("distance=0", unmarked).value("found"), "0");
+  EXPECT_EQ(similar("distance=0", unmarked).value("not_pre_rope"), "1");
+  EXPECT_EQ(similar("distance=0 not_agent=planner", query).value("not_pre_rope"), "2");
+  EXPECT_EQ(similar("distance=0 most=1 not_agent=planner", query).value("not_pre_rope"), "1");
+  EXPECT_EQ(similar("distance=0 not_agent=other", unmarked).value("not_pre_rope"), "0");
+  EXPECT_EQ(similar("distance=0 model=other", unmarked).value("not_pre_rope"), "0");
+  const auto left_out_for_another = [&] {
+    std::string text;
+    if (ask(mount().control("similar"), tokens_query(unmarked, "distance=0"), &text) != 0) return 255;
+    return std::atoi(parse(text).value("not_pre_rope").c_str());
+  };
+  EXPECT_EQ(as_user(65534, 65534, left_out_for_another), 1);
+  ASSERT_EQ(::chmod(path("bound").c_str(), 0600), 0);
+  EXPECT_EQ(as_user(65534, 65534, left_out_for_another), 0) << "it may not be read";
   std::string text;
   for (const char* wrong : {"what", "tokens distance=17\n1", "tokens most=x\n1", "tokens\nx"})
     EXPECT_EQ(error_name(ask(mount().control("similar"), wrong, &text)), "EINVAL") << wrong;
@@ -100,6 +128,11 @@ TEST_F(MatchTest, TheTool) {
   for (const uint32_t token : sequence(616, kBlock)) some += std::to_string(token) + ",";
   const Outcome near = run_tool({"similar", "p", "--ids", some, "--distance", "0", "--json"});
   EXPECT_NE(near.out.find(R"("name":"anywhere")"), std::string::npos) << near.out << near.error;
+  const Outcome left_out = run_tool({"similar", "p", "--tokens", file, "--distance", "0"});
+  EXPECT_NE(left_out.out.find(" found=0 "), std::string::npos) << left_out.out << left_out.error;
+  EXPECT_NE(left_out.out.find(" not_pre_rope=3 "), std::string::npos) << left_out.out;
+  EXPECT_NE(run_tool({"similar", "p", "--tokens", file, "--json"}).out.find(R"("not_pre_rope":3)"),
+            std::string::npos);
   EXPECT_NE(run_tool({"match", "p", "--tokens", file, "--pin", "10s"}).out.find(" pinned=3 "),
             std::string::npos);
   EXPECT_EQ(run_tool({"match", "p", "--tokens", file, "--pin", "1h"}).exit_code, 1);
@@ -139,6 +172,62 @@ TEST_F(MatchTest, TheExamplesOfConnectors) {
   EXPECT_EQ(other.exit_code, 0) << other.error;
   EXPECT_TRUE(other.out.starts_with("matched_tokens=32 query_tokens=72 entries=2 ")) << other.out;
   EXPECT_NE(other.out.find("/cc-1: 1048576 bytes, begins with V\n"), std::string::npos) << other.out;
+}
+
+// Each path has some 3,900 bytes, and is four times as long in an answer. Each entry follows the one before.
+TEST_F(MatchTest, AnAnswerTakesNoMoreMemoryThanItsUserHas) {
+  start_pool("p:size=2G,max_entries=100000");
+  constexpr uint32_t kEntries = 4200, kLevels = 15;
+  int directory = ::open(mount().path().c_str(), O_PATH | O_DIRECTORY);
+  const std::string part(250, '\x01');
+  for (uint32_t level = 0; level < kLevels; ++level) {
+    ASSERT_EQ(::mkdirat(directory, part.c_str(), 0755), 0);
+    const int below = ::openat(directory, part.c_str(), O_PATH | O_DIRECTORY);
+    ASSERT_GE(below, 0);
+    ASSERT_EQ(::close(std::exchange(directory, below)), 0);
+  }
+  const auto name_of = [](uint32_t number) { return std::string(100, 'n') + std::to_string(number); };
+  std::string chain = "tokens\n";
+  for (uint32_t i = 0; i < kEntries; ++i) {
+    const int file = ::openat(directory, name_of(i).c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644);
+    ASSERT_GE(file, 0) << errno;
+    const auto set = [&](const char* key, const std::string& value) {
+      ASSERT_EQ(::fsetxattr(file, key, value.data(), value.size(), 0), 0) << key << i;
+    };
+    set("user.kv.agent", i < 100 ? "few" : "many");
+    set("user.kv.tokens", bytes_of(sequence(i, kBlock)));
+    if (i > 0) set("user.kv.parent", name_of(i - 1));
+    ASSERT_EQ(::close(file), 0);
+    for (const uint32_t token : sequence(i, kBlock)) chain += std::to_string(token) + " ";
+  }
+  ASSERT_EQ(::close(directory), 0);
+  wait_for_index();
+  ASSERT_EQ(query_where("agent=few"), "100");
+  const std::string process = "/proc/" + std::to_string(mount().server_pid());
+  // By how much the daemon has grown for a query; 255: the answer was not refused; 254: the test failed.
+  const auto growth_mib = [&](const std::string& query) {
+    std::vector<std::unique_ptr<File>> opens;  // with 56 MiB of queries
+    const std::string piece(1 << 20, ' ');
+    while (opens.size() < 14) {
+      opens.push_back(std::make_unique<File>(mount().control("match"), O_RDWR));
+      for (int i = 0; i < 4; ++i)
+        if (::write(opens.back()->fd(), piece.data(), piece.size()) < 0) return 254;
+    }
+    const auto memory_mib = [&](const char* key) {
+      const std::string status = read_file(process + "/status");
+      return std::atoi(status.c_str() + status.find(key) + std::strlen(key)) / 1024;
+    };
+    const int before_mib = memory_mib("VmRSS:");
+    std::string text;
+    if (ask(mount().control("match"), query, &text) != EDQUOT) return 255;
+    return std::min(memory_mib("VmHWM:") - before_mib, 252);
+  };
+  for (const std::string& query : {std::string("where agent=many"), chain}) {
+    write_file(process + "/clear_refs", "5");  // VmHWM begins at VmRSS
+    EXPECT_LT(as_user(65534, 65534, [&] { return growth_mib(query); }), kMostGrowthMib)
+        << query.substr(0, 20);
+  }
+  EXPECT_EQ(query_where("agent=few"), "100") << "what an answer took is given back";
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ constexpr uint64_t kCatchUpNs = 100'000'000;
 // A match looks at so many candidates before it takes the next ones: few at first, because the first ones
 // mostly say which others matter.
 constexpr size_t kFirstLooks = 64, kLooksGrow = 8, kLooksAtOnce = 4096;
+// What a match takes of memory, with what the allocator adds: of a token with its part of the path through
+// the tree, of a run of entries on that path, and of an entry that is looked at, without its name.
+constexpr uint64_t kMatchTokenBytes = 8, kMatchRunBytes = 96, kMatchLookBytes = 448;
 // With what the allocator adds: a record without the bytes of its name, and with values that others have too.
 constexpr uint64_t kRecordBytes = 480;
 // What tokens take, with the SimilarIndex, for what they are.
@@ -214,9 +217,9 @@ std::vector<EntryIndex::Candidate> EntryIndex::candidates(std::span<const uint64
   return result;
 }
 
-std::optional<EntryIndex::Found> EntryIndex::look_at(const Candidate& candidate, const Asker& asker) {
+std::optional<EntryIndex::Found> EntryIndex::look_at(Candidate candidate, const Asker& asker) {
   const uint64_t ino = candidate.handle.ino;
-  Found result{.handle = candidate.handle, .name = candidate.name};
+  Found result{.handle = candidate.handle, .name = std::move(candidate.name)};
   {
     const LockedEntry entry(entries_.shard(ino), ino);
     if (entry == nullptr || !entry->is_settled()) return std::nullopt;
@@ -249,24 +252,32 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(const Candidate& candidate,
 
 std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std::span<const uint32_t> tokens,
                                                    const Asker& asker, bool hopeful, size_t most_unknown,
-                                                   const LookedAt& looked_at,
-                                                   std::vector<Candidate>& unknown) const {
+                                                   Matching& matching) const {
   FairLock lock(mutex_);
   const auto known = models_.find(model);
   if (known == models_.end()) return {};
   const auto use_alone = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
-    if (const auto look = looked_at.find(ino); look != looked_at.end())
+    if (const auto look = matching.looked_at.find(ino); look != matching.looked_at.end())
       return look->second ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
-    if (unknown.size() == most_unknown) return PrefixTree::Use::kStop;
+    if (matching.unknown.size() == most_unknown) return PrefixTree::Use::kStop;
     auto its = candidate(ino);
     if (!its) return PrefixTree::Use::kSkip;
-    unknown.push_back(std::move(*its));
+    if (!asker.work.takes(kMatchLookBytes + its->name.size())) return PrefixTree::Use::kStop;
+    matching.unknown.push_back(std::move(*its));
     return hopeful ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
   };
   std::unordered_map<uint64_t, PrefixTree::Use> uses;
   const auto use_of = [&](uint64_t ino)
                           NO_THREAD_SAFETY_ANALYSIS { return use_of_chain(ino, use_alone, asker, uses); };
-  return known->second.tree.match(tokens, asker.whose_is, use_of);
+  uint64_t runs = 0;
+  const auto whose_is = [&](const PrefixTree::Access& access) {
+    const auto whose = asker.whose_is(access);
+    if (whose == PrefixTree::Whose::kUnreadable || ++runs <= matching.runs) return whose;
+    return asker.work.takes(kMatchRunBytes) ? whose : PrefixTree::Whose::kUnreadable;
+  };
+  auto found = known->second.tree.match(tokens, whose_is, use_of);
+  matching.runs = std::max(matching.runs, runs);
+  return found;
 }
 
 // The candidates of a whole prompt are looked at as if each could be used. After a round in which one could
@@ -274,17 +285,19 @@ std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std
 std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
                                                  const Asker& asker) {
   catch_up();
-  LookedAt looked_at;
-  std::vector<Candidate> unknown;
+  (void)asker.work.takes(tokens.size() * kMatchTokenBytes);
+  Matching matching;
+  auto& [looked_at, unknown, runs] = matching;
   size_t most = kFirstLooks;
   for (bool hopeful = true;; most = std::min(kLooksGrow * most, kLooksAtOnce)) {
     const bool is_last = asker.work.is_cut();
     unknown.clear();
-    const auto found = longest(model, tokens, asker, hopeful && !is_last, most, looked_at, unknown);
+    const auto found = longest(model, tokens, asker, hopeful && !is_last, most, matching);
     bool are_usable = true;
-    for (const Candidate& each : unknown)
+    for (Candidate& each : unknown)
       if (!is_last && asker.work.goes_on())
-        are_usable &= looked_at.emplace(each.handle.ino, look_at(each, asker)).first->second.has_value();
+        are_usable &=
+            looked_at.emplace(each.handle.ino, look_at(std::move(each), asker)).first->second.has_value();
     const bool is_whole = hopeful && are_usable && unknown.size() < most && !asker.work.is_cut();
     if (!is_last && !unknown.empty() && !is_whole) {
       hopeful = are_usable || !hopeful;
@@ -292,41 +305,12 @@ std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::
     }
     std::vector<Piece> result;
     for (const PrefixTree::Piece& piece : found)
-      result.push_back({*looked_at.at(piece.ino), piece.first_token, piece.end_token});
+      result.push_back({std::move(*looked_at.at(piece.ino)), piece.first_token, piece.end_token});
     return result;
   }
 }
 
-EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const Asker& asker) {
-  SimilarFound result;
-  catch_up();
-  SimilarAnswer answer;
-  std::vector<std::string> owners;
-  std::vector<uint64_t> inodes;
-  {
-    FairLock lock(mutex_);
-    const auto known = models_.find(query.model);
-    if (known == models_.end() || !known->second.similar) return result;
-    // What the caller may not read takes no place in the answer, as long as it is not the most of it.
-    answer = known->second.similar->find(query.tokens, query.most_distance, owners_.excluding(query.excluded),
-                                         kMostSimilar);
-    for (const Similar& block : answer.found) {
-      owners.emplace_back(owners_.name_of(block.owner));
-      inodes.push_back(block.ino);
-    }
-  }
-  result.truncated = answer.truncated;
-  LookedAt looked_at;
-  for (size_t at = 0; at < inodes.size() && result.blocks.size() < query.most_results; ++at) {
-    const auto [found, is_new] = looked_at.try_emplace(inodes[at]);
-    if (is_new && asker.work.goes_on())
-      for (const Candidate& each : candidates({&inodes[at], 1}, asker)) found->second = look_at(each, asker);
-    if (found->second) result.blocks.push_back({*found->second, answer.found[at], std::move(owners[at])});
-  }
-  return result;
-}
-
-std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
+std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters, QueryWork* work) {
   std::vector<uint64_t> result;
   catch_up();
   FairLock lock(mutex_);
@@ -337,6 +321,8 @@ std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
     sets.push_back(&found->second);
   }
   const auto& fewest = *std::ranges::min(sets, {}, [](const auto* set) { return set->size(); });
+  if (work != nullptr && !work->takes(fewest.size() * sizeof(uint64_t))) return result;
+  result.reserve(fewest.size());
   std::ranges::copy_if(fewest, std::back_inserter(result), [&sets](uint64_t ino) {
     return std::ranges::all_of(sets, [ino](const auto* set) { return set->contains(ino); });
   });
@@ -346,13 +332,13 @@ std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters) {
 void EntryIndex::list(std::span<const Filter> filters, const Asker& asker, const TellListed& tell) {
   constexpr size_t kTurn = 128;  // names that are copied at a time
   size_t listed = 0;
-  const std::vector<uint64_t> inodes = having(filters);
+  const std::vector<uint64_t> inodes = having(filters, &asker.work);
   for (std::span<const uint64_t> left(inodes); !left.empty();) {
     const auto turn = left.first(std::min(kTurn, left.size()));
     left = left.subspan(turn.size());
-    for (const Candidate& each : candidates(turn, asker)) {
+    for (Candidate& each : candidates(turn, asker)) {
       if (!asker.work.goes_on() || listed == kMostListed) return;
-      auto found = look_at(each, asker);
+      auto found = look_at(std::move(each), asker);
       const auto fd = found ? arena_.open(found->handle, O_PATH | O_NOFOLLOW) : fail(ENOENT);
       if (!fd) continue;
       const Metadata metadata = read_metadata(fd->get(), true);

@@ -87,7 +87,9 @@ class EntryIndex final : public EntryObserver {
     PrefixTree::WhoseIs whose_is;
     QueryWork& work;
   };
-  QueryWork work_until(const std::atomic<bool>& ended) const { return {still_at_it_, ended}; }
+  QueryWork work_until(const std::atomic<bool>& ended, QueryWork::Charge charge = nullptr) const {
+    return {still_at_it_, ended, std::move(charge)};
+  }
   // An entry that is there now, and may be opened by whom `look` answers for.
   struct Found {
     sys::Handle handle;
@@ -124,6 +126,9 @@ class EntryIndex final : public EntryObserver {
   struct SimilarFound {
     std::vector<SimilarBlockOf> blocks;
     uint64_t truncated = 0;  // blocks of the query for which not all was looked at
+    // So many blocks at least would be in an answer that has none, most_results at most, if their entries
+    // had user.kv.pre_rope=1.
+    uint64_t not_pre_rope = 0;
   };
   static constexpr size_t kMostSimilar = 4096;
   SimilarFound similar(const SimilarQuery& query, const Asker& asker) EXCLUDES(reading_mutex_, mutex_);
@@ -135,8 +140,9 @@ class EntryIndex final : public EntryObserver {
   using TellListed = std::function<bool(const Found&, const Metadata&)>;
   void list(std::span<const Filter> filters, const Asker& asker, const TellListed& tell)
       EXCLUDES(reading_mutex_, mutex_);
-  // The inodes of all of them, looked at by nobody.
-  std::vector<uint64_t> having(std::span<const Filter> filters) EXCLUDES(reading_mutex_, mutex_);
+  // The inodes of all of them, looked at by nobody; none if the query's work has no memory for them.
+  std::vector<uint64_t> having(std::span<const Filter> filters, QueryWork* work = nullptr)
+      EXCLUDES(reading_mutex_, mutex_);
 
   EntryGroups& groups() { return groups_; }
   // An entry that is of no use without this one, or without one that is of no use without it, and so on, and
@@ -240,15 +246,23 @@ class EntryIndex final : public EntryObserver {
   // Those that the caller may read, by their access.
   std::vector<Candidate> candidates(std::span<const uint64_t> inodes, const Asker& asker) const
       EXCLUDES(mutex_);
-  std::optional<Found> look_at(const Candidate& candidate, const Asker& asker) EXCLUDES(mutex_);
+  std::optional<Found> look_at(Candidate candidate, const Asker& asker) EXCLUDES(mutex_);
+  // Of these entries those of the model that have tokens and no block in its SimilarIndex.
+  std::vector<Candidate> unmarked(std::span<const uint64_t> inodes, const std::string& model,
+                                  const Asker& asker) const EXCLUDES(mutex_);
+  uint64_t count_unmarked(const SimilarQuery& query, const Asker& asker) EXCLUDES(mutex_);
   // The entries that a match has looked at: an entry that may not be in the answer has no Found.
   using LookedAt = std::unordered_map<uint64_t, std::optional<Found>>;
+  struct Matching {
+    LookedAt looked_at = {};
+    std::vector<Candidate> unknown = {};
+    uint64_t runs = 0;  // of the tree that the memory taken is enough for
+  };
   // The longest prefix, as far as the looks say. Candidates that were not looked at count as usable or, not
   // `hopeful`, as unusable, and are added to `unknown`, as many as fit.
   std::vector<PrefixTree::Piece> longest(const std::string& model, std::span<const uint32_t> tokens,
                                          const Asker& asker, bool hopeful, size_t most_unknown,
-                                         const LookedAt& looked_at, std::vector<Candidate>& unknown) const
-      EXCLUDES(mutex_);
+                                         Matching& matching) const EXCLUDES(mutex_);
   // The entry that this one follows, if that is still there.
   std::optional<uint64_t> parent_of(const Record& record) const REQUIRES(mutex_);
   // Of an entry with all that it follows, by what is said of each alone.

@@ -76,6 +76,7 @@ class SimilarIndex {
                      size_t most_results) const;
 
   size_t blocks() const { return blocks_.size() - free_blocks_.size(); }
+  size_t entries() const { return entries_.size(); }  // that have a claim
   size_t claims() const { return claims_.size() - free_claims_.size(); }
   // What it takes of the process's heap, with what the allocator adds.
   uint64_t memory_bytes() const;

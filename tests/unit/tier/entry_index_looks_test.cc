@@ -89,6 +89,58 @@ TEST_F(EntryIndexTest, WhatTheCallerMayNotReadIsNotLookedAt) {
   EXPECT_EQ(looked_at, expected);
   EXPECT_EQ(index_->similar({.model = "", .tokens = blocks({1, 2})}, asker()).blocks.size(), 2u);
   EXPECT_EQ(looked_at, expected);
+  for (const char* name : {"private", "public"}) set(name, "pre_rope", "0");
+  EXPECT_EQ(index_->similar({.model = "", .tokens = blocks({1, 2})}, asker()).not_pre_rope, 2u);
+  EXPECT_EQ(looked_at, expected);
+}
+
+TEST_F(EntryIndexTest, AQueryEndsWhereItsUserHasNoMemory) {
+  Tokens tokens;
+  constexpr uint32_t kEntries = 500;
+  for (uint32_t i = 0; i < kEntries; ++i) {
+    const std::string name = "e" + std::to_string(i);
+    store(name);
+    if (i > 0) set(name, "parent", "e" + std::to_string(i - 1));
+    set(name, "agent", "a");
+    set(name, "pre_rope", "1");
+    set(name, "tokens", bytes_of(blocks({i})));
+    for (const uint32_t token : blocks({i})) tokens.push_back(token);
+  }
+  while (index_->step()) continue;
+  uint64_t charged = 0, most = 0;
+  size_t looks = 0;
+  const auto asker_with_bytes = [&](uint64_t bytes) {
+    charged = looks = 0;
+    most = bytes;
+    EntryIndex::Asker asker = asker_with([&](const std::string& name) {
+      ++looks;
+      return look_(name);
+    });
+    work_.emplace([] {}, ended_,
+                  [&](uint64_t more) {
+                    if (charged + more > most) return false;
+                    charged += more;
+                    return true;
+                  });
+    return asker;
+  };
+  const EntryIndex::SimilarQuery similar = {
+      .model = "", .tokens = tokens, .most_distance = 0, .most_results = kEntries};
+  const EntryIndex::Filter filter(Attribute::kAgent, "a");
+  EXPECT_EQ(index_->match("", tokens, asker_with_bytes(1 << 20)).size(), kEntries);
+  EXPECT_GT(charged, kEntries * (sizeof(EntryIndex::Piece) + sizeof(EntryIndex::Found)));
+  EXPECT_EQ(index_->similar(similar, asker_with_bytes(1 << 20)).blocks.size(), kEntries);
+  EXPECT_GT(charged, kEntries * (sizeof(EntryIndex::SimilarBlockOf) + sizeof(EntryIndex::Found)));
+  EXPECT_EQ(listed({&filter, 1}, asker_with_bytes(1 << 20)).size(), kEntries);
+  EXPECT_GT(charged, kEntries * sizeof(uint64_t));
+
+  (void)index_->match("", tokens, asker_with_bytes(128 << 10));
+  EXPECT_LT(looks, kEntries / 2);
+  EXPECT_TRUE(work_->is_cut());
+  EXPECT_LT(index_->similar(similar, asker_with_bytes(128 << 10)).blocks.size(), kEntries / 2);
+  EXPECT_TRUE(work_->is_cut());
+  EXPECT_TRUE(listed({&filter, 1}, asker_with_bytes(1000)).empty());
+  EXPECT_TRUE(work_->is_cut());
 }
 
 }  // namespace kvcachefs::test
