@@ -336,6 +336,24 @@ TEST_F(IndexTest, TheTool) {
   EXPECT_EQ(agent_of("e"), "x");
 }
 
+TEST_F(IndexTest, TwoEntriesThatFollowEachOtherFillNothing) {
+  start();
+  store_with("a", sequence(0, 16'000));
+  store_with("b", sequence(20'000, 16'000), {{"user.kv.parent", "a"}});
+  ASSERT_EQ(match(sequence(0, 16)).names(), Names{"a"});
+  const int64_t blocks = stat("indexed_blocks"), bytes = stat("index_bytes");
+  ASSERT_EQ(blocks, 2000);
+  for (int turn = 0; turn < 30; ++turn) {
+    ASSERT_EQ(told(turn % 2 == 0 ? "index a parent=b\n" : "index b parent=a\n"), "ok");
+    EXPECT_TRUE(match(sequence(0, 16)).names().empty());
+    EXPECT_LE(stat("indexed_blocks"), blocks);
+    EXPECT_LE(stat("index_bytes"), bytes + 4096);
+  }
+  store_with("c", sequence(40'000, 16'000));
+  EXPECT_EQ(match(sequence(40'000, 16)).names(), Names{"c"});
+  EXPECT_EQ(stat("index_missing"), 0);
+}
+
 TEST_F(IndexTest, AFullIndexSaysThatEntriesAreMissing) {
   start();
   uint32_t stored = 0;

@@ -61,6 +61,7 @@ std::optional<uint64_t> EntryIndex::next() {
 bool EntryIndex::work(uint64_t until_ns) {
   while (now_ns() < until_ns) {
     FairLock reading(reading_mutex_);
+    if (vacate()) continue;
     const auto ino = next();
     if (!ino) return false;
     read(*ino);
@@ -114,11 +115,12 @@ void EntryIndex::read(uint64_t ino) {
   const uint32_t generation = reading ? reading->record.generation : 0;
   {
     FairLock lock(mutex_);
-    drop(ino);
+    const OldPlace old = drop(ino);
     missing_.remove(ino);
     if (reading && !reading->record.name.empty() && !reading->metadata.empty() &&
-        insert(ino, std::move(reading->record), reading->metadata))
+        insert(ino, std::move(reading->record), reading->metadata, old))
       join_group(ino, reading->file, reading->metadata);
+    leave(old);
   }
   if (!reading) return;
   if (reading->has_gone) return tell_times_({ino, 0}, 0, 0);
@@ -153,9 +155,11 @@ uint64_t EntryIndex::room_for(const Record& record, const Metadata& metadata) co
   return bytes;
 }
 
-bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata) {
+bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, const OldPlace& old) {
   record.room_bytes = room_for(record, metadata);
-  if (!room_.take(record.uid, record.room_bytes)) {
+  const uint64_t leaving_bytes =
+      old.member ? old.model->tree.tokens_of_it_alone(*old.member) * sizeof(uint32_t) : 0;
+  if (!room_.take(record.uid, record.room_bytes, leaving_bytes)) {
     refuse(ino);
     return false;
   }
@@ -174,10 +178,11 @@ bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata) {
   return true;
 }
 
-void EntryIndex::drop(uint64_t ino) {
+EntryIndex::OldPlace EntryIndex::drop(uint64_t ino) {
   const auto found = records_.find(ino);
-  if (found == records_.end()) return;
+  if (found == records_.end()) return {};
   const Record& record = found->second;
+  const OldPlace old = {record.model, record.member};
   if (record.model != nullptr) drop_tokens(ino, record);
   if (record.has_group) index_bytes_ -= groups_.leave(ino);
   for (ByValue::value_type* const value : record.values) {
@@ -191,6 +196,7 @@ void EntryIndex::drop(uint64_t ino) {
   index_bytes_ -= kRecordBytes + record.name.size();
   room_.give_back(record.uid, record.room_bytes);
   records_.erase(found);
+  return old;
 }
 
 bool EntryIndex::is_named(uint64_t ino, const std::string& name) const {

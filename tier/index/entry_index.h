@@ -184,6 +184,7 @@ class EntryIndex final : public EntryObserver {
     // Entries that others of the model can follow, and those that wait for one, or for one of their user's. A
     // key may be that of many.
     ByKey leading = {}, awaiting = {};
+    std::vector<PrefixTree::Place> uncovered = {};  // the entries that start there have lost their place
     uint64_t records = 0;
     uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
   };
@@ -212,8 +213,11 @@ class EntryIndex final : public EntryObserver {
   void refuse(uint64_t ino) REQUIRES(mutex_);                     // there is no room for all of it
   bool seek_refused() REQUIRES(mutex_);                           // true: there is more
   bool work(uint64_t until_ns) EXCLUDES(reading_mutex_, mutex_);  // true: there is more
-  void catch_up() EXCLUDES(reading_mutex_, mutex_);               // before a query
-  void count(Model& model) REQUIRES(mutex_);                      // it has changed
+  // Some entries that have lost their place await their parents again; true: there may be more.
+  bool vacate() REQUIRES(reading_mutex_) EXCLUDES(mutex_);
+  void lose_place(uint64_t ino) REQUIRES(mutex_);
+  void catch_up() EXCLUDES(reading_mutex_, mutex_);  // before a query
+  void count(Model& model) REQUIRES(mutex_);         // it has changed
   struct Reading {
     Record record;
     Metadata metadata;
@@ -222,8 +226,13 @@ class EntryIndex final : public EntryObserver {
   };
   std::optional<Reading> reading_of(uint64_t ino) const EXCLUDES(mutex_);
   void read(uint64_t ino) REQUIRES(reading_mutex_) EXCLUDES(mutex_);
+  // The place that an entry had in a model when it was read before.
+  struct OldPlace {
+    Model* model = nullptr;  // none: it had no tokens
+    std::optional<PrefixTree::Member> member = std::nullopt;
+  };
   // False: there is no room for it.
-  bool insert(uint64_t ino, Record record, const Metadata& metadata) REQUIRES(mutex_);
+  bool insert(uint64_t ino, Record record, const Metadata& metadata, const OldPlace& old) REQUIRES(mutex_);
   uint64_t room_for(const Record& record, const Metadata& metadata) const REQUIRES(mutex_);
   void join_group(uint64_t ino, const struct stat& file, const Metadata& metadata) REQUIRES(mutex_);
   void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
@@ -233,8 +242,11 @@ class EntryIndex final : public EntryObserver {
   // The entry that one of the user's follows by this key.
   const Record* leading(const Checksum& key, const Model& model, uid_t user) const REQUIRES(mutex_);
   static void erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino);
-  void drop(uint64_t ino) REQUIRES(mutex_);
+  // The entry's old place is left by leave(): if it is the new one too, those that follow it keep theirs.
+  OldPlace drop(uint64_t ino) REQUIRES(mutex_);
   void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
+  void stop_leading(uint64_t ino, const Record& record) REQUIRES(mutex_);
+  void leave(const OldPlace& old) REQUIRES(mutex_);
   bool is_named(uint64_t ino, const std::string& name) const;  // whoever may see that
   // The index knows this of an entry; a look without the lock needs it.
   struct Candidate {
@@ -280,6 +292,7 @@ class EntryIndex final : public EntryObserver {
   FairMutex reading_mutex_ ACQUIRED_BEFORE(mutex_);
   mutable FairMutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
+  std::unordered_set<Model*> to_vacate_ GUARDED_BY(mutex_);  // those with `uncovered` places
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
   ByValue by_value_ GUARDED_BY(mutex_);
   OwnerNames owners_ GUARDED_BY(mutex_);

@@ -136,7 +136,6 @@ PrefixTree::Use EntryIndex::use_of_chain(uint64_t ino, const UseOf& use_of, cons
 
 void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
   Model& model = *record.model;
-  if (record.member) model.tree.remove(*record.member);
   if (record.owner) {
     model.similar->remove(ino);
     owners_.release(*record.owner);
@@ -144,10 +143,52 @@ void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
     if (model.similar->blocks() == 0) model.similar.reset();
   }
   if (record.awaits) erase(model.awaiting, *record.awaits, record.uid, ino);
-  if (record.leads)
-    for (const Checksum& key : keys_of(record.name)) erase(model.leading, key, record.uid, ino);
+  stop_leading(ino, record);
+}
+
+void EntryIndex::stop_leading(uint64_t ino, const Record& record) {
+  if (!record.leads) return;
+  for (const Checksum& key : keys_of(record.name)) erase(record.model->leading, key, record.uid, ino);
+}
+
+void EntryIndex::leave(const OldPlace& old) {
+  if (old.model == nullptr) return;
+  Model& model = *old.model;
+  if (old.member) model.tree.remove(*old.member, model.uncovered);
+  if (!model.uncovered.empty()) to_vacate_.insert(&model);
   --model.records;
   count(model);
+}
+
+// Entries that follow one another in a circle all lose their places: none of them is read again for that, or
+// it would go on for ever. They come back when the entry that they follow does.
+void EntryIndex::lose_place(uint64_t ino) {
+  Record& record = records_.at(ino);
+  Model& model = *record.model;
+  stop_leading(ino, record);
+  record.leads = false;
+  record.awaits = record.follows;
+  model.awaiting[*record.follows].emplace(record.uid, ino);
+  model.tree.remove(*std::exchange(record.member, std::nullopt), model.uncovered);
+}
+
+bool EntryIndex::vacate() {
+  constexpr int kAtATime = 256;  // others get the lock in between
+  FairLock lock(mutex_);
+  if (to_vacate_.empty()) return false;
+  Model& model = **to_vacate_.begin();
+  for (int vacated = 0; vacated < kAtATime && !model.uncovered.empty();) {
+    // None, if another entry covers the place by now.
+    if (const auto ino = model.tree.entry_starting_at(model.uncovered.back())) {
+      lose_place(*ino);
+      ++vacated;
+    } else {
+      model.uncovered.pop_back();
+    }
+  }
+  if (model.uncovered.empty()) to_vacate_.erase(&model);
+  count(model);
+  return true;
 }
 
 void EntryIndex::erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino) {
@@ -166,6 +207,7 @@ void EntryIndex::count(Model& model) {
   const uint64_t blocks = ends ? 0 : model.tree.blocks();
   index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
   indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
+  if (ends) to_vacate_.erase(&model);
   if (ends) models_.erase(models_.find(model.name));
 }
 

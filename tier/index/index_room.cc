@@ -19,9 +19,9 @@ bool has_room_again(uint64_t bytes, uint64_t least_refused_bytes, uint64_t most_
 
 }  // namespace
 
-bool IndexRoom::take(uid_t uid, uint64_t bytes) {
+bool IndexRoom::take(uid_t uid, uint64_t bytes, uint64_t leaving_bytes) {
   const uint64_t most = most_bytes();
-  if (arena_.index_bytes() + bytes > most) {
+  if (arena_.index_bytes() + bytes > most + leaving_bytes) {
     least_refused_bytes_ = std::min(least_refused_bytes_, bytes);
     return false;
   }

@@ -17,7 +17,8 @@ class IndexRoom {
   IndexRoom(MemoryArena& arena, const Shares& shares) : arena_(arena), shares_(shares) {}
 
   // Of what entries take by estimate, for their owners; false: the index or the share is full.
-  bool take(uid_t uid, uint64_t bytes);
+  // `leaving_bytes` of what the index has now leave it when that is taken.
+  bool take(uid_t uid, uint64_t bytes, uint64_t leaving_bytes = 0);
   void give_back(uid_t uid, uint64_t bytes);
   // Says once that there is room by now for the least that was refused, to all or to a user.
   bool has_room_for_refused();

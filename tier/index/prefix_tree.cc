@@ -121,10 +121,11 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
     ++nodes_[place].covering;
     if (nodes_[place].parent != start) ++nodes_[place].through;
   }
-  ++nodes_[start].starting;
   const Member member = take_slot(members_, free_members_);
   Membership& its = members_[member];
   its = {.ino = ino, .start = start, .end = end, .access = access};
+  its.next_starting = std::exchange(nodes_[start].first_starting, member);
+  if (its.next_starting != kNone) members_[its.next_starting].previous_starting = member;
   its.next = run_of(its);
   if (its.next != kNone) {
     members_[its.next].previous = member;
@@ -136,7 +137,7 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
   return member;
 }
 
-void PrefixTree::remove(Member member) {
+void PrefixTree::remove(Member member, std::vector<Place>& uncovered) {
   const Membership was = std::exchange(members_[member], Membership{});
   free_members_.push_back(member);
   if (was.next != kNone) members_[was.next].previous = was.previous;
@@ -144,36 +145,42 @@ void PrefixTree::remove(Member member) {
     members_[was.previous].next = was.next;
   else
     put_first(was.next, was);
+  if (was.next_starting != kNone) members_[was.next_starting].previous_starting = was.previous_starting;
+  (was.previous_starting == kNone ? nodes_[was.start].first_starting
+                                  : members_[was.previous_starting].next_starting) = was.next_starting;
   for (Place place = was.end; place != was.start; place = nodes_[place].parent) {
-    --nodes_[place].covering;
-    if (nodes_[place].parent != was.start) --nodes_[place].through;
+    Node& node = nodes_[place];
+    --node.covering;
+    if (node.parent != was.start) --node.through;
+    if (node.covering == 0 && node.first_starting != kNone) uncovered.push_back(place);
   }
-  --nodes_[was.start].starting;
   prune(was.end);
 }
 
+std::optional<uint64_t> PrefixTree::entry_starting_at(Place uncovered) const {
+  const Node& node = nodes_[uncovered];
+  if (node.covering > 0 || node.first_starting == kNone) return std::nullopt;
+  return members_[node.first_starting].ino;
+}
+
 std::optional<uint64_t> PrefixTree::follower_of(Member member) const {
-  const Place place = members_[member].end;
-  if (nodes_[place].covering > 1 || nodes_[place].starting == 0) return std::nullopt;
-  // Each node below is covered, mostly by one that starts here.
-  std::vector<Place> ahead = {place};
-  size_t looks = 0;
-  for (size_t at = 0; at < ahead.size(); ++at)
-    for (Place child = nodes_[ahead[at]].first_child; child != kNone; child = nodes_[child].next_sibling) {
-      for (Member run = nodes_[child].first_run; run != kNone && looks < kMostLooks;
-           run = members_[run].next_run, ++looks)
-        if (members_[run].start == place) return members_[run].ino;
-      if (++looks > kMostLooks) return std::nullopt;
-      ahead.push_back(child);
-    }
-  return std::nullopt;
+  const Node& end = nodes_[members_[member].end];
+  if (end.covering > 1 || end.first_starting == kNone) return std::nullopt;
+  return members_[end.first_starting].ino;
+}
+
+size_t PrefixTree::tokens_of_it_alone(Member member) const {
+  size_t tokens = 0;
+  for (Place place = members_[member].end; place != members_[member].start; place = nodes_[place].parent)
+    if (nodes_[place].covering == 1) tokens += nodes_[place].tokens.size();
+  return tokens;
 }
 
 // Nodes that nothing covers and nothing follows go, from the leaf on.
 void PrefixTree::prune(Place place) {
   while (place != kStart) {
     const Node& node = nodes_[place];
-    if (node.covering > 0 || node.starting > 0 || node.first_child != kNone) return;
+    if (node.covering > 0 || node.first_starting != kNone || node.first_child != kNone) return;
     take_from_parent(place);
     blocks_ -= node.tokens.size() / block_tokens_;
     const Place parent = node.parent;

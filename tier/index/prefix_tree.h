@@ -2,7 +2,8 @@
 // over blocks of tokens: an edge is a run of whole blocks, kept exactly, so that no answer rests on a hash
 // alone. An entry covers the blocks from where it starts (the root, or the end of the entry that holds what
 // precedes it) to its last whole block. Nodes are split where an entry starts or ends, so that an entry
-// covers a node wholly or not at all.
+// covers a node wholly or not at all. An entry covers each node, but while a removal's caller removes what it
+// left uncovered: so the blocks of the tree are no more than those of the entries.
 //
 // An insertion, a removal and a match take time in the number of blocks of their tokens, however many entries
 // share them. Not thread safe: the index that has the tree has a lock (tier/index/entry_index.h). Failure:
@@ -42,12 +43,16 @@ class PrefixTree {
   // The entry covers the whole blocks of these tokens from `start` on; without one it is no member.
   std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens,
                                const Access& access);
-  void remove(Member member);
+  // Each place where entries start and that no entry covers any more is added to `uncovered`. Those entries
+  // are of no use there: the caller removes them too, by entry_starting_at().
+  void remove(Member member, std::vector<Place>& uncovered);
+  // An entry that starts at the place, if no entry covers that.
+  std::optional<uint64_t> entry_starting_at(Place uncovered) const;
   Place start_of(Member member) const { return members_[member].start; }
   Place end_of(Member member) const { return members_[member].end; }
-  // One of those that start where the entry ends, if no other entry holds what precedes them. Of those below
-  // it thousands are looked at.
+  // One of those that start where the entry ends, if no other entry holds what precedes them.
   std::optional<uint64_t> follower_of(Member member) const;
+  size_t tokens_of_it_alone(Member member) const;  // that no other entry covers
 
   struct Piece {
     uint64_t ino;
@@ -77,10 +82,10 @@ class PrefixTree {
     size_t depth = 0;              // in tokens, where it ends
     Place parent = kStart;
     Place first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
-    Member first_run = kNone;  // of those that end here
-    uint32_t covering = 0;     // so many entries cover it,
-    uint32_t through = 0;      // and so many of them its parent too
-    uint32_t starting = 0;     // so many entries start where it ends
+    Member first_run = kNone;       // of those that end here
+    Member first_starting = kNone;  // of those that start here
+    uint32_t covering = 0;          // so many entries cover it,
+    uint32_t through = 0;           // and so many of them its parent too
   };
   // Entries with the same start, end and access are a run, the newest first. A run is known by its first.
   struct Membership {
@@ -89,6 +94,7 @@ class PrefixTree {
     Member next = kNone, previous = kNone;  // of the run
     Access access = {};
     Member next_run = kNone, previous_run = kNone;  // that ends there; of the first of a run
+    Member next_starting = kNone, previous_starting = kNone;
   };
   struct Edge {
     Place parent;

@@ -57,9 +57,34 @@ class Model {
     const size_t start = parent != nullptr ? parent->path.size() : 0;
     entries_[ino] = {std::move(path), start, *member};
   }
+  // With it go those that start where no entry holds what precedes them any more, and so on.
   void remove(PrefixTree& tree, uint64_t ino) {
-    tree.remove(entries_.at(ino).member);
-    entries_.erase(ino);
+    std::vector<PrefixTree::Place> uncovered;
+    const auto leave = [&](uint64_t leaving) {
+      tree.remove(entries_.at(leaving).member, uncovered);
+      entries_.erase(leaving);
+    };
+    leave(ino);
+    while (!uncovered.empty()) {
+      const auto starting = tree.entry_starting_at(uncovered.back());
+      if (starting)
+        leave(*starting);
+      else
+        uncovered.pop_back();
+    }
+  }
+  bool all_have_places() const {
+    return std::ranges::all_of(entries_, [&](const auto& each) {
+      return each.second.start == 0 || is_held(each.second.path, each.second.start);
+    });
+  }
+  // Whether an entry holds the last block before there.
+  bool is_held(const Tokens& path, size_t end) const {
+    return std::ranges::any_of(entries_, [&](const auto& each) {
+      const Known& known = each.second;
+      return known.start < end && end <= known.path.size() &&
+             std::equal(path.begin(), path.begin() + static_cast<ptrdiff_t>(end), known.path.begin());
+    });
   }
   // So many tokens of the query does the entry hold, if it holds all from its start on.
   size_t end_of(uint64_t ino, const Tokens& query) const {
@@ -80,11 +105,10 @@ class Model {
     }
     return at;
   }
-  // With those that only entries which follow them keep.
   uint64_t blocks() const {
     std::map<Tokens, bool> blocks;
     for (const auto& [ino, known] : entries_)
-      for (size_t end = kBlock; end <= known.path.size(); end += kBlock)
+      for (size_t end = known.start + kBlock; end <= known.path.size(); end += kBlock)
         blocks[Tokens(known.path.begin(), known.path.begin() + static_cast<ptrdiff_t>(end))];
     return blocks.size();
   }
@@ -150,7 +174,9 @@ TEST(PrefixTreeTest, ManyOfTheSameTokensCostNoMore) {
   for (uint64_t ino = 0; ino < 100'000; ++ino)
     members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 64), {}));
   EXPECT_EQ(tree.blocks(), 16);
-  for (const PrefixTree::Member member : members) tree.remove(member);
+  std::vector<PrefixTree::Place> uncovered;
+  for (const PrefixTree::Member member : members) tree.remove(member, uncovered);
+  EXPECT_TRUE(uncovered.empty());
   EXPECT_EQ(tree.blocks(), 0);
 }
 
@@ -159,6 +185,10 @@ TEST(PrefixTreeTest, TheCallersOwnComeFirstAndThenTheNewest) {
   std::vector<PrefixTree::Member> members;
   const auto insert = [&](uint64_t ino, uid_t user) {
     members.push_back(*tree.insert(ino, PrefixTree::kStart, sequence(0, 8), {user, 0, 0444}));
+  };
+  const auto remove = [&](size_t member) {
+    std::vector<PrefixTree::Place> uncovered;
+    tree.remove(members[member], uncovered);
   };
   for (uint64_t ino = 0; ino < 3; ++ino) insert(ino, 1);
   for (uint64_t ino = 3; ino < 1000; ++ino) insert(ino, 2);
@@ -175,12 +205,12 @@ TEST(PrefixTreeTest, TheCallersOwnComeFirstAndThenTheNewest) {
     return inodes;
   };
   EXPECT_EQ(asked(), (std::vector<uint64_t>{2, 1, 0, 1002, 1001, 1000}));
-  tree.remove(members[2]);
-  tree.remove(members[1001]);
+  remove(2);
+  remove(1001);
   EXPECT_EQ(asked(), (std::vector<uint64_t>{1, 0, 1002, 1000}));
-  tree.remove(members[1002]);
-  tree.remove(members[1000]);
-  tree.remove(members[1]);
+  remove(1002);
+  remove(1000);
+  remove(1);
   EXPECT_EQ(asked(), std::vector<uint64_t>{0});
   size_t looks = 0;
   EXPECT_TRUE(tree.match(sequence(0, 8), whose_is, [&](uint64_t) { return ++looks, Use::kStop; }).empty());
@@ -233,6 +263,7 @@ TEST(PrefixTreeTest, AgreesWithAModel) {
       ASSERT_EQ(at, model.longest(query, usable)) << "seed " << seed << " step " << step;
       if (step % 100 == 0) {
         ASSERT_EQ(tree.blocks(), model.blocks()) << "seed " << seed << " step " << step;
+        ASSERT_TRUE(model.all_have_places()) << "seed " << seed << " step " << step;
       }
     }
     while (!model.entries().empty()) model.remove(tree, model.entries().begin()->first);
