@@ -16,7 +16,7 @@ namespace {
 // To count what an answer leaves out the tokens of so many entries are read, at some 10 us each, and so many
 // pairs of blocks compared, in a tenth of a second.
 constexpr size_t kMostUnmarked = 4096;
-constexpr uint64_t kMostPairs = uint64_t{1} << 27;
+constexpr uint64_t kMostPairs = uint64_t{1} << 25;
 constexpr size_t kUnmarkedAtOnce = 128;  // names that are copied at a time
 // What a query takes of memory, with what the allocator adds: of a token its place in the query, of a block
 // that is found, with an entry that is looked at, all but their names.
