@@ -1,6 +1,6 @@
-// The AnswerText of a query while it is made and read (fs/control/queries.h): it counts against the memory of
-// the user who asks before it takes that memory. One thread at a time. Failure: a text for which the user has
-// no room is refused, and takes no more.
+// An AnswerText is the answer of a query while it is made and read (fs/control/queries.h). Its memory counts
+// against the user's before it is allocated. One thread at a time. Failure: a text for which the user has no
+// memory left is refused, and takes no more.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,19 @@ class AnswerText {
 
   // Returns false once the text is refused: the rest of the answer need not be made.
   bool add(std::string_view text);
-  // What is made of so many bytes for the text counts too, until finish(). Returns false once the text is
-  // refused.
+  // Memory of this many bytes that is taken to make the text counts, too, until finish(). Returns false once
+  // the text is refused.
   bool take(uint64_t bytes);
-  // Called once, when what the first line says of the rest is known.
+  // Adds the first line. Called once, when its numbers are known.
   void begin_with(std::string head) { pieces_.insert(pieces_.begin(), std::move(head)); }
-  // The text is whole, and takes its size alone. Returns false if it is refused.
+  // Called when the text is complete: from then on it takes just its size. Returns false if the text is
+  // refused.
   bool finish();
   std::string part(uint64_t offset, size_t size) const;
 
  private:
-  // The text grows by such pieces, because a string would be copied and take three times its size meanwhile.
+  // The text grows by pieces of this size, because a string would be copied, and take three times its size
+  // while it is.
   static constexpr size_t kPieceBytes = 64 << 10;
 
   QueryBudget::Part memory_;

@@ -13,21 +13,22 @@
 namespace kvcachefs {
 namespace {
 
-// Others wait for the index so long, the evictor of all pools among them.
+// Other threads, the evictor of all pools among them, wait this long for the index.
 constexpr uint64_t kStepNs = 1'000'000;
-// A query reads first what has been published before it: 10,000 entries in this time.
+// A query first reads the entries that were published before it: 10,000 in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
-// A match looks at so many candidates before it takes the next ones: few at first, because the first ones
-// mostly say which others matter.
+// A match looks at this many candidates at a time: few at first, because the first ones mostly decide which
+// others matter.
 constexpr size_t kFirstLooks = 64, kLooksGrow = 8, kLooksAtOnce = 4096;
-// What a match takes of memory, with what the allocator adds: of a token with its part of the path through
-// the tree, of a run of entries on that path, and of an entry that is looked at, without its name.
+// The memory that a match takes, with what the allocator adds: for a token with its part of the path through
+// the tree, for a run of entries on that path, and for an entry that is looked at, without its name.
 constexpr uint64_t kMatchTokenBytes = 8, kMatchRunBytes = 96, kMatchLookBytes = 448;
-// With what the allocator adds: a record without the bytes of its name, and with values that others have too.
+// The memory of a record, with what the allocator adds: without the bytes of its name, and with values that
+// other entries have, too.
 constexpr uint64_t kRecordBytes = 480;
-// What tokens take, with the SimilarIndex, for what they are.
+// With a SimilarIndex, tokens take this many times their size.
 constexpr uint64_t kSimilarShare = 4;
-// Of a value that no other entry has: its place in the map, and the set of one.
+// The memory of a value that no other entry has: its place in the map, and the set of one.
 constexpr uint64_t kValueBytes = 192;
 
 std::string value_key(Attribute attribute, std::string_view value) {
@@ -105,7 +106,7 @@ std::optional<EntryIndex::Reading> EntryIndex::reading_of(uint64_t ino) const {
   result.record.uid = file->st_uid;
   result.record.access = {file->st_uid, file->st_gid, file->st_mode & (S_IRUSR | S_IRGRP | S_IROTH)};
   result.metadata = read_metadata(fd->get());
-  // A path of more than PATH_MAX is no name that an answer could have.
+  // An answer cannot name an entry whose path is longer than PATH_MAX.
   if (auto name = arena_.name_of(fd->get())) result.record.name = std::move(*name);
   return result;
 }
@@ -124,8 +125,8 @@ void EntryIndex::read(uint64_t ino) {
   }
   if (!reading) return;
   if (reading->has_gone) return tell_times_({ino, 0}, 0, 0);
-  // After that, because one that has expired is to be known with its group. Its owner sets the time of
-  // writing to what he likes: one to come is as now.
+  // The times come after the group, because an expired entry must be known with its group. An owner may set
+  // any time of writing: a future one counts as now.
   const Metadata& metadata = reading->metadata;
   const auto now_s = static_cast<int64_t>(wall_clock_ns() / 1'000'000'000);
   const auto written_s = static_cast<uint64_t>(std::clamp<int64_t>(reading->file.st_mtim.tv_sec, 0, now_s));
@@ -140,7 +141,7 @@ void EntryIndex::join_group(uint64_t ino, const struct stat& file, const Metadat
   index_bytes_ += bytes;
 }
 
-// Values that others have too may be left to it alone, and so count whole.
+// Values that other entries have, too, count whole, because this entry may be the last to have them.
 uint64_t EntryIndex::room_for(const Record& record, const Metadata& metadata) const {
   uint64_t bytes = kRecordBytes + record.name.size();
   for (const std::string& value : metadata.attributes)
@@ -242,7 +243,7 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(Candidate candidate, const 
   auto file = asker.look(result.name);
   if (asker.work.is_cut()) return std::nullopt;
   if (!file && file.error().code == EACCES && is_named(ino, result.name)) return std::nullopt;
-  // A stat takes 2 us, to ask for the name 15.
+  // A stat takes 2 us, asking for the name takes 15 us.
   if (!file || file->st_ino != ino) {
     const auto fd = arena_.open(result.handle, O_PATH | O_NOFOLLOW);
     if (!fd) return std::nullopt;
@@ -286,8 +287,8 @@ std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std
   return found;
 }
 
-// The candidates of a whole prompt are looked at as if each could be used. After a round in which one could
-// not, those that could take its place are looked at first.
+// A round looks at the candidates of the whole prompt as if each could be used. After a round in which one
+// could not, the candidates that could take its place are looked at first.
 std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
                                                  const Asker& asker) {
   catch_up();

@@ -13,13 +13,13 @@
 namespace kvcachefs {
 namespace {
 
-// To count what an answer leaves out the tokens of so many entries are read, at some 10 us each, and so many
-// pairs of blocks compared, in a tenth of a second.
+// The count of the blocks that an answer leaves out reads the tokens of this many entries, at some 10 us
+// each, and compares this many pairs of blocks, in a tenth of a second.
 constexpr size_t kMostUnmarked = 4096;
 constexpr uint64_t kMostPairs = uint64_t{1} << 25;
 constexpr size_t kUnmarkedAtOnce = 128;  // names that are copied at a time
-// What a query takes of memory, with what the allocator adds: of a token its place in the query, of a block
-// that is found, with an entry that is looked at, all but their names.
+// The memory that a query takes, with what the allocator adds: for the place of a token in the query, and for
+// a block that is found with an entry that is looked at, without their names.
 constexpr uint64_t kSimilarTokenBytes = 5, kNearBlockBytes = 512;
 
 std::vector<uint64_t> hashes_of(std::span<const uint32_t> tokens) {
@@ -45,7 +45,7 @@ EntryIndex::SimilarFound EntryIndex::similar(const SimilarQuery& query, const As
     if (known == models_.end()) return result;
     const SimilarIndex* const index = known->second.similar.get();
     has_unmarked = known->second.records > (index == nullptr ? 0 : index->entries());
-    // What the caller may not read takes no place in the answer, as long as it is not the most of it.
+    // Blocks that the caller may not read take no place in the answer, as long as they are not kMostSimilar.
     if (index != nullptr)
       answer =
           index->find(query.tokens, query.most_distance, owners_.excluding(query.excluded), kMostSimilar);

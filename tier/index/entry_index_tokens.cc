@@ -1,10 +1,11 @@
-// Where the tokens of an entry come in its EntryIndex: after those of its parent. What of them has no room.
+// EntryIndex: places the tokens of an entry after those of its parent, and keeps account of entries without
+// room.
 #include "tier/index/entry_index.h"
 
 namespace kvcachefs {
 namespace {
 
-// Of a key that no other entry has: its place in the map, and the set of one.
+// The memory of a key that no other entry has: its place in the map, and the set of one.
 constexpr uint64_t kKeyBytes = 96;
 
 Checksum key_of(std::string_view text) {
@@ -97,7 +98,7 @@ const EntryIndex::Record* EntryIndex::leading(const Checksum& key, const Model& 
 }
 
 std::optional<uint64_t> EntryIndex::parent_of(const Record& record) const {
-  constexpr int kMostAlike = 64;  // of one user, or of all, that are called the same
+  constexpr int kMostAlike = 64;  // entries of the same name, of one user or of all, that are tried
   const Model& model = *record.model;
   const auto known = model.leading.find(*record.follows);
   if (known == model.leading.end()) return std::nullopt;
@@ -139,7 +140,7 @@ void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
   if (record.owner) {
     model.similar->remove(ino);
     owners_.release(*record.owner);
-    // It keeps the memory of its largest size.
+    // The tree keeps the memory of its largest size.
     if (model.similar->blocks() == 0) model.similar.reset();
   }
   if (record.awaits) erase(model.awaiting, *record.awaits, record.uid, ino);
@@ -173,12 +174,12 @@ void EntryIndex::lose_place(uint64_t ino) {
 }
 
 bool EntryIndex::vacate() {
-  constexpr int kAtATime = 256;  // others get the lock in between
+  constexpr int kAtATime = 256;  // other threads get the lock in between
   FairLock lock(mutex_);
   if (to_vacate_.empty()) return false;
   Model& model = **to_vacate_.begin();
   for (int vacated = 0; vacated < kAtATime && !model.uncovered.empty();) {
-    // None, if another entry covers the place by now.
+    // If another entry covers the place by now, the entries that start there keep it.
     if (const auto ino = model.tree.entry_starting_at(model.uncovered.back())) {
       lose_place(*ino);
       ++vacated;

@@ -9,8 +9,9 @@ namespace {
 constexpr uint64_t kShareOfPool = 32;
 constexpr uint64_t kLeastIndexBytes = 1 << 20;
 
-// An eighth is left free, so that one that leaves does not have all looked at for one that comes; for one
-// that takes more than that leaves, half of what is beside it.
+// Refused entries are sought again only if an eighth of the index stays free beside the smallest of them, so
+// that not each entry that leaves starts a seek. For a large entry it is enough that half of the rest is
+// free.
 bool has_room_again(uint64_t bytes, uint64_t least_refused_bytes, uint64_t most_bytes) {
   if (least_refused_bytes > most_bytes) return false;
   const uint64_t beside = most_bytes - least_refused_bytes;

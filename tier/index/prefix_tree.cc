@@ -12,7 +12,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMostLooks = 4096;
-// Of those that end at one place; each user has a few at most.
+// The most runs that are looked at in one place; each user has a few at most.
 constexpr size_t kMostRuns = 4096;
 
 template <class Slot>
@@ -32,7 +32,7 @@ PrefixTree::Edge PrefixTree::edge_from(Place parent, std::span<const uint32_t> t
   return {parent, checksum_of(std::as_bytes(tokens.first(block_tokens_))).low};
 }
 
-// In whole blocks.
+// Returns the length of the common beginning, in whole blocks.
 size_t PrefixTree::common_tokens(const Node& node, std::span<const uint32_t> tokens) const {
   const std::span<const uint32_t> its(node.tokens);
   const size_t most = std::min(its.size(), tokens.size());
@@ -112,7 +112,7 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
     }
     Place next = edge->second;
     const size_t same = common_tokens(nodes_[next], left);
-    if (same == 0) return std::nullopt;  // at most a node is split, which says the same
+    if (same == 0) return std::nullopt;  // at most a node was split, which changes no answer
     if (same < nodes_[next].tokens.size()) next = split(next, same);
     end = next;
     left = left.subspan(same);
@@ -176,7 +176,7 @@ size_t PrefixTree::tokens_of_it_alone(Member member) const {
   return tokens;
 }
 
-// Nodes that nothing covers and nothing follows go, from the leaf on.
+// Removes nodes that no entry covers and none starts at, from the leaf on.
 void PrefixTree::prune(Place place) {
   while (place != kStart) {
     const Node& node = nodes_[place];
@@ -256,8 +256,8 @@ std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query
   std::priority_queue<Candidate, std::vector<Candidate>, decltype(is_worse)> reachable(is_worse);
   std::vector<Piece> pieces;
   size_t at = 0;
-  // Of those that leave the path, and so end off it, the ones that leave it last come first. They are looked
-  // for only where no other holds what follows.
+  // Entries that leave the path, and so end off it, are looked for only where no other entry holds the next
+  // tokens. Those that leave the path last come first.
   for (size_t left_to_leave = path.size();;) {
     for (const Candidate& each : std::exchange(found, {})) ahead.push(each);
     for (; !ahead.empty() && ahead.top().start <= at; ahead.pop()) reachable.push(ahead.top());

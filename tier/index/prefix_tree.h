@@ -1,13 +1,14 @@
 // A PrefixTree answers which entries hold the longest prefix of a sequence of token ids. It is a radix tree
 // over blocks of tokens: an edge is a run of whole blocks, kept exactly, so that no answer rests on a hash
-// alone. An entry covers the blocks from where it starts (the root, or the end of the entry that holds what
-// precedes it) to its last whole block. Nodes are split where an entry starts or ends, so that an entry
-// covers a node wholly or not at all. An entry covers each node, but while a removal's caller removes what it
-// left uncovered: so the blocks of the tree are no more than those of the entries.
+// alone. An entry covers the blocks from its start (the root, or the end of the entry that holds the tokens
+// before it) to its last whole block. Nodes are split where an entry starts or ends, so that an entry covers
+// a node wholly or not at all. Each node is covered by an entry, except while the caller of remove() removes
+// the entries that it left uncovered. So the tree has no more blocks than its entries.
 //
 // An insertion, a removal and a match take time in the number of blocks of their tokens, however many entries
 // share them. Not thread safe: the index that has the tree has a lock (tier/index/entry_index.h). Failure:
-// tokens whose hash is another's under the same parent are not taken, which a pair is with 2^-64.
+// tokens whose hash equals that of other tokens under the same parent are not taken; a pair has the same hash
+// with a probability of 2^-64.
 #pragma once
 
 #include <sys/types.h>
@@ -33,24 +34,25 @@ class PrefixTree {
 
   explicit PrefixTree(size_t block_tokens) : block_tokens_(block_tokens), nodes_(1) {}
 
-  // Whose an entry is, and who may read it (S_IRUSR | S_IRGRP | S_IROTH).
+  // The owner of an entry, and its mode for reading (S_IRUSR | S_IRGRP | S_IROTH).
   struct Access {
     uid_t user = 0;
     gid_t group = 0;
     mode_t mode = 0;
     bool operator==(const Access&) const = default;
   };
-  // The entry covers the whole blocks of these tokens from `start` on; without one it is no member.
+  // The entry covers the whole blocks of these tokens from `start` on. An entry without a whole block is no
+  // member.
   std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens,
                                const Access& access);
-  // Each place where entries start and that no entry covers any more is added to `uncovered`. Those entries
-  // are of no use there: the caller removes them too, by entry_starting_at().
+  // Adds each place where entries start, and that no entry covers any more, to `uncovered`. These entries are
+  // of no use there: the caller removes them, too, by entry_starting_at().
   void remove(Member member, std::vector<Place>& uncovered);
-  // An entry that starts at the place, if no entry covers that.
+  // Returns an entry that starts at the place, if no entry covers the place.
   std::optional<uint64_t> entry_starting_at(Place uncovered) const;
   Place start_of(Member member) const { return members_[member].start; }
   Place end_of(Member member) const { return members_[member].end; }
-  // One of those that start where the entry ends, if no other entry holds what precedes them.
+  // Returns an entry that starts where this one ends, if no other entry holds the tokens before it.
   std::optional<uint64_t> follower_of(Member member) const;
   size_t tokens_of_it_alone(Member member) const;  // that no other entry covers
 
@@ -62,18 +64,18 @@ class PrefixTree {
   // The relation of an entry to the caller, as far as its access tells.
   enum class Whose : uint8_t { kUnreadable, kAnothers, kOwn };
   using WhoseIs = std::function<Whose(const Access&)>;
-  // The entries that hold the query's tokens from its first on, without a gap, each as far as any there does.
-  // `use_of` says of each that `whose_is` calls readable whether it counts. It is asked of an entry at most
-  // once, and only of those that matter: of those that end at one place the caller's own first, and then the
-  // newest. At kStop the answer ends with what precedes that entry. Of the entries that go on where the query
-  // leaves them, those of kMostHere runs are considered.
+  // Returns the entries that hold the query's tokens from the first on, without a gap. Each entry reaches as
+  // far as any entry at its place does. An entry counts if `whose_is` calls it readable and `use_of` allows
+  // it. `use_of` is called at most once for an entry, and only if the entry matters: of entries that end at
+  // one place, the caller's own come first, then the newest. At kStop the answer ends before that entry. Of
+  // the entries that go on where the query leaves them, those of kMostHere runs are considered.
   static constexpr size_t kMostHere = 64;
   std::vector<Piece> match(std::span<const uint32_t> query, const WhoseIs& whose_is,
                            const std::function<Use(uint64_t ino)>& use_of) const;
 
   size_t block_tokens() const { return block_tokens_; }
   uint64_t blocks() const { return blocks_; }  // each counts once, however many entries cover it
-  uint64_t memory_bytes() const;               // with what the allocator adds, to a tenth
+  uint64_t memory_bytes() const;               // with what the allocator adds, to within a tenth
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -84,8 +86,8 @@ class PrefixTree {
     Place first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     Member first_run = kNone;       // of those that end here
     Member first_starting = kNone;  // of those that start here
-    uint32_t covering = 0;          // so many entries cover it,
-    uint32_t through = 0;           // and so many of them its parent too
+    uint32_t covering = 0;          // entries that cover it
+    uint32_t through = 0;           // those of them that cover its parent, too
   };
   // Entries with the same start, end and access are a run, the newest first. A run is known by its first.
   struct Membership {
@@ -93,7 +95,7 @@ class PrefixTree {
     Place start = kStart, end = kStart;
     Member next = kNone, previous = kNone;  // of the run
     Access access = {};
-    Member next_run = kNone, previous_run = kNone;  // that ends there; of the first of a run
+    Member next_run = kNone, previous_run = kNone;  // with the same end; for the first of a run
     Member next_starting = kNone, previous_starting = kNone;
   };
   struct Edge {
@@ -121,7 +123,7 @@ class PrefixTree {
   Place split(Place place, size_t tokens);
   void prune(Place place);
   Member run_of(const Membership& its) const;  // kNone: there is none among the first kMostRuns
-  // `first` is the first of the run from now on, instead of `was`; kNone: the run ends.
+  // Makes `first` the first of the run, instead of `was`; kNone: the run has no member any more.
   void put_first(Member first, const Membership& was);
   void add_run(Member run, size_t end, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
   struct Step {
@@ -130,12 +132,12 @@ class PrefixTree {
   };
   std::vector<Step> walk(std::span<const uint32_t> query) const;
   void add_ends(const Step& step, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
-  // The entries that cover the step and go on, but not to `next`.
+  // Adds the entries that cover the step and go on elsewhere than to `next`.
   void add_leaving(const Step& step, Place next, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
 
   const size_t block_tokens_;
   uint64_t blocks_ = 0;
-  // A deque takes no more than it has, and never stops to move it all.
+  // A deque takes little more memory than its content, and never stops to move it all.
   std::deque<Node> nodes_;  // by Place; the first is the root
   std::vector<Place> free_nodes_;
   std::deque<Membership> members_;

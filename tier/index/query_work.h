@@ -21,8 +21,8 @@ class QueryWork {
   static constexpr uint64_t kMostCalls = uint64_t{1} << 19;
   static constexpr uint64_t kMostNs = 10'000'000'000;
 
-  // Charges so many bytes to the user who asks; false: the user has no room for them. nullptr: nobody is
-  // charged.
+  // Charges this many bytes to the query's user. Returns false if the user has no room for them. nullptr: no
+  // user is charged.
   using Charge = std::function<bool(uint64_t bytes)>;
 
   QueryWork(std::function<void()> still_at_it, const std::atomic<bool>& ended, Charge charge = nullptr)
@@ -37,7 +37,7 @@ class QueryWork {
     }
     return !is_cut_;
   }
-  // The query is about to take so much memory until its answer is made. Returns false, from then on, if the
+  // The query is about to take this much memory until its answer is made. Returns false, from then on, if the
   // user has no room for it.
   bool takes(uint64_t bytes) {
     if (bytes > charged_bytes_ && !lacks_memory_) {
