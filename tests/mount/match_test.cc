@@ -206,7 +206,7 @@ TEST_F(MatchTest, WrongQueriesAreRefused) {
   const auto names = [](size_t count) { return "names" + std::string(count + 1, '\n'); };
   EXPECT_EQ(error_name(ask(mount().control("match"), names(65'536), &text)), "ok");
   EXPECT_EQ(error_name(ask(mount().control("match"), names(65'537), &text)), "EMSGSIZE");
-  EXPECT_NE(read_file(mount().control("match")).find("written first"), std::string::npos);
+  EXPECT_NE(read_file(mount().control("match")).find("Write a query first"), std::string::npos);
 }
 
 TEST_F(MatchTest, ABinaryQuery) {
