@@ -1,5 +1,5 @@
-// What is found of entries beside the longest prefix: blocks that are nearly a prompt's (`.pool/similar`), by
-// the tool, and by connectors.
+// Queries for entries other than by the longest prefix: for blocks that are nearly a prompt's
+// (`.pool/similar`), by the tool, and by connectors.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -142,7 +142,7 @@ TEST_F(MatchTest, TheTool) {
   EXPECT_EQ(run_tool({"remove", "p", "--where", "group=a group"}).out, "removed 2\n");
   EXPECT_FALSE(exists(path(odd)) || exists(path("in-group")));
   EXPECT_EQ(run_tool({"remove", "p", "--where", "group=a group"}).out, "removed 0\n");
-  // What is wrong is said, and not only in the daemon's log.
+  // The tool reports what is wrong with a query, which is not only in the daemon's log.
   for (const std::string command : {"match", "similar"}) {
     const Outcome no_id = run_tool({command, "p", "--ids", "1,x"});
     EXPECT_EQ(no_id.exit_code, 1);
