@@ -17,6 +17,8 @@ namespace {
 constexpr uint64_t kStepNs = 1'000'000;
 // A query first reads the entries that were published before it: 10,000 in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
+// And then of those whose parent has come.
+constexpr uint64_t kFollowersNs = 10'000'000;
 // A match looks at this many candidates at a time: few at first, because the first ones mostly decide which
 // others matter.
 constexpr size_t kFirstLooks = 64, kLooksGrow = 8, kLooksAtOnce = 4096;
@@ -43,27 +45,28 @@ void EntryIndex::changed(const Entry& entry) {
   again(entry.policy.ino);
 }
 
-void EntryIndex::again(uint64_t ino) {
+void EntryIndex::again(uint64_t ino, bool follows) {
   MutexLock lock(queue_mutex_);
   if (!queued_.insert(ino).second) return;
-  queue_.push_back(ino);
+  (follows ? followers_ : queue_).push_back(ino);
   ++waiting_;
 }
 
-std::optional<uint64_t> EntryIndex::next() {
+std::optional<uint64_t> EntryIndex::next(bool even_followers) {
   MutexLock lock(queue_mutex_);
-  if (queue_.empty()) return std::nullopt;
-  const uint64_t ino = queue_.front();
-  queue_.pop_front();
+  std::deque<uint64_t>& from = queue_.empty() && even_followers ? followers_ : queue_;
+  if (from.empty()) return std::nullopt;
+  const uint64_t ino = from.front();
+  from.pop_front();
   queued_.erase(ino);
   return ino;
 }
 
-bool EntryIndex::work(uint64_t until_ns) {
+bool EntryIndex::work(uint64_t until_ns, bool even_followers) {
   while (now_ns() < until_ns) {
     FairLock reading(reading_mutex_);
     if (vacate()) continue;
-    const auto ino = next();
+    const auto ino = next(even_followers);
     if (!ino) return false;
     read(*ino);
     --waiting_;
@@ -72,7 +75,8 @@ bool EntryIndex::work(uint64_t until_ns) {
 }
 
 void EntryIndex::catch_up() {
-  if (work(now_ns() + kCatchUpNs)) ++cut_short_;
+  const bool more = work(now_ns() + kCatchUpNs, false);
+  if (more || work(now_ns() + kFollowersNs, true)) ++cut_short_;
 }
 
 bool EntryIndex::step() {
@@ -84,7 +88,7 @@ bool EntryIndex::step() {
       if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->is_stored())
         entries_.candidates().opened(*entry);
   }
-  const bool more = work(until_ns);
+  const bool more = work(until_ns, true);
   FairLock lock(mutex_);
   return seek_refused() || more;
 }
@@ -359,7 +363,7 @@ void EntryIndex::list(std::span<const Filter> filters, const Asker& asker, const
 }
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {
-  (void)work(now_ns() + kStepNs);  // the last leaf has just gone
+  (void)work(now_ns() + kStepNs, true);  // the last leaf has just gone
   FairLock lock(mutex_);
   size_t links = 0;
   for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {

@@ -212,11 +212,12 @@ class EntryIndex final : public EntryObserver {
   };
 
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);
-  std::optional<uint64_t> next() EXCLUDES(queue_mutex_);
-  void again(uint64_t ino) EXCLUDES(queue_mutex_);
-  void refuse(uint64_t ino) REQUIRES(mutex_);                     // there is no room for all of it
-  bool seek_refused() REQUIRES(mutex_);                           // true: there is more
-  bool work(uint64_t until_ns) EXCLUDES(reading_mutex_, mutex_);  // true: there is more
+  std::optional<uint64_t> next(bool even_followers) EXCLUDES(queue_mutex_);
+  void again(uint64_t ino, bool follows = false) EXCLUDES(queue_mutex_);
+  void refuse(uint64_t ino) REQUIRES(mutex_);  // there is no room for all of it
+  bool seek_refused() REQUIRES(mutex_);        // true: there is more
+  // True: there is more.
+  bool work(uint64_t until_ns, bool even_followers) EXCLUDES(reading_mutex_, mutex_);
   // Has some entries that have lost their places await their parents again. Returns true if there may be
   // more.
   bool vacate() REQUIRES(reading_mutex_) EXCLUDES(mutex_);
@@ -309,6 +310,9 @@ class EntryIndex final : public EntryObserver {
   size_t sought_shard_ GUARDED_BY(mutex_) = EntryTable::kShards;  // the next; kShards: there is none
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
+  // Those that have not changed, but the entry that they follow has come. Any user can have thousands of them
+  // read again and again: what has changed goes before them.
+  std::deque<uint64_t> followers_ GUARDED_BY(queue_mutex_);
   std::unordered_set<uint64_t> queued_
       GUARDED_BY(queue_mutex_);  // an inode waits once, however often it changes
   std::atomic<uint64_t> waiting_{0}, cut_short_{0};

@@ -85,7 +85,7 @@ void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model,
     model.leading[key].emplace(record.uid, ino);
     if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
       for (const auto& [user, follower] : followers->second)
-        if (follower != ino && (user == record.uid || !records_.at(follower).member)) again(follower);
+        if (follower != ino && (user == record.uid || !records_.at(follower).member)) again(follower, true);
   }
 }
 

@@ -97,6 +97,22 @@ TEST_F(EntryIndexPlacesTest, AnEntryDoesNotFollowAnotherToOtherTokens) {
   EXPECT_EQ(match(blocks({1, 4, 3})), (Names{"root", "next", "last"}));
 }
 
+TEST_F(EntryIndexPlacesTest, WhatHasChangedGoesBeforeFollowers) {
+  std::vector<uint64_t> read;
+  index_.emplace(
+      *arena_, entries_, [] {},
+      [&](const sys::Handle& entry, auto...) {
+        read.push_back(entry.ino);
+        if (read.size() == 4) store_of("fresh", {9}, "");  // those that follow wait since the root was read
+      });
+  for (const char* name : {"f1", "f2", "f3"}) store_of(name, {2}, "root");
+  (void)indexed_blocks();
+  store_of("root", {1}, "");
+  EXPECT_EQ(indexed_blocks(), 3u);
+  EXPECT_EQ(read, (std::vector<uint64_t>{ino("f1"), ino("f2"), ino("f3"), ino("root"), ino("fresh"),
+                                         ino("f1"), ino("f2"), ino("f3")}));
+}
+
 // One with the same tokens is there, but it isn't the one that they follow.
 TEST_F(EntryIndexPlacesTest, FollowersWaitForTheirOwn) {
   store_of("root", {1}, "");
