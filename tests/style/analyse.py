@@ -2,7 +2,7 @@
 """analyse.py BUILD: compiles each file of the product and of the benchmarks by itself, without making code of it, for the warnings and
 the thread-safety analysis. BUILD has a compile_commands.json. Prints what the compiler says; exit 1 if it refuses a file.
 Most of the time would go to headers that many files share: those that PREFIXES names are compiled once. A file is compiled with
-one of these only if the file's own header includes it, so that an include that the file or its header lacks is missed as ever."""
+one of these only if the file's own header includes it, so that a file or a header that lacks an include is refused all the same."""
 
 import collections
 import concurrent.futures
