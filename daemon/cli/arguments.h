@@ -38,6 +38,7 @@ struct CliArguments {
   std::optional<ListenAddress> listen;       // of metrics
   double metrics_interval_s = 0;             // 0: once
   std::string tokens_file, ids, names_file;  // of match; one is given, and `-` is the input
+  bool all = false;                          // of match, with names
   std::string model;                         // of match
   std::string pin;                           // of match: 30s, 5m
   std::vector<std::string> where;            // of list and remove: `agent=planner`

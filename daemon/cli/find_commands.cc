@@ -104,7 +104,7 @@ CliResult<std::string> query_of(const CliArguments& arguments, std::string optio
   if (!arguments.names_file.empty()) {
     auto names = text_of(arguments.names_file);
     if (!names) return names;
-    return "names" + options + "\n" + *names;
+    return (arguments.all ? "names all" : "names") + options + "\n" + *names;
   }
   auto ids = ids_given(arguments);
   if (!ids) return ids;
@@ -193,11 +193,13 @@ void declare_find_commands(CLI::App& app, CliArguments& arguments) {
                    "Records, such as: index NAME tokens=1,2,3 model=NAME; default: the input");
   CLI::App* match =
       on_pool(app, arguments, "match", "Show which entries hold the longest prefix of tokens", "POOL");
-  take_tokens(match)
-      ->add_option(
-          "--names", arguments.names_file,
-          "Names in the pool, one a line: how many of them, from the first on, are there; - reads the input")
-      ->type_name("FILE");
+  CLI::Option* const names =
+      take_tokens(match)
+          ->add_option("--names", arguments.names_file,
+                       "Names in the pool, one a line: how many of them, from the first on, are there; - "
+                       "reads the input")
+          ->type_name("FILE");
+  match->add_flag("--all", arguments.all, "With --names: which of all names are there")->needs(names);
   take_model(match);
   match
       ->add_option("--pin", arguments.pin,

@@ -139,6 +139,22 @@ TEST_F(MatchTest, TheRunOfNames) {
   EXPECT_EQ(query("names\n").value("asked"), "0");
 }
 
+TEST_F(MatchTest, TheToolTellsOfEachName) {
+  start();
+  for (const char* name : {"a", "b"}) store_with(name, {});
+  write_file(disk() / "names", "x\na\ny\nb\n");
+  const auto run_tool = [this](std::vector<std::string> words) {
+    words.insert(words.begin(), {"kvcachefs", "--mount", mount().root(), "match", "p"});
+    return run(words);
+  };
+  const std::string names = disk() / "names";
+  EXPECT_TRUE(run_tool({"--names", names}).out.starts_with("present=0 asked=4 "));
+  const Outcome all = run_tool({"--names", names, "--all", "--json"});
+  EXPECT_NE(all.out.find(R"("present":2)"), std::string::npos) << all.out << all.error;
+  EXPECT_NE(all.out.find(R"({"end":3,"first":2,"tier":"-"})"), std::string::npos) << all.out;
+  EXPECT_EQ(run_tool({"--ids", "1", "--all"}).exit_code, 2) << "it is of names";
+}
+
 TEST_F(MatchTest, EachNameIsToldOfOnRequest) {
   start();
   for (const char* name : {"a", "b", "e"}) store_with(name, {});
