@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/capability.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,8 +13,10 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/match_test.h"
@@ -201,6 +205,40 @@ TEST_F(AskerTest, AnAnswerDoesNotGoOnAsAnotherAfterATakeover) {
   EXPECT_EQ(error_name(errno), "ESTALE");
   ASSERT_EQ(::write(open.fd(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   EXPECT_GT(::read(open.fd(), piece.data(), piece.size()), 0);
+}
+
+// The way from the pool to the directory is the root of its mount. Beside the directory the container needs
+// the file that answers, and nothing else of the pool.
+TEST_F(AskerTest, AContainerHasOneDirectoryAndTheFileThatAnswers) {
+  start();
+  make_directory(path("engine"));
+  make_directory(path("engine/0a"));
+  store_with("engine/0a/e", {});
+  const std::string directory = disk() / "engine", file = disk() / "match";
+  ASSERT_EQ(::mkdir(directory.c_str(), 0755), 0);
+  write_file(file, "");
+  const auto asks_in_a_container = [&]() -> int {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      return 200;
+    for (const auto& [from, to] : {std::pair{path("engine"), directory}, {mount().control("match"), file}})
+      if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND, nullptr) != 0) return 201;
+    if (::umount2(mount().root().c_str(), MNT_DETACH) != 0) return 202;
+    std::istringstream mounts(read_file("/proc/self/mountinfo"));
+    std::string root;
+    for (std::string line; std::getline(mounts, line);) {
+      std::istringstream fields(line);
+      std::string number, parent, device, its_root, place;
+      fields >> number >> parent >> device >> its_root >> place;
+      if (place == directory) root = its_root;
+    }
+    if (root != "/p/engine") return 203;
+    const std::string way = root.substr(root.find('/', 1) + 1);
+    std::string answer;
+    if (const int error = ask(file, "names all\n" + way + "/0a/e\n" + way + "/0a/f\n", &answer); error != 0)
+      return error;
+    return parse(answer).value("present") == "1" ? 0 : 204;
+  };
+  EXPECT_EQ(in_child(asks_in_a_container), 0);
 }
 
 // A name of 120,000 bytes overflowed a stack, and sets were compared with each of 500,000 filters.
