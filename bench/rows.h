@@ -20,6 +20,7 @@ void daemon_io_rows(Bench& bench);    // stores, reads and maps where the daemon
 void open_rows(Bench& bench);         // open + close and existence probes
 void fill_rows(Bench& bench);         // four writers and a pool too small for them
 void waiting_rows(Bench& bench);      // opens beside another pool whose writers wait
+void query_rows(Bench& bench);        // opens and stores beside another pool whose index is queried
 void directory_rows(Bench& bench);    // a million entries in one directory
 void trace_rows(Bench& bench);        // requests of a chat service
 void spill_rows(Bench& bench);        // block I/O of the disk tier, beside fio

@@ -128,31 +128,11 @@ class Storers {
   std::vector<std::jthread> storers_;
 };
 
-struct Latency {
-  std::vector<double> median_us, p99_us;  // of each round
-};
-
-void open_and_close(const std::string& path, uint64_t operations, Latency& latency) {
-  std::vector<uint64_t> taken_ns;
-  for (uint64_t operation = 0; operation < operations; ++operation) {
-    throw_if_stopped();
-    const uint64_t begin_ns = now_ns();
-    const int fd = static_cast<int>(must(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "open", path));
-    ::close(fd);
-    taken_ns.push_back(now_ns() - begin_ns);
-  }
-  std::ranges::sort(taken_ns);
-  latency.median_us.push_back(static_cast<double>(taken_ns[taken_ns.size() / 2]) / 1000);
-  latency.p99_us.push_back(static_cast<double>(taken_ns[taken_ns.size() * 99 / 100]) / 1000);
-}
-
 void add_row(Bench& bench, const std::string& figure, const std::string& load,
              const std::vector<double>& with, const std::vector<double>& without) {
-  std::vector<double> ratios;
-  for (size_t round = 0; round < with.size(); ++round) ratios.push_back(with[round] / without[round]);
   bench.report.add({fmt::format("open and close, {}, while {}", figure, load), "the same without them",
                     fmt::format("{:.1f} µs", median(with)), fmt::format("{:.1f} µs", median(without)),
-                    median(ratios), Row::Bound::kAtMost, 1.5});
+                    median_ratio(with, without), Row::Bound::kAtMost, 1.5});
 }
 
 template <class Load>
@@ -160,16 +140,18 @@ void add_rows(Bench& bench, const Kvcachefs& ours, const std::string& load) {
   const std::string other = ours.directory() + "/../other";
   must(::mkdir(other.c_str(), 0755), "mkdir", other);
   store_entries(other, "entry", 1, payload(64 << 10));
-  const std::string entry = other + "/entry0";
+  const auto open_and_close = [entry = other + "/entry0"] {
+    ::close(static_cast<int>(must(::open(entry.c_str(), O_RDONLY | O_CLOEXEC), "open", entry)));
+  };
   Latency without, with, warm_up;
-  open_and_close(entry, bench.scale.operations, warm_up);
+  warm_up.measure(bench.scale.operations, open_and_close);
   for (unsigned round = 0; round < bench.scale.rounds; ++round) {
-    open_and_close(entry, bench.scale.operations, without);
+    without.measure(bench.scale.operations, open_and_close);
     const Load waiting(ours.directory());
-    open_and_close(entry, bench.scale.operations, with);
+    with.measure(bench.scale.operations, open_and_close);
   }
-  add_row(bench, "median", load, with.median_us, without.median_us);
-  add_row(bench, "p99", load, with.p99_us, without.p99_us);
+  add_row(bench, "median", load, with.median_us(), without.median_us());
+  add_row(bench, "p99", load, with.p99_us(), without.p99_us());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ usage() {
   cat <<'TEXT'
 usage: bench/run.sh [--quick] [--only GROUP]... [--write] [--micro]
   --quick   little of everything, to see that it works
-  --only    read, write, daemon-io, open, fill, waiting, directory, trace or spill (may be repeated)
+  --only    read, write, daemon-io, open, fill, waiting, queries, directory, trace or spill (may be repeated)
   --write   put the table into bench/README.md
   --micro   the small programs (policies, counters) too
 TEXT

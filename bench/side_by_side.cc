@@ -16,7 +16,7 @@ using namespace kvcachefs::bench;
 
 constexpr char kUsage[] =
     "usage: side_by_side [--quick] [--only "
-    "read|write|daemon-io|open|fill|waiting|directory|trace|match|spill]... "
+    "read|write|daemon-io|open|fill|waiting|queries|directory|trace|match|spill]... "
     "[--json "
     "FILE] "
     "[--write "
@@ -39,6 +39,7 @@ constexpr Group kGroups[] = {{"read", read_rows},
                              {"open", open_rows},
                              {"fill", fill_rows},
                              {"waiting", waiting_rows},
+                             {"queries", query_rows},
                              {"directory", directory_rows},
                              {"trace", trace_rows},
                              {"match", match_rows},

@@ -64,10 +64,25 @@ double Rates::median_of(size_t contestant) const {
 }
 
 double Rates::ratio(size_t contestant, size_t reference) const {
-  std::vector<double> ratios;
-  for (size_t round = 0; round < rates_[contestant].size(); ++round) {
-    ratios.push_back(rates_[contestant][round] / rates_[reference][round]);
+  return median_ratio(rates_[contestant], rates_[reference]);
+}
+
+void Latency::measure(uint64_t operations, const std::function<void()>& operation) {
+  std::vector<uint64_t> taken_ns;
+  for (uint64_t done = 0; done < operations; ++done) {
+    throw_if_stopped();
+    const uint64_t begin_ns = now_ns();
+    operation();
+    taken_ns.push_back(now_ns() - begin_ns);
   }
+  std::ranges::sort(taken_ns);
+  median_us_.push_back(static_cast<double>(taken_ns[taken_ns.size() / 2]) / 1000);
+  p99_us_.push_back(static_cast<double>(taken_ns[taken_ns.size() * 99 / 100]) / 1000);
+}
+
+double median_ratio(const std::vector<double>& ours, const std::vector<double>& theirs) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < ours.size(); ++round) ratios.push_back(ours[round] / theirs[round]);
   return median(ratios);
 }
 

@@ -52,7 +52,20 @@ class Rates {
   std::vector<std::vector<double>> rates_;
 };
 
+// The medians and 99th percentiles of rounds of operations.
+class Latency {
+ public:
+  void measure(uint64_t operations, const std::function<void()>& operation);
+  const std::vector<double>& median_us() const { return median_us_; }
+  const std::vector<double>& p99_us() const { return p99_us_; }
+
+ private:
+  std::vector<double> median_us_, p99_us_;
+};
+
 double median(std::vector<double> values);
+// The median of the ratios within each round.
+double median_ratio(const std::vector<double>& ours, const std::vector<double>& theirs);
 double rate(uint64_t amount, uint64_t begin_ns);  // from begin_ns until now
 
 // After stop_on_signals(), SIGINT or SIGTERM makes throw_if_stopped(), and so measure(), throw, so that
