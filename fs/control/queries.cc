@@ -70,7 +70,7 @@ EntryIndex::Asker asker_in(ReadableTree& tree) {
 }
 
 std::string_view told_if_cut(ReadableTree& tree) {
-  return tree.work().is_cut() ? " more=maybe" : "";
+  return tree.work().may_lack() ? " more=maybe" : "";
 }
 
 // An answer that is cut off because queries must stop fails.

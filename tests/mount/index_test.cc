@@ -339,7 +339,7 @@ TEST_F(IndexTest, TheTool) {
 TEST_F(IndexTest, TwoEntriesThatFollowEachOtherFillNothing) {
   start();
   store_with("a", sequence(0, 16'000));
-  store_with("b", sequence(20'000, 16'000), {{"user.kv.parent", "a"}});
+  store_with("b", sequence(20'000, 16'000), {{"parent", "a"}});
   ASSERT_EQ(match(sequence(0, 16)).names(), Names{"a"});
   const int64_t blocks = stat("indexed_blocks"), bytes = stat("index_bytes");
   ASSERT_EQ(blocks, 2000);

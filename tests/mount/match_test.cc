@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -327,6 +328,24 @@ TEST_F(MatchTest, AUserIsToldOfNothingThatModesKeepFromHim) {
   EXPECT_EQ(told(0, "names\nclosed/a\n"), 1);
   EXPECT_EQ(told(65534, "names\nclosed/a\n"), 0);
   EXPECT_EQ(told(65534, "names\nown\n"), 1) << "that it is there, stat tells too";
+}
+
+// Each of the two has the other's name then.
+TEST_F(MatchTest, AnExchangeOfNamesIsAChangeOfBoth) {
+  start();
+  store_with("a", sequence(0, kBlock));
+  store_with("q", sequence(100, kBlock));
+  store_with("b", sequence(200, kBlock), {{"parent", "a"}});
+  Tokens first = sequence(0, kBlock), second = sequence(100, kBlock);
+  for (Tokens* const tokens : {&first, &second})
+    std::ranges::copy(sequence(200, kBlock), std::back_inserter(*tokens));
+  ASSERT_EQ(match(first).names(), (Names{"a", "b"}));
+  for (const auto& [from, to] : {std::pair("q", "a"), std::pair("a", "q")}) {
+    ASSERT_EQ(::renameat2(AT_FDCWD, path(from).c_str(), AT_FDCWD, path(to).c_str(), RENAME_EXCHANGE), 0);
+    const bool swapped = from == std::string("q");
+    EXPECT_EQ(match(first).names(), swapped ? Names{"q"} : (Names{"a", "b"}));
+    EXPECT_EQ(match(second).names(), swapped ? (Names{"a", "b"}) : Names{"q"});
+  }
 }
 
 }  // namespace

@@ -17,17 +17,11 @@ namespace {
 constexpr uint64_t kStepNs = 1'000'000;
 // A query first reads the entries that were published before it: 10,000 in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
-// And then of those whose parent has come.
-constexpr uint64_t kFollowersNs = 10'000'000;
-// A match looks at this many candidates at a time: few at first, because the first ones mostly decide which
-// others matter.
-constexpr size_t kFirstLooks = 64, kLooksGrow = 8, kLooksAtOnce = 4096;
-// The memory that a match takes, with what the allocator adds: for a token with its part of the path through
-// the tree, for a run of entries on that path, and for an entry that is looked at, without its name.
-constexpr uint64_t kMatchTokenBytes = 8, kMatchRunBytes = 96, kMatchLookBytes = 448;
+// And then so many of those whose parent has come, which takes 5 to 10 ms.
+constexpr int kMostFollowers = 512;
 // The memory of a record, with what the allocator adds: without the bytes of its name, and with values that
 // other entries have, too.
-constexpr uint64_t kRecordBytes = 480;
+constexpr uint64_t kRecordBytes = 528;
 // With a SimilarIndex, tokens take this many times their size.
 constexpr uint64_t kSimilarShare = 4;
 // The memory of a value that no other entry has: its place in the map, and the set of one.
@@ -45,38 +39,61 @@ void EntryIndex::changed(const Entry& entry) {
   again(entry.policy.ino);
 }
 
-void EntryIndex::again(uint64_t ino, bool follows) {
+void EntryIndex::again(uint64_t ino) {
   MutexLock lock(queue_mutex_);
   if (!queued_.insert(ino).second) return;
-  (follows ? followers_ : queue_).push_back(ino);
+  queue_.push_back(ino);
   ++waiting_;
 }
 
-std::optional<uint64_t> EntryIndex::next(bool even_followers) {
+// Without a limit, entries that are each other's only choice of their own user, and have another choice of
+// another user, would be read for ever.
+void EntryIndex::follows_again(uint64_t ino, const Record& record, Cause cause) {
+  constexpr unsigned kMostRereads = 2;
+  if (record.cause == cause && record.rereads == kMostRereads) return;
   MutexLock lock(queue_mutex_);
-  std::deque<uint64_t>& from = queue_.empty() && even_followers ? followers_ : queue_;
-  if (from.empty()) return std::nullopt;
-  const uint64_t ino = from.front();
-  from.pop_front();
-  queued_.erase(ino);
-  return ino;
+  if (!queued_.insert(ino).second) return;
+  followers_.push_back({ino, cause});
+  ++waiting_;
 }
 
-bool EntryIndex::work(uint64_t until_ns, bool even_followers) {
-  while (now_ns() < until_ns) {
-    FairLock reading(reading_mutex_);
-    if (vacate()) continue;
-    const auto ino = next(even_followers);
-    if (!ino) return false;
-    read(*ino);
-    --waiting_;
+std::optional<EntryIndex::Next> EntryIndex::next(bool even_followers) {
+  MutexLock lock(queue_mutex_);
+  std::optional<Next> first;
+  if (!queue_.empty()) {
+    first = {queue_.front(), 0};
+    queue_.pop_front();
+  } else if (even_followers && !followers_.empty()) {
+    first = followers_.front();
+    followers_.pop_front();
   }
+  if (first) queued_.erase(first->ino);
+  return first;
+}
+
+bool EntryIndex::read_next(bool even_followers) {
+  FairLock reading(reading_mutex_);
+  if (vacate()) return true;
+  const auto its = next(even_followers);
+  if (!its) return false;
+  read(*its);
+  --waiting_;
+  return true;
+}
+
+bool EntryIndex::work(uint64_t until_ns) {
+  while (now_ns() < until_ns)
+    if (!read_next(true)) return false;
   return true;
 }
 
 void EntryIndex::catch_up() {
-  const bool more = work(now_ns() + kCatchUpNs, false);
-  if (more || work(now_ns() + kFollowersNs, true)) ++cut_short_;
+  const uint64_t until_ns = now_ns() + kCatchUpNs;
+  bool more = true;
+  while (more && now_ns() < until_ns) more = read_next(false);
+  if (!more)
+    for (int followers = 0; (more = read_next(true)) && followers < kMostFollowers; ++followers) continue;
+  if (more) ++cut_short_;
 }
 
 bool EntryIndex::step() {
@@ -88,7 +105,7 @@ bool EntryIndex::step() {
       if (const LockedEntry entry{entries_.shard(ino), ino}; entry != nullptr && entry->is_stored())
         entries_.candidates().opened(*entry);
   }
-  const bool more = work(until_ns, true);
+  const bool more = work(until_ns);
   FairLock lock(mutex_);
   return seek_refused() || more;
 }
@@ -115,17 +132,22 @@ std::optional<EntryIndex::Reading> EntryIndex::reading_of(uint64_t ino) const {
   return result;
 }
 
-void EntryIndex::read(uint64_t ino) {
+void EntryIndex::read(Next next) {
+  const auto [ino, follows] = next;
+  const Cause cause = follows != 0 ? follows : ++causes_;
   auto reading = reading_of(ino);
   const uint32_t generation = reading ? reading->record.generation : 0;
   {
     FairLock lock(mutex_);
     const OldPlace old = drop(ino);
     missing_.remove(ino);
-    if (reading && !reading->record.name.empty() && !reading->metadata.empty() &&
-        insert(ino, std::move(reading->record), reading->metadata, old))
-      join_group(ino, reading->file, reading->metadata);
-    leave(old);
+    if (reading && !reading->record.name.empty() && !reading->metadata.empty()) {
+      reading->record.cause = cause;
+      if (follows != 0 && old.cause == cause) reading->record.rereads = old.rereads + 1;
+      if (insert(ino, std::move(reading->record), reading->metadata, old))
+        join_group(ino, reading->file, reading->metadata);
+    }
+    leave(ino, old, cause);
   }
   if (!reading) return;
   if (reading->has_gone) return tell_times_({ino, 0}, 0, 0);
@@ -179,15 +201,17 @@ bool EntryIndex::insert(uint64_t ino, Record record, const Metadata& metadata, c
   Record& known = records_[ino] = std::move(record);
   ++indexed_entries_;
   index_bytes_ += kRecordBytes + known.name.size();
-  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata);
+  if (metadata.tokens.size() >= kBlockTokens) insert_tokens(ino, known, metadata, old.parent);
   return true;
 }
 
 EntryIndex::OldPlace EntryIndex::drop(uint64_t ino) {
   const auto found = records_.find(ino);
   if (found == records_.end()) return {};
-  const Record& record = found->second;
-  const OldPlace old = {record.model, record.member};
+  Record& record = found->second;
+  const OldPlace old = {record.model,          record.member, record.name,   record.parent,
+                        record.first_follower, record.cause,  record.rereads};
+  stop_following(ino, record);
   if (record.model != nullptr) drop_tokens(ino, record);
   if (record.has_group) index_bytes_ -= groups_.leave(ino);
   for (ByValue::value_type* const value : record.values) {
@@ -261,66 +285,6 @@ std::optional<EntryIndex::Found> EntryIndex::look_at(Candidate candidate, const 
   return result;
 }
 
-std::vector<PrefixTree::Piece> EntryIndex::longest(const std::string& model, std::span<const uint32_t> tokens,
-                                                   const Asker& asker, bool hopeful, size_t most_unknown,
-                                                   Matching& matching) const {
-  FairLock lock(mutex_);
-  const auto known = models_.find(model);
-  if (known == models_.end()) return {};
-  const auto use_alone = [&](uint64_t ino) NO_THREAD_SAFETY_ANALYSIS {
-    if (const auto look = matching.looked_at.find(ino); look != matching.looked_at.end())
-      return look->second ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
-    if (matching.unknown.size() == most_unknown) return PrefixTree::Use::kStop;
-    auto its = candidate(ino);
-    if (!its) return PrefixTree::Use::kSkip;
-    if (!asker.work.takes(kMatchLookBytes + its->name.size())) return PrefixTree::Use::kStop;
-    matching.unknown.push_back(std::move(*its));
-    return hopeful ? PrefixTree::Use::kUse : PrefixTree::Use::kSkip;
-  };
-  std::unordered_map<uint64_t, PrefixTree::Use> uses;
-  const auto use_of = [&](uint64_t ino)
-                          NO_THREAD_SAFETY_ANALYSIS { return use_of_chain(ino, use_alone, asker, uses); };
-  uint64_t runs = 0;
-  const auto whose_is = [&](const PrefixTree::Access& access) {
-    const auto whose = asker.whose_is(access);
-    if (whose == PrefixTree::Whose::kUnreadable || ++runs <= matching.runs) return whose;
-    return asker.work.takes(kMatchRunBytes) ? whose : PrefixTree::Whose::kUnreadable;
-  };
-  auto found = known->second.tree.match(tokens, whose_is, use_of);
-  matching.runs = std::max(matching.runs, runs);
-  return found;
-}
-
-// A round looks at the candidates of the whole prompt as if each could be used. After a round in which one
-// could not, the candidates that could take its place are looked at first.
-std::vector<EntryIndex::Piece> EntryIndex::match(const std::string& model, std::span<const uint32_t> tokens,
-                                                 const Asker& asker) {
-  catch_up();
-  (void)asker.work.takes(tokens.size() * kMatchTokenBytes);
-  Matching matching;
-  auto& [looked_at, unknown, runs] = matching;
-  size_t most = kFirstLooks;
-  for (bool hopeful = true;; most = std::min(kLooksGrow * most, kLooksAtOnce)) {
-    const bool is_last = asker.work.is_cut();
-    unknown.clear();
-    const auto found = longest(model, tokens, asker, hopeful && !is_last, most, matching);
-    bool are_usable = true;
-    for (Candidate& each : unknown)
-      if (!is_last && asker.work.goes_on())
-        are_usable &=
-            looked_at.emplace(each.handle.ino, look_at(std::move(each), asker)).first->second.has_value();
-    const bool is_whole = hopeful && are_usable && unknown.size() < most && !asker.work.is_cut();
-    if (!is_last && !unknown.empty() && !is_whole) {
-      hopeful = are_usable || !hopeful;
-      continue;
-    }
-    std::vector<Piece> result;
-    for (const PrefixTree::Piece& piece : found)
-      result.push_back({std::move(*looked_at.at(piece.ino)), piece.first_token, piece.end_token});
-    return result;
-  }
-}
-
 std::vector<uint64_t> EntryIndex::having(std::span<const Filter> filters, QueryWork* work) {
   std::vector<uint64_t> result;
   catch_up();
@@ -363,13 +327,12 @@ void EntryIndex::list(std::span<const Filter> filters, const Asker& asker, const
 }
 
 uint64_t EntryIndex::leaf_below(uint64_t ino) {
-  (void)work(now_ns() + kStepNs, true);  // the last leaf has just gone
+  (void)work(now_ns() + kStepNs);  // the last leaf has just gone
   FairLock lock(mutex_);
   size_t links = 0;
-  for (auto record = records_.find(ino); record != records_.end() && record->second.member;) {
-    const auto follower = record->second.model->tree.follower_of(*record->second.member);
-    if (!follower || ++links > kMostLinks) break;
-    ino = *follower;
+  for (auto record = records_.find(ino); record != records_.end() && record->second.first_follower != 0;) {
+    if (++links > kMostLinks) break;
+    ino = record->second.first_follower;
     record = records_.find(ino);
   }
   return ino;

@@ -188,10 +188,11 @@ class EntryIndex final : public EntryObserver {
     // `leading`: entries that others of the model can follow. `awaiting`: entries that wait for such an
     // entry, or for one of the same user. Many entries may have the same key.
     ByKey leading = {}, awaiting = {};
-    std::vector<PrefixTree::Place> uncovered = {};  // the entries that start there have lost their place
     uint64_t records = 0;
     uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
   };
+  // A change of an entry, for the sake of which the entries that follow it are read, and so on.
+  using Cause = uint64_t;
   using ByValue = std::unordered_map<std::string, std::unordered_set<uint64_t>>;  // the attribute's first
   struct Record {
     uint32_t content_epoch = 0;
@@ -204,7 +205,12 @@ class EntryIndex final : public EntryObserver {
     std::optional<OwnerNumber> owner = std::nullopt;  // set: in the model's SimilarIndex, as this owner's
     std::optional<Checksum> follows = std::nullopt;   // the key of the entry that precedes it
     std::optional<Checksum> awaits = std::nullopt;
-    bool leads = false;  // others can follow it, and name it by keys_of(name)
+    // The entry that it comes after in the tree, and those that come after it, as a list; 0: none.
+    uint64_t parent = 0, first_follower = 0;
+    uint64_t next_follower = 0, previous_follower = 0;  // of its parent's
+    Cause cause = 0;                                    // for which it was read,
+    unsigned rereads = 0;                               // and how often again
+    bool leads = false;                                 // others can follow it, and name it by keys_of(name)
     bool has_group = false;
     // The name in the pool when the entry was read. A directory above it may have been renamed since.
     std::string name = {};
@@ -212,16 +218,21 @@ class EntryIndex final : public EntryObserver {
   };
 
   void changed(const Entry& entry) EXCLUDES(queue_mutex_);
-  std::optional<uint64_t> next(bool even_followers) EXCLUDES(queue_mutex_);
-  void again(uint64_t ino, bool follows = false) EXCLUDES(queue_mutex_);
+  struct Next {
+    uint64_t ino = 0;
+    Cause cause = 0;  // 0: it has changed itself
+  };
+  std::optional<Next> next(bool even_followers) EXCLUDES(queue_mutex_);
+  void again(uint64_t ino) EXCLUDES(queue_mutex_);
+  void follows_again(uint64_t ino, const Record& record, Cause cause) EXCLUDES(queue_mutex_);
   void refuse(uint64_t ino) REQUIRES(mutex_);  // there is no room for all of it
   bool seek_refused() REQUIRES(mutex_);        // true: there is more
-  // True: there is more.
-  bool work(uint64_t until_ns, bool even_followers) EXCLUDES(reading_mutex_, mutex_);
-  // Has some entries that have lost their places await their parents again. Returns true if there may be
-  // more.
+  // Returns false if no change is waiting, nor, if those are to be read too, an entry whose parent has come.
+  bool read_next(bool even_followers) EXCLUDES(reading_mutex_, mutex_);
+  bool work(uint64_t until_ns) EXCLUDES(reading_mutex_, mutex_);  // true: there is more
+  // Takes some entries whose parent is not where it was out of the tree. Returns true if there may be more.
   bool vacate() REQUIRES(reading_mutex_) EXCLUDES(mutex_);
-  void lose_place(uint64_t ino) REQUIRES(mutex_);
+  void lose_place(uint64_t ino, Cause cause) REQUIRES(mutex_);
   void catch_up() EXCLUDES(reading_mutex_, mutex_);  // before a query
   void count(Model& model) REQUIRES(mutex_);         // it has changed
   struct Reading {
@@ -231,29 +242,38 @@ class EntryIndex final : public EntryObserver {
     bool has_gone = false;
   };
   std::optional<Reading> reading_of(uint64_t ino) const EXCLUDES(mutex_);
-  void read(uint64_t ino) REQUIRES(reading_mutex_) EXCLUDES(mutex_);
+  void read(Next next) REQUIRES(reading_mutex_) EXCLUDES(mutex_);
   // The place that an entry had in a model when it was read before.
   struct OldPlace {
     Model* model = nullptr;  // none: it had no tokens
     std::optional<PrefixTree::Member> member = std::nullopt;
+    std::string name = {};
+    uint64_t parent = 0, first_follower = 0;
+    Cause cause = 0;
+    unsigned rereads = 0;
   };
   // False: there is no room for it.
   bool insert(uint64_t ino, Record record, const Metadata& metadata, const OldPlace& old) REQUIRES(mutex_);
   uint64_t room_for(const Record& record, const Metadata& metadata) const REQUIRES(mutex_);
   void join_group(uint64_t ino, const struct stat& file, const Metadata& metadata) REQUIRES(mutex_);
   void insert_similar(uint64_t ino, Record& record, Model& model, const Metadata& metadata) REQUIRES(mutex_);
-  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) REQUIRES(mutex_);
-  void insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata)
+  void insert_tokens(uint64_t ino, Record& record, const Metadata& metadata, uint64_t old_parent)
       REQUIRES(mutex_);
-  // Returns the entry that an entry of this user follows by this key.
-  const Record* leading(const Checksum& key, const Model& model, uid_t user) const REQUIRES(mutex_);
+  void insert_after_parent(uint64_t ino, Record& record, const Metadata& metadata, uint64_t old_parent)
+      REQUIRES(mutex_);
+  // Returns the entry that an entry of this user follows by this key: one of the same user, or else the one
+  // that it followed before, if it can be followed still. 0: there is none.
+  uint64_t leading(const Checksum& key, const Model& model, uid_t user, uint64_t old_parent) const
+      REQUIRES(mutex_);
+  void follow(uint64_t ino, Record& record, uint64_t parent) REQUIRES(mutex_);
+  void stop_following(uint64_t ino, Record& record) REQUIRES(mutex_);
   static void erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino);
   // Removes the record, but not its place, which leave() gives up after the insertion: if the entry has the
   // same place again, the entries that follow it keep theirs.
   OldPlace drop(uint64_t ino) REQUIRES(mutex_);
   void drop_tokens(uint64_t ino, const Record& record) REQUIRES(mutex_);
   void stop_leading(uint64_t ino, const Record& record) REQUIRES(mutex_);
-  void leave(const OldPlace& old) REQUIRES(mutex_);
+  void leave(uint64_t ino, const OldPlace& old, Cause cause) REQUIRES(mutex_);
   bool is_named(uint64_t ino, const std::string& name) const;  // by the daemon's rights
   // The part of a record that a look without the lock needs.
   struct Candidate {
@@ -282,8 +302,8 @@ class EntryIndex final : public EntryObserver {
   std::vector<PrefixTree::Piece> longest(const std::string& model, std::span<const uint32_t> tokens,
                                          const Asker& asker, bool hopeful, size_t most_unknown,
                                          Matching& matching) const EXCLUDES(mutex_);
-  // Returns the entry that this one follows, if that is still there.
-  std::optional<uint64_t> parent_of(const Record& record) const REQUIRES(mutex_);
+  // Returns the entry that this one comes after, if that is still where it was; else 0.
+  uint64_t parent_of(const Record& record) const REQUIRES(mutex_);
   // use_of_chain() judges an entry together with all that it follows; `use_of` judges each alone.
   using UseOf = std::function<PrefixTree::Use(uint64_t ino)>;
   PrefixTree::Use use_of_chain(uint64_t ino, const UseOf& use_of, const Asker& asker,
@@ -299,8 +319,13 @@ class EntryIndex final : public EntryObserver {
   FairMutex reading_mutex_ ACQUIRED_BEFORE(mutex_);
   mutable FairMutex mutex_;
   std::map<std::string, Model> models_ GUARDED_BY(mutex_);
-  std::unordered_set<Model*> to_vacate_ GUARDED_BY(mutex_);  // models with `uncovered` places
   std::unordered_map<uint64_t, Record> records_ GUARDED_BY(mutex_);
+  struct Orphans {
+    uint64_t first = 0;  // the others follow it in its list
+    Cause cause = 0;
+  };
+  std::vector<Orphans> orphans_ GUARDED_BY(mutex_);  // what vacate() takes out of the tree
+  Cause causes_ GUARDED_BY(reading_mutex_) = 0;
   ByValue by_value_ GUARDED_BY(mutex_);
   OwnerNames owners_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> indexed_entries_{0}, indexed_blocks_{0}, refused_{0};
@@ -312,7 +337,7 @@ class EntryIndex final : public EntryObserver {
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
   // Those that have not changed, but the entry that they follow has come. Any user can have thousands of them
   // read again and again: what has changed goes before them.
-  std::deque<uint64_t> followers_ GUARDED_BY(queue_mutex_);
+  std::deque<Next> followers_ GUARDED_BY(queue_mutex_);
   std::unordered_set<uint64_t> queued_
       GUARDED_BY(queue_mutex_);  // an inode waits once, however often it changes
   std::atomic<uint64_t> waiting_{0}, cut_short_{0};

@@ -44,12 +44,12 @@ bool EntryIndex::seek_refused() {
   return true;
 }
 
-void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata) {
+void EntryIndex::insert_tokens(uint64_t ino, Record& record, const Metadata& metadata, uint64_t old_parent) {
   const std::string& name = metadata[Attribute::kModel];
   Model& model = models_.try_emplace(name, Model{.name = name}).first->second;
   record.model = &model;
   ++model.records;
-  insert_after_parent(ino, record, model, metadata);
+  insert_after_parent(ino, record, metadata, old_parent);
   if (metadata.pre_rope) insert_similar(ino, record, model, metadata);
   count(model);
 }
@@ -65,74 +65,65 @@ void EntryIndex::insert_similar(uint64_t ino, Record& record, Model& model, cons
   if (!model.similar->insert(ino, *owner, metadata.tokens, 0)) refuse(ino);
 }
 
-void EntryIndex::insert_after_parent(uint64_t ino, Record& record, Model& model, const Metadata& metadata) {
+void EntryIndex::insert_after_parent(uint64_t ino, Record& record, const Metadata& metadata,
+                                     uint64_t old_parent) {
+  Model& model = *record.model;
   PrefixTree::Place start = PrefixTree::kStart;
+  uint64_t parent = 0;
   if (!metadata.parent.empty()) {
     const Checksum key = key_of(metadata.parent);
     record.follows = key;
-    const Record* const parent = leading(key, model, record.uid);
-    if (parent == nullptr || parent->uid != record.uid) {
+    parent = leading(key, model, record.uid, old_parent);
+    if (parent == 0 || records_.at(parent).uid != record.uid) {
       record.awaits = key;
       model.awaiting[key].emplace(record.uid, ino);
     }
-    if (parent == nullptr) return;
-    start = model.tree.end_of(*parent->member);
+    if (parent == 0) return;
+    start = model.tree.end_of(*records_.at(parent).member);
   }
   record.member = model.tree.insert(ino, start, metadata.tokens, record.access);
-  if (!record.member || metadata.tokens.size() % kBlockTokens != 0) return;
+  if (!record.member) return;
+  if (parent != 0) follow(ino, record, parent);
+  if (metadata.tokens.size() % kBlockTokens != 0) return;
   record.leads = true;
   for (const Checksum& key : keys_of(record.name)) {
     model.leading[key].emplace(record.uid, ino);
-    if (const auto followers = model.awaiting.find(key); followers != model.awaiting.end())
-      for (const auto& [user, follower] : followers->second)
-        if (follower != ino && (user == record.uid || !records_.at(follower).member)) again(follower, true);
+    const auto followers = model.awaiting.find(key);
+    if (followers == model.awaiting.end()) continue;
+    for (const auto& [user, follower] : followers->second)
+      if (const Record& its = records_.at(follower); follower != ino && (user == record.uid || !its.member))
+        follows_again(follower, its, record.cause);
   }
 }
 
-const EntryIndex::Record* EntryIndex::leading(const Checksum& key, const Model& model, uid_t user) const {
+uint64_t EntryIndex::leading(const Checksum& key, const Model& model, uid_t user, uint64_t old_parent) const {
   const auto known = model.leading.find(key);
-  if (known == model.leading.end()) return nullptr;
-  auto first = known->second.lower_bound({user, 0});
-  if (first == known->second.end() || first->first != user) first = known->second.begin();
-  return &records_.at(first->second);
+  if (known == model.leading.end()) return 0;
+  const auto own = known->second.lower_bound({user, 0});
+  const bool has_own = own != known->second.end() && own->first == user;
+  const auto old = records_.find(old_parent);
+  if (old != records_.end() && known->second.contains({old->second.uid, old_parent}) &&
+      (!has_own || old->second.uid == user))
+    return old_parent;
+  return has_own ? own->second : known->second.begin()->second;
 }
 
-std::optional<uint64_t> EntryIndex::parent_of(const Record& record) const {
-  constexpr int kMostAlike = 64;  // entries of the same name, of one user or of all, that are tried
-  const Model& model = *record.model;
-  const auto known = model.leading.find(*record.follows);
-  if (known == model.leading.end()) return std::nullopt;
-  const auto start = model.tree.start_of(*record.member);
-  const auto own = known->second.lower_bound({record.uid, 0});
-  for (auto first : {own, known->second.begin()})
-    for (int looks = 0; first != known->second.end() && looks < kMostAlike; ++first, ++looks)
-      if (model.tree.end_of(*records_.at(first->second).member) == start) return first->second;
-  return std::nullopt;
+void EntryIndex::follow(uint64_t ino, Record& record, uint64_t parent) {
+  record.parent = parent;
+  record.next_follower = std::exchange(records_.at(parent).first_follower, ino);
+  if (record.next_follower != 0) records_.at(record.next_follower).previous_follower = ino;
 }
 
-PrefixTree::Use EntryIndex::use_of_chain(uint64_t ino, const UseOf& use_of, const Asker& asker,
-                                         std::unordered_map<uint64_t, PrefixTree::Use>& known) const {
-  std::vector<uint64_t> chain;
-  auto use = PrefixTree::Use::kUse;
-  for (std::optional<uint64_t> next = ino; use == PrefixTree::Use::kUse;) {
-    if (!next) {
-      use = PrefixTree::Use::kSkip;
-      break;
-    }
-    if (const auto its = known.find(*next); its != known.end()) {
-      use = its->second;
-      break;
-    }
-    const Record& record = records_.at(*next);
-    const bool is_hidden = asker.whose_is(record.access) == PrefixTree::Whose::kUnreadable;
-    use = is_hidden ? PrefixTree::Use::kSkip : use_of(*next);
-    if (use == PrefixTree::Use::kStop) return use;
-    chain.push_back(*next);
-    if (record.model->tree.start_of(*record.member) == PrefixTree::kStart) break;
-    next = parent_of(record);
-  }
-  for (const uint64_t each : chain) known[each] = use;
-  return use;
+void EntryIndex::stop_following(uint64_t ino, Record& record) {
+  if (record.parent == 0) return;
+  if (record.next_follower != 0)
+    records_.at(record.next_follower).previous_follower = record.previous_follower;
+  if (record.previous_follower != 0)
+    records_.at(record.previous_follower).next_follower = record.next_follower;
+  else if (const auto parent = records_.find(record.parent);
+           parent != records_.end() && parent->second.first_follower == ino)
+    parent->second.first_follower = record.next_follower;
+  record.parent = record.next_follower = record.previous_follower = 0;
 }
 
 void EntryIndex::drop_tokens(uint64_t ino, const Record& record) {
@@ -152,44 +143,52 @@ void EntryIndex::stop_leading(uint64_t ino, const Record& record) {
   for (const Checksum& key : keys_of(record.name)) erase(record.model->leading, key, record.uid, ino);
 }
 
-void EntryIndex::leave(const OldPlace& old) {
+void EntryIndex::leave(uint64_t ino, const OldPlace& old, Cause cause) {
   if (old.model == nullptr) return;
   Model& model = *old.model;
-  if (old.member) model.tree.remove(*old.member, model.uncovered);
-  if (!model.uncovered.empty()) to_vacate_.insert(&model);
+  if (old.first_follower != 0) {
+    const auto now = records_.find(ino);
+    const bool is_where_it_was =
+        now != records_.end() && now->second.leads && now->second.model == &model &&
+        now->second.name == old.name &&
+        model.tree.start_of(*now->second.member) == model.tree.start_of(*old.member) &&
+        model.tree.end_of(*now->second.member) == model.tree.end_of(*old.member);
+    if (is_where_it_was)
+      now->second.first_follower = old.first_follower;
+    else
+      orphans_.push_back({old.first_follower, cause});
+  }
+  if (old.member) model.tree.remove(*old.member);
   --model.records;
   count(model);
-}
-
-// Entries that follow one another in a circle all lose their places: none of them is read again for that, or
-// it would go on for ever. They come back when the entry that they follow does.
-void EntryIndex::lose_place(uint64_t ino) {
-  Record& record = records_.at(ino);
-  Model& model = *record.model;
-  stop_leading(ino, record);
-  record.leads = false;
-  record.awaits = record.follows;
-  model.awaiting[*record.follows].emplace(record.uid, ino);
-  model.tree.remove(*std::exchange(record.member, std::nullopt), model.uncovered);
 }
 
 bool EntryIndex::vacate() {
   constexpr int kAtATime = 256;  // other threads get the lock in between
   FairLock lock(mutex_);
-  if (to_vacate_.empty()) return false;
-  Model& model = **to_vacate_.begin();
-  for (int vacated = 0; vacated < kAtATime && !model.uncovered.empty();) {
-    // If another entry covers the place by now, the entries that start there keep it.
-    if (const auto ino = model.tree.entry_starting_at(model.uncovered.back())) {
-      lose_place(*ino);
-      ++vacated;
-    } else {
-      model.uncovered.pop_back();
-    }
+  if (orphans_.empty()) return false;
+  for (int vacated = 0; vacated < kAtATime && !orphans_.empty(); ++vacated) {
+    const auto [ino, cause] = orphans_.back();
+    orphans_.back().first = records_.at(ino).next_follower;
+    if (orphans_.back().first == 0) orphans_.pop_back();
+    lose_place(ino, cause);
   }
-  if (model.uncovered.empty()) to_vacate_.erase(&model);
-  count(model);
   return true;
+}
+
+// Without its place an entry leads no others: all that come after it lose theirs, also in a circle.
+void EntryIndex::lose_place(uint64_t ino, Cause cause) {
+  Record& record = records_.at(ino);
+  Model& model = *record.model;
+  stop_leading(ino, record);
+  record.leads = false;
+  record.parent = record.next_follower = record.previous_follower = 0;
+  record.awaits = record.follows;
+  model.awaiting[*record.follows].emplace(record.uid, ino);
+  model.tree.remove(*std::exchange(record.member, std::nullopt));
+  if (record.first_follower != 0) orphans_.push_back({std::exchange(record.first_follower, 0), cause});
+  if (leading(*record.follows, model, record.uid, 0) != 0) follows_again(ino, record, cause);
+  count(model);
 }
 
 void EntryIndex::erase(ByKey& from, const Checksum& key, uid_t user, uint64_t ino) {
@@ -208,7 +207,6 @@ void EntryIndex::count(Model& model) {
   const uint64_t blocks = ends ? 0 : model.tree.blocks();
   index_bytes_ += bytes - std::exchange(model.counted_bytes, bytes);
   indexed_blocks_ += blocks - std::exchange(model.counted_blocks, blocks);
-  if (ends) to_vacate_.erase(&model);
   if (ends) models_.erase(models_.find(model.name));
 }
 

@@ -11,8 +11,9 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kMostLooks = 4096;
-// The most runs that are looked at in one place; each user has a few at most.
+// Runs and nodes that a match looks at: 2 ms of the index's lock.
+constexpr size_t kMostLooks = 65'536;
+// Runs at the same end among which a new entry seeks its own; each user has a few at most.
 constexpr size_t kMostRuns = 4096;
 
 template <class Slot>
@@ -121,11 +122,10 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
     ++nodes_[place].covering;
     if (nodes_[place].parent != start) ++nodes_[place].through;
   }
+  ++nodes_[start].starting;
   const Member member = take_slot(members_, free_members_);
   Membership& its = members_[member];
   its = {.ino = ino, .start = start, .end = end, .access = access};
-  its.next_starting = std::exchange(nodes_[start].first_starting, member);
-  if (its.next_starting != kNone) members_[its.next_starting].previous_starting = member;
   its.next = run_of(its);
   if (its.next != kNone) {
     members_[its.next].previous = member;
@@ -137,7 +137,7 @@ std::optional<PrefixTree::Member> PrefixTree::insert(uint64_t ino, Place start,
   return member;
 }
 
-void PrefixTree::remove(Member member, std::vector<Place>& uncovered) {
+void PrefixTree::remove(Member member) {
   const Membership was = std::exchange(members_[member], Membership{});
   free_members_.push_back(member);
   if (was.next != kNone) members_[was.next].previous = was.previous;
@@ -145,28 +145,12 @@ void PrefixTree::remove(Member member, std::vector<Place>& uncovered) {
     members_[was.previous].next = was.next;
   else
     put_first(was.next, was);
-  if (was.next_starting != kNone) members_[was.next_starting].previous_starting = was.previous_starting;
-  (was.previous_starting == kNone ? nodes_[was.start].first_starting
-                                  : members_[was.previous_starting].next_starting) = was.next_starting;
   for (Place place = was.end; place != was.start; place = nodes_[place].parent) {
-    Node& node = nodes_[place];
-    --node.covering;
-    if (node.parent != was.start) --node.through;
-    if (node.covering == 0 && node.first_starting != kNone) uncovered.push_back(place);
+    --nodes_[place].covering;
+    if (nodes_[place].parent != was.start) --nodes_[place].through;
   }
+  --nodes_[was.start].starting;
   prune(was.end);
-}
-
-std::optional<uint64_t> PrefixTree::entry_starting_at(Place uncovered) const {
-  const Node& node = nodes_[uncovered];
-  if (node.covering > 0 || node.first_starting == kNone) return std::nullopt;
-  return members_[node.first_starting].ino;
-}
-
-std::optional<uint64_t> PrefixTree::follower_of(Member member) const {
-  const Node& end = nodes_[members_[member].end];
-  if (end.covering > 1 || end.first_starting == kNone) return std::nullopt;
-  return members_[end.first_starting].ino;
 }
 
 size_t PrefixTree::tokens_of_it_alone(Member member) const {
@@ -180,7 +164,7 @@ size_t PrefixTree::tokens_of_it_alone(Member member) const {
 void PrefixTree::prune(Place place) {
   while (place != kStart) {
     const Node& node = nodes_[place];
-    if (node.covering > 0 || node.first_starting != kNone || node.first_child != kNone) return;
+    if (node.covering > 0 || node.starting > 0 || node.first_child != kNone) return;
     take_from_parent(place);
     blocks_ -= node.tokens.size() / block_tokens_;
     const Place parent = node.parent;
@@ -212,40 +196,51 @@ void PrefixTree::add_run(Member run, size_t end, const WhoseIs& whose_is, std::v
   if (whose != Whose::kUnreadable) to.push_back({nodes_[members_[run].start].depth, end, whose, run});
 }
 
-void PrefixTree::add_ends(const Step& step, const WhoseIs& whose_is, std::vector<Candidate>& to) const {
-  size_t looks = 0;
-  for (Member run = nodes_[step.place].first_run; run != kNone && ++looks <= kMostRuns;
+void PrefixTree::add_ends(const Step& step, const WhoseIs& whose_is, size_t& looks,
+                          std::vector<Candidate>& to) const {
+  for (Member run = nodes_[step.place].first_run; run != kNone && ++looks <= kMostLooks;
        run = members_[run].next_run)
     add_run(run, step.end, whose_is, to);
 }
 
-void PrefixTree::add_leaving(const Step& step, Place next, const WhoseIs& whose_is,
-                             std::vector<Candidate>& to) const {
+void PrefixTree::go_below(const Node& node, Place next, size_t& looks, Leaving& leaving) const {
+  for (Place child = node.first_child; child != kNone && ++looks <= kMostLooks;
+       child = nodes_[child].next_sibling)
+    if (child != next && nodes_[child].through > 0) leaving.ahead.push_back(child);
+}
+
+PrefixTree::Leaving PrefixTree::leaving_from(const Step& step, Place next, size_t& looks) const {
   const Node& last = nodes_[step.place];
-  const size_t begin = last.depth - last.tokens.size();
-  const size_t most = to.size() + kMostHere;
-  std::vector<Place> ahead;
-  const auto add_children = [&](const Node& node) {
-    for (Place child = node.first_child; child != kNone && ahead.size() < kMostLooks;
-         child = nodes_[child].next_sibling)
-      if (child != next && nodes_[child].through > 0) ahead.push_back(child);
-  };
-  add_children(last);
-  for (size_t looks = 0; !ahead.empty() && looks < kMostLooks && to.size() < most; ++looks) {
-    const Node& node = nodes_[ahead.back()];
-    ahead.pop_back();
-    for (Member run = node.first_run; run != kNone && to.size() < most && ++looks < kMostLooks;
-         run = members_[run].next_run)
-      if (nodes_[members_[run].start].depth <= begin) add_run(run, step.end, whose_is, to);
-    add_children(node);
+  Leaving leaving{.begin = last.depth - last.tokens.size(), .end = step.end, .ahead = {}};
+  go_below(last, next, looks, leaving);
+  return leaving;
+}
+
+void PrefixTree::add_leaving(Leaving& leaving, const WhoseIs& whose_is, size_t& looks,
+                             std::vector<Candidate>& to) const {
+  constexpr size_t kAtATime = 64;  // mostly one of the first can be used
+  while (to.size() < kAtATime && ++looks <= kMostLooks) {
+    if (leaving.run != kNone) {
+      const Member run = std::exchange(leaving.run, members_[leaving.run].next_run);
+      if (nodes_[members_[run].start].depth <= leaving.begin) add_run(run, leaving.end, whose_is, to);
+    } else if (!leaving.ahead.empty()) {
+      const Node& node = nodes_[leaving.ahead.back()];
+      leaving.ahead.pop_back();
+      leaving.run = node.first_run;
+      go_below(node, kNone, looks, leaving);
+    } else {
+      return;
+    }
   }
 }
 
 std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query, const WhoseIs& whose_is,
-                                                 const std::function<Use(uint64_t ino)>& use_of) const {
+                                                 const std::function<Use(uint64_t ino)>& use_of,
+                                                 bool& left_out) const {
   const std::vector<Step> path = walk(query);
   std::vector<Candidate> found;
-  for (const Step& step : path) add_ends(step, whose_is, found);
+  size_t looks = 0;
+  for (const Step& step : path) add_ends(step, whose_is, looks, found);
   const auto starts_later = [](const Candidate& one, const Candidate& other) {
     return one.start > other.start;
   };
@@ -256,9 +251,12 @@ std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query
   std::priority_queue<Candidate, std::vector<Candidate>, decltype(is_worse)> reachable(is_worse);
   std::vector<Piece> pieces;
   size_t at = 0;
-  // Entries that leave the path, and so end off it, are looked for only where no other entry holds the next
-  // tokens. Those that leave the path last come first.
-  for (size_t left_to_leave = path.size();;) {
+  // Of the entries that leave the path, and so end off it, those that leave it last come first. The search
+  // takes them only where no other entry holds the tokens that follow, and more of them as long as none of
+  // the last can be used.
+  size_t left_to_leave = path.size();
+  Leaving leaving;
+  for (;;) {
     for (const Candidate& each : std::exchange(found, {})) ahead.push(each);
     for (; !ahead.empty() && ahead.top().start <= at; ahead.pop()) reachable.push(ahead.top());
     if (!reachable.empty() && reachable.top().end > at) {
@@ -266,20 +264,24 @@ std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query
       reachable.pop();
       const uint64_t ino = members_[candidate.member].ino;
       const Use use = use_of(ino);
-      if (use == Use::kStop) return pieces;
+      if (use == Use::kStop) break;
       if (use == Use::kUse) {
         pieces.push_back({ino, at, candidate.end});
         at = candidate.end;
       } else if (candidate.member = members_[candidate.member].next; candidate.member != kNone) {
         reachable.push(candidate);  // the next of the run
       }
-    } else if (left_to_leave > 0 && path[left_to_leave - 1].end > at) {
+    } else if (looks <= kMostLooks && leaving.end > at && leaving.goes_on()) {
+      add_leaving(leaving, whose_is, looks, found);
+    } else if (looks <= kMostLooks && left_to_leave > 0 && path[left_to_leave - 1].end > at) {
       const Place next = left_to_leave < path.size() ? path[left_to_leave].place : kNone;
-      add_leaving(path[--left_to_leave], next, whose_is, found);
+      leaving = leaving_from(path[--left_to_leave], next, looks);
     } else {
-      return pieces;
+      break;
     }
   }
+  left_out = looks > kMostLooks;
+  return pieces;
 }
 
 uint64_t PrefixTree::memory_bytes() const {

@@ -2,8 +2,8 @@
 // over blocks of tokens: an edge is a run of whole blocks, kept exactly, so that no answer rests on a hash
 // alone. An entry covers the blocks from its start (the root, or the end of the entry that holds the tokens
 // before it) to its last whole block. Nodes are split where an entry starts or ends, so that an entry covers
-// a node wholly or not at all. Each node is covered by an entry, except while the caller of remove() removes
-// the entries that it left uncovered. So the tree has no more blocks than its entries.
+// a node wholly or not at all. The caller removes the entries that start where no entry ends any more. So the
+// tree has no more blocks than its entries.
 //
 // An insertion, a removal and a match take time in the number of blocks of their tokens, however many entries
 // share them. Not thread safe: the index that has the tree has a lock (tier/index/entry_index.h). Failure:
@@ -45,15 +45,9 @@ class PrefixTree {
   // member.
   std::optional<Member> insert(uint64_t ino, Place start, std::span<const uint32_t> tokens,
                                const Access& access);
-  // Adds each place where entries start, and that no entry covers any more, to `uncovered`. These entries are
-  // of no use there: the caller removes them, too, by entry_starting_at().
-  void remove(Member member, std::vector<Place>& uncovered);
-  // Returns an entry that starts at the place, if no entry covers the place.
-  std::optional<uint64_t> entry_starting_at(Place uncovered) const;
+  void remove(Member member);
   Place start_of(Member member) const { return members_[member].start; }
   Place end_of(Member member) const { return members_[member].end; }
-  // Returns an entry that starts where this one ends, if no other entry holds the tokens before it.
-  std::optional<uint64_t> follower_of(Member member) const;
   size_t tokens_of_it_alone(Member member) const;  // that no other entry covers
 
   struct Piece {
@@ -67,11 +61,10 @@ class PrefixTree {
   // Returns the entries that hold the query's tokens from the first on, without a gap. Each entry reaches as
   // far as any entry at its place does. An entry counts if `whose_is` calls it readable and `use_of` allows
   // it. `use_of` is called at most once for an entry, and only if the entry matters: of entries that end at
-  // one place, the caller's own come first, then the newest. At kStop the answer ends before that entry. Of
-  // the entries that go on where the query leaves them, those of kMostHere runs are considered.
-  static constexpr size_t kMostHere = 64;
+  // one place, the caller's own come first, then the newest. At kStop the answer ends before that entry.
+  // `left_out` becomes true if the search looked at as many runs and nodes as it may, and passed over others.
   std::vector<Piece> match(std::span<const uint32_t> query, const WhoseIs& whose_is,
-                           const std::function<Use(uint64_t ino)>& use_of) const;
+                           const std::function<Use(uint64_t ino)>& use_of, bool& left_out) const;
 
   size_t block_tokens() const { return block_tokens_; }
   uint64_t blocks() const { return blocks_; }  // each counts once, however many entries cover it
@@ -84,10 +77,10 @@ class PrefixTree {
     size_t depth = 0;              // in tokens, where it ends
     Place parent = kStart;
     Place first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
-    Member first_run = kNone;       // of those that end here
-    Member first_starting = kNone;  // of those that start here
-    uint32_t covering = 0;          // entries that cover it
-    uint32_t through = 0;           // those of them that cover its parent, too
+    Member first_run = kNone;  // of those that end here
+    uint32_t covering = 0;     // entries that cover it
+    uint32_t through = 0;      // those of them that cover its parent, too
+    uint32_t starting = 0;     // entries that start where it ends
   };
   // Entries with the same start, end and access are a run, the newest first. A run is known by its first.
   struct Membership {
@@ -96,7 +89,6 @@ class PrefixTree {
     Member next = kNone, previous = kNone;  // of the run
     Access access = {};
     Member next_run = kNone, previous_run = kNone;  // with the same end; for the first of a run
-    Member next_starting = kNone, previous_starting = kNone;
   };
   struct Edge {
     Place parent;
@@ -131,9 +123,19 @@ class PrefixTree {
     size_t end;  // in tokens of the query; the query may leave the last in its midst
   };
   std::vector<Step> walk(std::span<const uint32_t> query) const;
-  void add_ends(const Step& step, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
-  // Adds the entries that cover the step and go on elsewhere than to `next`.
-  void add_leaving(const Step& step, Place next, const WhoseIs& whose_is, std::vector<Candidate>& to) const;
+  void add_ends(const Step& step, const WhoseIs& whose_is, size_t& looks, std::vector<Candidate>& to) const;
+  // The nodes below a step on which entries that cover the step go on elsewhere than the query.
+  struct Leaving {
+    size_t begin = 0, end = 0;  // of the step, in tokens of the query
+    std::vector<Place> ahead;
+    Member run = kNone;  // the next of the node that was taken last
+    bool goes_on() const { return run != kNone || !ahead.empty(); }
+  };
+  Leaving leaving_from(const Step& step, Place next, size_t& looks) const;
+  void go_below(const Node& node, Place next, size_t& looks, Leaving& leaving) const;
+  // Adds some of the entries that go on there.
+  void add_leaving(Leaving& leaving, const WhoseIs& whose_is, size_t& looks,
+                   std::vector<Candidate>& to) const;
 
   const size_t block_tokens_;
   uint64_t blocks_ = 0;

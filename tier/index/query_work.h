@@ -49,6 +49,9 @@ class QueryWork {
     is_cut_ = is_cut_ || lacks_memory_;
     return !lacks_memory_;
   }
+  // The search has passed over some entries: the answer may be incomplete, though the query goes on.
+  void leaves_out() { leaves_out_ = true; }
+  bool may_lack() const { return is_cut_ || leaves_out_; }
   bool is_cut() const { return is_cut_; }
   bool has_ended() const { return ended_; }
   uint64_t calls() const { return calls_; }
@@ -63,7 +66,7 @@ class QueryWork {
   const Charge charge_;
   uint64_t calls_ = 0;
   uint64_t charged_bytes_ = 0;  // and not taken yet
-  bool is_cut_ = false, lacks_memory_ = false;
+  bool is_cut_ = false, lacks_memory_ = false, leaves_out_ = false;
 };
 
 }  // namespace kvcachefs

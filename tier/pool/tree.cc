@@ -243,7 +243,7 @@ Result<void> Tree::rename_now(int from, const char* old_name, int to, const char
     lost_a_name(target_shard, *victim, *replaced, RemovalReason::kReplaced, std::move(*keep));
   }
   if (Entry* other = target && (flags & RENAME_EXCHANGE) != 0 ? target_shard.find(target_ino) : nullptr)
-    tell_attributes(*other);
+    was_moved(*other, old_name, work);
   if (Entry* entry = source_shard.find(source->ino)) was_moved(*entry, new_name, work);
   note_if_empty(from);
   return {};

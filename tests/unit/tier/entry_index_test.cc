@@ -232,7 +232,7 @@ TEST_F(EntryIndexTest, OneThatTakesMoreThanTheRestComesWhenTheRestHasGone) {
 
 // A caller may be kept from all that he asks for, and the evictor needs the index meanwhile.
 TEST_F(EntryIndexTest, OthersHaveTheIndexWhileManyEntriesAreLookedAt) {
-  constexpr int kEntries = 2000;
+  constexpr int kEntries = 1500;
   for (int i = 0; i < kEntries; ++i) {
     store("e" + std::to_string(i));
     set("e" + std::to_string(i), "agent", "a");
