@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kStepNs = 1'000'000;
 // A query first reads the entries that were published before it: 10,000 in this time.
 constexpr uint64_t kCatchUpNs = 100'000'000;
-// And then so many of those whose parent has come, which takes 5 to 10 ms.
+// After those it reads this many of the entries whose parent has come, which takes 5 to 10 ms.
 constexpr int kMostFollowers = 512;
 // The memory of a record, with what the allocator adds: without the bytes of its name, and with values that
 // other entries have, too.

@@ -335,8 +335,8 @@ class EntryIndex final : public EntryObserver {
   size_t sought_shard_ GUARDED_BY(mutex_) = EntryTable::kShards;  // the next; kShards: there is none
   mutable Mutex queue_mutex_;
   std::deque<uint64_t> queue_ GUARDED_BY(queue_mutex_);
-  // Those that have not changed, but the entry that they follow has come. Any user can have thousands of them
-  // read again and again: what has changed goes before them.
+  // Entries that have not changed themselves, but their parent has come. Any user can have thousands of them
+  // read again and again, so changed entries go before them.
   std::deque<Next> followers_ GUARDED_BY(queue_mutex_);
   std::unordered_set<uint64_t> queued_
       GUARDED_BY(queue_mutex_);  // an inode waits once, however often it changes

@@ -176,7 +176,7 @@ bool EntryIndex::vacate() {
   return true;
 }
 
-// Without its place an entry leads no others: all that come after it lose theirs, also in a circle.
+// An entry without a place leads no others. So all entries of a circle lose their places.
 void EntryIndex::lose_place(uint64_t ino, Cause cause) {
   Record& record = records_.at(ino);
   Model& model = *record.model;

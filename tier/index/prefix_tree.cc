@@ -251,9 +251,8 @@ std::vector<PrefixTree::Piece> PrefixTree::match(std::span<const uint32_t> query
   std::priority_queue<Candidate, std::vector<Candidate>, decltype(is_worse)> reachable(is_worse);
   std::vector<Piece> pieces;
   size_t at = 0;
-  // Of the entries that leave the path, and so end off it, those that leave it last come first. The search
-  // takes them only where no other entry holds the tokens that follow, and more of them as long as none of
-  // the last can be used.
+  // Entries that leave the path, and so end off it, are searched only where no other entry holds the tokens
+  // that follow: first the entries that leave it last, and more of them as long as none can be used.
   size_t left_to_leave = path.size();
   Leaving leaving;
   for (;;) {
