@@ -46,8 +46,8 @@ void EntryIndex::again(uint64_t ino) {
   ++waiting_;
 }
 
-// Without a limit, entries that are each other's only choice of their own user, and have another choice of
-// another user, would be read for ever.
+// Two entries of one user may follow each other, or else entries of another user. Without a limit the index
+// would read such entries for ever.
 void EntryIndex::follows_again(uint64_t ino, const Record& record, Cause cause) {
   constexpr unsigned kMostRereads = 2;
   if (record.cause == cause && record.rereads == kMostRereads) return;

@@ -191,7 +191,7 @@ class EntryIndex final : public EntryObserver {
     uint64_t records = 0;
     uint64_t counted_bytes = 0, counted_blocks = 0;  // in the sums
   };
-  // A change of an entry, for the sake of which the entries that follow it are read, and so on.
+  // The number of a change of an entry. The entries that follow that entry are read for it, and so on.
   using Cause = uint64_t;
   using ByValue = std::unordered_map<std::string, std::unordered_set<uint64_t>>;  // the attribute's first
   struct Record {
@@ -230,7 +230,7 @@ class EntryIndex final : public EntryObserver {
   // Returns false if no change is waiting, nor, if those are to be read too, an entry whose parent has come.
   bool read_next(bool even_followers) EXCLUDES(reading_mutex_, mutex_);
   bool work(uint64_t until_ns) EXCLUDES(reading_mutex_, mutex_);  // true: there is more
-  // Takes some entries whose parent is not where it was out of the tree. Returns true if there may be more.
+  // Removes some entries that have lost their parents from the tree. Returns true if there may be more.
   bool vacate() REQUIRES(reading_mutex_) EXCLUDES(mutex_);
   void lose_place(uint64_t ino, Cause cause) REQUIRES(mutex_);
   void catch_up() EXCLUDES(reading_mutex_, mutex_);  // before a query
